@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from concertino import __version__
+from concertino.cli.plugin_packages import COMMANDS, add_package_commands, run_package_command
 from concertino.cli.serving import reject_extra_args
 from concertino.orchestra.flags import add_flags
 
@@ -24,7 +25,8 @@ PROVIDERS = {
 
 DESCRIPTION = (
     "Run a plugin for the plugins and clients of a hub. The hub starts this command: "
-    "`binary: concertino` and `args: [plugin, markdown, --workspace=DIR]` in plugins.yaml. "
+    "`binary: concertino` and `args: [plugin, markdown, --workspace=DIR]` in plugins.yaml. Or "
+    "install, list and remove packages of plugins, which an entry names with `package: ID`. "
     "Exit codes: 0 after a shutdown, 1 when it could not start or was refused, 2 usage."
 )
 
@@ -81,11 +83,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         )
     for kind in (markdown, sqlite, nats, mcp, *providers):
         add_flags(kind)
+    add_package_commands(kinds, formatter)
 
 
-def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Run the plugin and end the process."""
+def run(args: Namespace, server: Sequence[str]) -> int:
+    """Run the plugin and end the process, or install, list or remove packages."""
     reject_extra_args(args, server)
+    return run_package_command(args) if args.kind in COMMANDS else _run_plugin(args)
+
+
+def _run_plugin(args: Namespace) -> NoReturn:
     try:
         from concertino.errors import ConcertinoError
         from concertino.orchestra.plugin import Plugin

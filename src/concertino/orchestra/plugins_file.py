@@ -27,6 +27,7 @@ from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
 from concertino.nats.servers import parse_servers
 from concertino.orchestra.mcp_entry import FILE, MCP_MEMBERS, SERVER, read_mcp_entry
+from concertino.orchestra.package_entry import PackageProgram, find_program
 from concertino.orchestra.storage import RESOURCES
 from concertino.orchestra.watched_paths import WatchedPaths, find_server_files, watch_programs
 from concertino.proxy.value_reader import InvalidServerFile
@@ -53,6 +54,7 @@ _BOOLS = {
 # The members of every plugin's entry, and those that only plugins of the plugin protocol have.
 MEMBERS = ("id", "args", "env", "enabled", "provides_ai", "depends_on", "protocol", "watch")
 OWN_MEMBERS = ("binary", "config", "provides_storage", "socket")
+PACKAGE_MEMBERS = ("package", "digest")
 MCP = "mcp"
 PROTOCOLS = ("orchestra", MCP)
 MCP_ARGS = ("plugin", "mcp")
@@ -212,40 +214,73 @@ class _Reader:
 
     def _entry(self, node: YamlNode, number: int) -> PluginEntry:
         label = f"plugins[{number}]"
-        members = self._members(node, label, (*OWN_MEMBERS, *MEMBERS, *MCP_MEMBERS))
+        members = self._members(
+            node, label, (*OWN_MEMBERS, *MEMBERS, *MCP_MEMBERS, *PACKAGE_MEMBERS)
+        )
         is_mcp = self._optional(members, "protocol", self._is_mcp, label) or False
-        for name in ("id",) if is_mcp else ("id", "binary"):
+        program = "package" if "package" in members else "binary"
+        for name in ("id",) if is_mcp else ("id", program):
             if name not in members:
                 raise self._error(node, f"{label}.{name}: expected a text, got nothing")
         id = self._text(members["id"], f"{label}.id")
         self._check_name(members["id"], f"{label}.id", id)
         label = f"{label} ({id})"
-        for name in OWN_MEMBERS if is_mcp else MCP_MEMBERS:
+        for name in (*OWN_MEMBERS, *PACKAGE_MEMBERS) if is_mcp else MCP_MEMBERS:
             if name in members:
                 expected = "no `protocol: mcp`" if is_mcp else "`protocol: mcp`"
                 raise self._error(members[name], f"{label}.{name}: expected {expected} beside it")
         if is_mcp:
             return self._mcp_entry(node, label, id, members)
 
+        return self._own_entry(node, label, id, members)
+
+    def _own_entry(
+        self,
+        node: YamlNode,
+        label: str,
+        id: str,
+        members: Mapping[str, YamlNode],
+    ) -> PluginEntry:
+        """Read the entry of a plugin of the plugin protocol."""
+        program = self._program(label, members)
         # Like the Go implementation, replace this one argument: the plugin's working directory is
         # not the folder of the file.
         args = self._optional(members, "args", self._texts, label) or ()
         workspace = f"--workspace={self._folder}"
-        binary = self._binary(self._text(members["binary"], f"{label}.binary"))
+        watched = partial(self._watched, binary=program.binary)
         return PluginEntry(
             id,
-            binary,
-            tuple(workspace if arg == "--workspace=." else arg for arg in args),
-            self._optional(members, "env", self._environment, label) or {},
+            program.binary,
+            (*program.args, *(workspace if arg == "--workspace=." else arg for arg in args)),
+            {**program.env, **(self._optional(members, "env", self._environment, label) or {})},
             self._optional(members, "config", self._text_mapping, label) or {},
             self._optional(members, "enabled", self._bool, label) or False,
             self._optional(members, "provides_storage", self._texts, label) or (),
-            self._optional(members, "provides_ai", self._texts, label) or (),
+            self._optional(members, "provides_ai", self._texts, label) or program.provides_ai,
             self._optional(members, "depends_on", self._texts, label) or (),
-            self._optional(members, "socket", self._bool, label) or False,
+            self._optional(members, "socket", self._bool, label) or program.socket,
             node.line,
-            self._optional(members, "watch", partial(self._watched, binary=binary), label),
+            self._optional(members, "watch", watched, label),
         )
+
+    def _program(self, label: str, members: Mapping[str, YamlNode]) -> PackageProgram:
+        """Return the program of an entry: that of its `binary`, or of its `package`."""
+        digest = self._optional(members, "digest", self._text, label)
+        if "package" not in members:
+            if digest is not None:
+                raise self._error(
+                    members["digest"], f"{label}.digest: expected `package` beside it"
+                )
+            return PackageProgram(self._binary(self._text(members["binary"], f"{label}.binary")))
+        if "binary" in members:
+            raise self._error(members["binary"], f"{label}.binary: expected no `package` beside it")
+        node = members["package"]
+        try:
+            return find_program(self._text(node, f"{label}.package"), digest)
+        except InvalidPluginsFile:
+            raise
+        except ConcertinoError as exc:
+            raise self._error(node, f"{label}.package: {exc}") from None
 
     def _is_mcp(self, node: YamlNode, label: str) -> bool:
         """Read the member `protocol`, and return whether it is `mcp`."""

@@ -1,0 +1,157 @@
+"""InstalledPackages: the packages of plugins that this user has installed.
+
+    $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/package.json    what was installed
+    $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/files/          its files
+
+An entry of a plugins file names such a package with `package: ID`. The folder's name contains the
+digest, so another version is another program for `concertino approve`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder, encode, format
+
+from concertino.orchestra.package_manifest import (
+    MANIFEST,
+    InvalidPackage,
+    PackageManifest,
+    parse_manifest,
+)
+from concertino.orchestra.package_sources import unpack_package
+from concertino.user_files import user_folder
+
+__all__ = ["InstalledPackage", "InstalledPackages"]
+
+RECORD, FILES = "package.json", "files"
+DIGEST_DIGITS = 16
+
+
+class InstalledPackage(Struct, frozen=True):
+    """A package that is installed, or is about to be.
+
+    digest: the digest of the package, `sha256:...`.
+    source: where it came from.
+    root: the path of the manifest's folder in the package; "" for the package itself.
+    files: path in the package -> size in bytes.
+    executables: the files that may be executed by themselves.
+    format: the version of this format.
+    """
+
+    manifest: PackageManifest
+    digest: str
+    source: str
+    root: str
+    files: Mapping[str, int]
+    executables: tuple[str, ...] = ()
+    format: int = 1
+
+    @property
+    def id(self) -> str:
+        """The id of the plugin."""
+        return self.manifest.id
+
+    @property
+    def program(self) -> str:
+        """The path of the program in the package."""
+        return f"{self.root}{self.manifest.bin}"
+
+
+_decode = Decoder(InstalledPackage).decode
+
+
+class InstalledPackages:
+    """The installed packages. folder: where they are; by default in the user's data folder.
+
+    Raises RuntimeError for a user without a home directory.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        default = user_folder("XDG_DATA_HOME", ".local/share", os.environ)
+        self.folder = folder or default / "concertino" / "plugins"
+
+    def install(self, source: Path, agree: Callable[[InstalledPackage], bool]) -> bool:
+        """Install a package, if `agree` returns True for it. Nothing of the package is run.
+
+        Returns whether it is installed. Raises InvalidPackage and OSError.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=self.folder) as name:
+            # Folders that are given away are renamed, so what is left of this one is removed.
+            new, scratch = Path(name) / "new", Path(name) / "scratch"
+            for folder in (new, new / FILES, scratch):
+                folder.mkdir(mode=0o700)
+            package = self._unpack(source, new / FILES, scratch)
+            if (other := self.find(package.id)) is not None:
+                raise InvalidPackage(
+                    f"{package.id} is installed already, with the digest {other.digest}: "
+                    f"concertino plugin remove {package.id}"
+                )
+            if not agree(package):
+                return False
+            (new / RECORD).write_bytes(format(encode(package), indent=1))
+            new.rename(self._place(package))
+        return True
+
+    def _unpack(self, source: Path, folder: Path, scratch: Path) -> InstalledPackage:
+        """Copy the files of a package into a folder, and read its manifest."""
+        files = unpack_package(source, folder, scratch)
+        found = [
+            path
+            for path in files.paths
+            if path.rpartition("/")[2] == MANIFEST and path.count("/") <= 1
+        ]
+        if len(found) != 1:
+            raise InvalidPackage(
+                f"expected one {MANIFEST}, in the package or a folder of it, got {len(found)}"
+            )
+        root = found[0].removesuffix(MANIFEST)
+        manifest = parse_manifest(
+            (folder / found[0]).read_bytes(), lambda path: f"{root}{path}" in files.paths
+        )
+        return InstalledPackage(
+            manifest,
+            files.digest,
+            str(source.resolve()),
+            root,
+            {path: size for path, (size, _) in files.paths.items()},
+            tuple(path for path, (_, is_executable) in files.paths.items() if is_executable),
+        )
+
+    def _place(self, package: InstalledPackage) -> Path:
+        digits = package.digest.removeprefix("sha256:")[:DIGEST_DIGITS]
+        return self.folder / f"{package.id}-{digits}"
+
+    def files_folder(self, package: InstalledPackage) -> Path:
+        """Return the folder with the files of an installed package."""
+        return self._place(package) / FILES
+
+    def all(self) -> list[InstalledPackage]:
+        """Return all packages, sorted by id. Folders that are not of a package are left out."""
+        packages: list[InstalledPackage] = []
+        for record in self.folder.glob(f"*/{RECORD}"):
+            try:
+                package = _decode(record.read_bytes())
+            except (OSError, DecodeError):
+                continue
+            if self._place(package) == record.parent:
+                packages.append(package)
+        return sorted(packages, key=lambda package: package.id)
+
+    def find(self, id: str) -> InstalledPackage | None:
+        """Return the package of a plugin; None if it is not installed."""
+        return next((package for package in self.all() if package.id == id), None)
+
+    def remove(self, package: InstalledPackage) -> None:
+        """Remove a package. Raises OSError."""
+        place = self._place(package)
+        # First out of the way, so that nobody finds a part of it.
+        gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.folder))
+        place.rename(gone / "package")
+        shutil.rmtree(gone)

@@ -1,0 +1,59 @@
+"""find_program(): what an entry of a plugins file runs that names an installed package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from concertino.errors import ConcertinoError
+
+__all__ = ["PackageProgram", "find_program"]
+
+
+class PackageProgram(Struct, frozen=True):
+    """The program of a plugin, and what its package says of it. binary: a path."""
+
+    binary: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    provides_ai: tuple[str, ...] = ()
+    socket: bool = False
+
+
+def find_program(id: str, digest: str | None) -> PackageProgram:
+    """Return the program of an installed package. Raises ConcertinoError.
+
+    digest: the digest that the package must have; None for any.
+    """
+    # Imported here, because most plugins files name no package.
+    from concertino.orchestra.installed_packages import InstalledPackages
+
+    try:
+        packages = InstalledPackages()
+    except RuntimeError as exc:
+        raise ConcertinoError(f"no package can be found: {exc}") from None
+    package = packages.find(id)
+    if package is None:
+        available = ", ".join(item.id for item in packages.all()) or "none"
+        raise ConcertinoError(
+            f"expected an installed package, got {id!r}; installed: {available}; "
+            "see: concertino plugin install"
+        )
+    if digest is not None and digest != package.digest:
+        raise ConcertinoError(f"expected the digest {digest}, got {package.digest}")
+    folder = packages.files_folder(package)
+    env: dict[str, str] = {}
+    if package.manifest.bin.endswith(".py"):
+        # Modules beside the program's folder, as in a wheel, can be imported.
+        paths = (str(folder / package.root), os.environ.get("PYTHONPATH", ""))
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    extra = package.manifest.extra
+    return PackageProgram(
+        str(folder / package.program),
+        extra.args,
+        env,
+        extra.provides_ai,
+        package.manifest.uses_socket,
+    )

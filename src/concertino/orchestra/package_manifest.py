@@ -1,0 +1,107 @@
+"""PackageManifest: the file orchestra.json, which says what a package of a plugin runs.
+
+    {
+      "name": "example/plugin-notes", "version": "1.0.0", "description": "Keeps notes.",
+      "bin": "notes.py",
+      "extra": {"plugin-id": "tools.notes", "provides_ai": [], "args": [], "socket": true}
+    }
+
+The format is that of the Go implementation's plugins. Unknown members are ignored, as there;
+`version`, `extra.args` and `extra.socket` are additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import DecodeError, Struct, ValidationError, field
+from msgspec.json import Decoder
+
+from concertino.errors import ConcertinoError
+from concertino.orchestra.certificates import CertificateError, check_name
+
+__all__ = ["MANIFEST", "InvalidPackage", "PackageManifest", "check_path", "parse_manifest"]
+
+MANIFEST = "orchestra.json"
+MAX_BYTES = 2**18
+MAX_PATH, MAX_PART = 1024, 255
+
+
+class InvalidPackage(ConcertinoError):
+    """A package that is refused. The text says what is wrong in it, and where."""
+
+
+class Extra(Struct, frozen=True):
+    """The member `extra` of a manifest.
+
+    socket: whether the plugin accepts a Unix socket; None if it does as a Python file, which is
+        usually made with Plugin, and does not otherwise.
+    """
+
+    plugin_id: str = field(name="plugin-id")
+    provides_ai: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    socket: bool | None = None
+
+
+class PackageManifest(Struct, frozen=True):
+    """The content of a manifest. bin: the path of the program in the package."""
+
+    name: str
+    bin: str
+    extra: Extra
+    version: str = ""
+    description: str = ""
+    license: str = ""
+
+    @property
+    def id(self) -> str:
+        """The id of the plugin."""
+        return self.extra.plugin_id
+
+    @property
+    def uses_socket(self) -> bool:
+        """Whether the plugin is reached over a Unix socket, and not over QUIC."""
+        return self.bin.endswith(".py") if self.extra.socket is None else self.extra.socket
+
+
+_decode = Decoder(PackageManifest).decode
+
+
+def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManifest:
+    """Return the content of a manifest. Raises InvalidPackage.
+
+    has_file: returns whether the package has a file of this path.
+    """
+    if len(data) > MAX_BYTES:
+        raise InvalidPackage(f"{MANIFEST}: expected at most {MAX_BYTES} bytes")
+    try:
+        manifest = _decode(data)
+    except ValidationError as exc:
+        raise InvalidPackage(f"{MANIFEST}: {exc}") from None
+    except DecodeError as exc:
+        raise InvalidPackage(f"{MANIFEST}: expected JSON: {exc}") from None
+    try:
+        check_name(manifest.id)
+    except CertificateError as exc:
+        raise InvalidPackage(f"{MANIFEST}: extra.plugin-id: {exc}") from None
+    if any("\0" in text for text in (*manifest.extra.args, manifest.bin)):
+        raise InvalidPackage(f"{MANIFEST}: expected no NUL in bin and extra.args")
+    check_path(manifest.bin)
+    if not has_file(manifest.bin):
+        raise InvalidPackage(
+            f"{MANIFEST}: bin: the package has no file {manifest.bin!r}; a program that must be "
+            "built belongs into the package as it was built"
+        )
+    return manifest
+
+
+def check_path(path: str) -> str:
+    """Return the path of a file in a package unchanged. Raises InvalidPackage if it leads out."""
+    parts = path.split("/")
+    is_outside = any(part in ("", ".", "..") for part in parts)
+    if is_outside or "\\" in path or not path.isprintable():
+        raise InvalidPackage(f"{path!r}: expected a path within the package")
+    if len(path.encode()) > MAX_PATH or any(len(part.encode()) > MAX_PART for part in parts):
+        raise InvalidPackage(f"{path[:80]!r}...: expected at most {MAX_PATH} bytes in a path")
+    return path

@@ -1,0 +1,282 @@
+"""unpack_package(): copies the files of a package into a folder, and runs nothing of it.
+
+A package is a wheel, a folder or a git bundle. A wheel is unpacked and not installed; of a bundle,
+the files of its HEAD are read as objects, and not checked out, so that no hook and no filter runs.
+Only regular files and folders are accepted, of paths within the package, and all sizes are limited
+by the bytes that are written, whatever the package says about itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+from msgspec import Struct
+
+from concertino.orchestra.package_manifest import InvalidPackage, check_path
+
+__all__ = ["PackageFiles", "unpack_package"]
+
+MAX_ARCHIVE_BYTES = 256 * 2**20
+MAX_BYTES = 512 * 2**20
+MAX_FILES = 10_000
+MAX_DEPTH = 32
+CHUNK_BYTES = 2**20
+# Folders of tools, which are no part of a plugin.
+SKIPPED = frozenset((".git", "__pycache__", ".venv"))
+# Limits for git, which reads a bundle that somebody else has made: seconds of processor time, KiB
+# of memory, blocks of 512 bytes of a file; and the time limit for each command.
+LIMITS = "ulimit -t 60; ulimit -v 2097152; ulimit -f 2097152"
+GIT_S = 120.0
+
+
+class PackageFiles:
+    """Writes the files of a package into a folder. Raises InvalidPackage for what it refuses.
+
+    Attributes:
+    paths: the paths of the files, with their sizes and whether each may be executed.
+    digest: the digest of the package, `sha256:...`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.paths: dict[str, tuple[int, bool]] = {}
+        self.digest = ""
+        self._folder = folder
+        self._bytes = 0
+        self._tree = sha256()
+
+    def add(self, path: str, content: IO[bytes], is_executable: bool) -> None:
+        """Write one file."""
+        check_path(path)
+        if path.count("/") >= MAX_DEPTH:
+            raise InvalidPackage(f"{path}: expected at most {MAX_DEPTH} folders in each other")
+        if len(self.paths) >= MAX_FILES:
+            raise InvalidPackage(f"expected at most {MAX_FILES} files")
+        target = self._folder / path
+        size, digest = 0, sha256()
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(target, flags, 0o700 if is_executable else 0o600)
+        except OSError as exc:
+            # A file that is there twice, or is a folder, too.
+            raise InvalidPackage(f"{path}: {exc.strerror}") from None
+        with open(descriptor, "wb") as file:
+            while data := content.read(CHUNK_BYTES):
+                size += len(data)
+                self._bytes += len(data)
+                if self._bytes > MAX_BYTES:
+                    raise InvalidPackage(f"{path}: expected at most {MAX_BYTES} bytes in all files")
+                digest.update(data)
+                file.write(data)
+        self.paths[path] = size, is_executable
+        self._tree.update(f"{path}\0{int(is_executable)}\0{digest.hexdigest()}\n".encode())
+
+    def tree_digest(self) -> str:
+        """Return the digest of the files that were added, in the order in which they were."""
+        return f"sha256:{self._tree.hexdigest()}"
+
+
+def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
+    """Copy the files of a package into a folder that is empty.
+
+    The digest of a wheel or bundle is that of the file, as package indexes have it; that of a
+    folder is one of the paths, modes and contents of its files.
+    scratch: another empty folder.
+    Raises InvalidPackage, and OSError if the source cannot be read.
+    """
+    files = PackageFiles(folder)
+    if source.is_dir():
+        _copy_folder(source, files)
+        files.digest = files.tree_digest()
+        return files
+    # The copy is examined, so that nobody can exchange it meanwhile.
+    archive = scratch / "package"
+    files.digest = _copy_archive(source, archive)
+    with open(archive, "rb") as file:
+        start = file.read(16)
+    if start.startswith(b"PK"):
+        _unpack_wheel(archive, files)
+    elif start.startswith((b"# v2 git bundle\n", b"# v3 git bundle\n")):
+        _read_bundle(archive, files, scratch)
+    else:
+        raise InvalidPackage(f"{source}: expected a folder, a wheel or a git bundle")
+    return files
+
+
+def _copy_archive(source: Path, target: Path) -> str:
+    """Copy a file, and return its digest. Raises InvalidPackage if it is too large."""
+    digest, size = sha256(), 0
+    # Not blocking: opening a named pipe would wait for a writer.
+    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file, open(target, "xb") as copy:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InvalidPackage(f"{source}: expected a file or a folder")
+        while data := file.read(CHUNK_BYTES):
+            size += len(data)
+            if size > MAX_ARCHIVE_BYTES:
+                raise InvalidPackage(f"{source}: expected at most {MAX_ARCHIVE_BYTES} bytes")
+            digest.update(data)
+            copy.write(data)
+    return f"sha256:{digest.hexdigest()}"
+
+
+# Folders
+
+
+def _copy_folder(source: Path, files: PackageFiles) -> None:
+    for path, file in _walk(source, ""):
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as content:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise InvalidPackage(f"{path}: expected a file, got something else")
+            files.add(path, content, bool(status.st_mode & stat.S_IXUSR))
+
+
+def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files in a folder, sorted: path in the package, and path."""
+    if prefix.count("/") > MAX_DEPTH:
+        raise InvalidPackage(f"{prefix}: expected at most {MAX_DEPTH} folders in each other")
+    for item in sorted(folder.iterdir(), key=lambda path: path.name):
+        mode = item.lstat().st_mode
+        path = f"{prefix}{item.name}"
+        if stat.S_ISDIR(mode):
+            if item.name not in SKIPPED:
+                yield from _walk(item, f"{path}/")
+        elif stat.S_ISREG(mode):
+            yield path, item
+        else:
+            raise InvalidPackage(f"{path}: expected files and folders, got {_describe(mode)}")
+
+
+def _describe(mode: int) -> str:
+    """Return a description of what is neither a file nor a folder."""
+    return "a symbolic link" if stat.S_ISLNK(mode) else "a device, pipe or socket"
+
+
+# Wheels
+
+
+def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
+    try:
+        with zipfile.ZipFile(archive) as wheel:
+            items = wheel.infolist()
+            if len(items) > 2 * MAX_FILES:
+                raise InvalidPackage(f"expected at most {MAX_FILES} files")
+            for item in items:
+                mode = item.external_attr >> 16
+                if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                    raise InvalidPackage(
+                        f"{item.filename}: expected files and folders, got {_describe(mode)}"
+                    )
+                if item.flag_bits & 1:
+                    raise InvalidPackage(f"{item.filename}: it is encrypted")
+                if item.is_dir():
+                    check_path(item.filename.rstrip("/"))
+                    continue
+                # The name as it is in the file: zipfile cuts it at a NUL.
+                check_path(item.orig_filename)
+                with wheel.open(item) as content:
+                    files.add(item.filename, content, bool(mode & stat.S_IXUSR))
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as exc:
+        raise InvalidPackage(f"the wheel is damaged: {exc}") from None
+
+
+# Git bundles
+
+
+def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
+    if shutil.which("git") is None:
+        raise InvalidPackage("a git bundle needs the program git, which is not in PATH")
+    repository = scratch / "repository"
+    _git("init", "--quiet", "--bare", "--template=", str(repository))
+    refs = _git("bundle", "list-heads", str(bundle)).decode("utf-8", "replace").splitlines()
+    names = [line.partition(" ")[2] for line in refs]
+    wanted = "HEAD" if "HEAD" in names else names[0] if len(names) == 1 else ""
+    if not wanted:
+        raise InvalidPackage(
+            f"the bundle has no HEAD, and {len(names)} branches: git bundle create FILE HEAD"
+        )
+    place = f"--git-dir={repository}"
+    fetch = ("-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags")
+    _git(place, *fetch, str(bundle), f"{wanted}:refs/heads/package")
+    listing = _git(place, "ls-tree", "-r", "-z", "-l", "refs/heads/package")
+    entries = [_read_entry(line) for line in listing.split(b"\0") if line]
+    if len(entries) > MAX_FILES:
+        raise InvalidPackage(f"expected at most {MAX_FILES} files")
+    if sum(entry.size for entry in entries) > MAX_BYTES:
+        raise InvalidPackage(f"expected at most {MAX_BYTES} bytes in all files")
+
+    ids, objects = scratch / "ids", scratch / "objects"
+    ids.write_text("".join(f"{entry.id}\n" for entry in entries))
+    with open(ids, "rb") as wanted_ids, open(objects, "wb") as output:
+        _git(place, "cat-file", "--batch", given=wanted_ids, output=output)
+    with open(objects, "rb") as content:
+        for entry in entries:
+            # `ID blob SIZE`, the content, and a newline.
+            if content.readline().split() != [entry.id.encode(), b"blob", b"%d" % entry.size]:
+                raise InvalidPackage(f"{entry.path}: git cannot read it")
+            files.add(entry.path, BytesIO(content.read(entry.size)), entry.is_executable)
+            content.read(1)
+
+
+class _TreeEntry(Struct, frozen=True):
+    """A file in a git tree. id: the name of its object."""
+
+    path: str
+    id: str
+    size: int
+    is_executable: bool
+
+
+def _read_entry(line: bytes) -> _TreeEntry:
+    """Return a file of `git ls-tree -l`. Raises InvalidPackage for anything else than a file."""
+    about, _, name = line.partition(b"\t")
+    mode, kind, id, size = about.split()
+    path = name.decode("utf-8", "replace")
+    if kind != b"blob" or mode not in (b"100644", b"100755"):
+        got = "a submodule" if kind == b"commit" else "a symbolic link"
+        raise InvalidPackage(f"{path}: expected files and folders, got {got}")
+    return _TreeEntry(path, id.decode(), int(size), mode == b"100755")
+
+
+def _git(
+    *words: str,
+    given: IO[bytes] | int = subprocess.DEVNULL,
+    output: IO[bytes] | int = subprocess.PIPE,
+) -> bytes:
+    """Run git without the user's settings, and return its output. Raises InvalidPackage."""
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LC_ALL": "C",
+        "HOME": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    command = ["sh", "-c", f'{LIMITS}; exec git "$@"', "git", *words]
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=given,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            env=environment,
+            timeout=GIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InvalidPackage(f"git has not read the bundle within {GIT_S:g} s") from None
+    if ended.returncode:
+        reason = ended.stderr.decode("utf-8", "replace").strip()[-300:]
+        raise InvalidPackage(f"git cannot read the bundle: {reason or ended.returncode}")
+    return ended.stdout or b""
