@@ -18,11 +18,12 @@ from typing import Any, cast
 import pytest
 from http_service import serving
 from loops import on_a_loop
-from orchestra.hubs import SOMEBODY, call_tool, running, until, write_plugins_file
+from orchestra.hubs import SOMEBODY, SOURCES, call_tool, running, until, write_plugins_file
 from process_waits import wait_for_end
 
 from concertino import Client, RpcError, ToolError
 from concertino.orchestra import mcp_updates
+from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.embedded_hub import EmbeddedHub
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.mcp_updates import McpUpdates
@@ -437,3 +438,33 @@ def test_the_words_of_a_command_are_split_as_in_a_shell(tmp_path: Path) -> None:
         }
     }
     assert not entry.enabled
+
+
+@pytest.mark.parametrize("transport", ["unix", "quic"])
+@on_a_loop
+async def test_a_hub_offers_another_hub_s_tools_through_a_bridge(
+    folder: Path, certificates: Certificates, transport: str
+) -> None:
+    (folder / "far").mkdir(mode=0o700)
+    far = write_plugins_file(
+        folder / "far", ours(folder / "far"), certs_dir=str(certificates.folder)
+    )
+    address = f"unix:{folder}/far/hub" if transport == "unix" else "localhost:0"
+    async with running(far, is_private=False, listen_addr=address) as far_hub:
+        [listening] = far_hub.addresses
+        bridge = mcp(
+            "hub.far",
+            *("-m", "concertino", "bridge", "--orchestrator-addr", listening),
+            *("--certs-dir", certificates.folder),
+            env={"PYTHONPATH": SOURCES},
+        )
+        async with running(write_plugins_file(folder, bridge)) as hub:
+            assert result_of(await call_tool(hub, "join", left="a", right="b")) == {"joined": "ab"}
+            prompt = PromptGetRequest(prompt_name="ask", arguments={"topic": "time"})
+            found = (await ask_hub(hub, prompt_get=prompt)).prompt_get
+            assert found.messages[0].content.text == "What is time?"
+            read = StorageReadRequest(storage_type="mcp", path="memo://one")
+            document = (await ask_hub(hub, storage_read=read)).storage_read
+            assert document.content == b"the first memo"
+            refused = (await call_tool(hub, "refuse")).tool_call
+            assert "not today" in refused.error_message
