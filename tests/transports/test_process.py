@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -358,10 +359,45 @@ async def test_the_children_of_other_clients_stay(monkeypatch: pytest.MonkeyPatc
 
 
 @on_a_loop
-async def test_what_cannot_be_found_and_holds_stdout_is_reported(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("held", ["stdout", "stderr"])
+async def test_what_cleared_its_environment_and_lost_its_parent_is_found_by_the_pipe_it_holds(
+    caplog: pytest.LogCaptureFixture, held: str
 ) -> None:
-    """It has an environment of its own."""
+    other = {"stdout": "stderr", "stderr": "stdout"}[held]
+    code = (
+        "import subprocess, sys\n"
+        "one = subprocess.Popen(['/bin/sleep', '600'], start_new_session=True, env={}, "
+        f"stdin=subprocess.DEVNULL, {other}=subprocess.DEVNULL)\n"
+        "print(one.pid, flush=True)"
+    )
+    async with start_process(code, ladder=PATIENT) as (_, ear):
+        await ear.until(lambda: ear.over)
+    assert not is_running(int(ear.lines[0]))
+    assert "has left its process group: SIG" in caplog.text
+    assert "holds its stdout open" not in caplog.text
+
+
+@on_a_loop
+async def test_a_process_that_this_one_has_forked_is_not_taken_for_one_of_the_child() -> None:
+    """It has our ends of the pipes open, and not those of the child."""
+    async with start_process(ECHO, ladder=PATIENT) as (_, _):
+        forked = os.fork()
+        if not forked:
+            time.sleep(600)
+            os._exit(0)
+    try:
+        assert is_running(forked)
+    finally:
+        os.kill(forked, signal.SIGKILL)
+        os.waitpid(forked, 0)
+
+
+@on_a_loop
+async def test_what_cannot_be_found_and_holds_stdout_is_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an environment of its own, and its descriptors cannot be read."""
+    monkeypatch.setattr(escaped_processes, "read_written_pipes", lambda _: set())
     code = (
         "import subprocess, sys\n"
         "one = subprocess.Popen(['/bin/sleep', '60'], start_new_session=True, env={})\n"

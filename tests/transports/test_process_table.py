@@ -22,6 +22,7 @@ from concertino.transports.process_table import (
     read_environment,
     read_memory,
     read_process_state,
+    read_written_pipes,
     send_signal,
 )
 
@@ -141,3 +142,14 @@ def test_the_processor_time_is_that_of_the_system() -> None:
     # In ticks of 10 ms.
     assert used - 0.05 <= read_cpu_s(os.getpid()) <= sum(os.times()[:2]) + 0.05
     assert read_cpu_s(NO_PID) == 0.0
+
+
+def test_the_pipes_that_a_process_writes_to_are_not_those_that_it_reads() -> None:
+    with a_cat() as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        read, written = (os.fstat(pipe.fileno()).st_ino for pipe in (process.stdin, process.stdout))
+        pipes = read_written_pipes(process.pid)
+        assert written in pipes
+        assert read not in pipes
+    assert read_written_pipes(NO_PID) == set()

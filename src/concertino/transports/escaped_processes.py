@@ -1,14 +1,14 @@
 """EscapedProcesses: finds and ends processes that have left the process group of a child.
 
-Daemons are such processes, for example. They are found in two ways: by an environment variable with
-a mark of the child, which processes inherit, and by their chain of parents, if all of these still
-run. Processes of other users cannot be ended. On systems without /proc, such as macOS, none are
-found.
+Daemons are such processes, for example. They are found in three ways: by an environment variable
+with a mark of the child, which processes inherit; by their chain of parents, if all of these still
+run; and by the child's stdout or stderr, if they have it open. Processes of other users cannot be
+ended. On systems without /proc, such as macOS, none are found.
 
-A process that has cleared the variable and whose parent has ended is not found. Linux could report
-it to a "subreaper", prctl(2). But that is a setting for the whole process of our user, which would
-then become the parent of all orphans of its children, and would have to reap them. A cgroup needs
-rights that few users have.
+A process that has cleared the variable, whose parent has ended and that has closed stdout and
+stderr is not found. Linux could report it to a "subreaper", prctl(2). But that is a setting for the
+whole process of our user, which would then become the parent of all orphans of its children, and
+would have to reap them. A cgroup needs rights that few users have.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Iterable
 
 from concertino.transports.process_marks import STARTED_BY, new_mark
 from concertino.transports.process_table import (
+    ProcessState,
     live_processes,
     program_name,
     read_children,
     read_environment,
     read_process_state,
+    read_written_pipes,
 )
 
 __all__ = ["EscapedProcesses"]
@@ -53,6 +56,20 @@ class EscapedProcesses:
         self._mark = mark.id.encode()
         # Pairs (process id, start time). The start time shows whether the id was reused.
         self._descendants: set[tuple[int, int]] = set()
+        # The inode numbers of the child's stdout and stderr.
+        self._pipes: set[int] = set()
+        # The start time of the child.
+        self._started_at = 0
+
+    def note_child(self, pid: int, pipes: Iterable[int]) -> None:
+        """Remember what identifies the child's stdout and stderr, and when the child started.
+
+        pid: the process id of the child.
+        pipes: descriptors of the pipes that are its stdout and stderr.
+        """
+        self._pipes = {os.fstat(pipe).st_ino for pipe in pipes}
+        state = read_process_state(pid)
+        self._started_at = 0 if state is None else state.started_at
 
     def note_descendants(self, parent: int) -> None:
         """Remember all descendants of the child, because some may have cleared the variable.
@@ -114,22 +131,33 @@ class EscapedProcesses:
         The search is not complete if a process is just being started, so that its environment
         cannot be read yet.
         """
-        parent_stat = read_process_state(parent)
-        started_at = 0 if parent_stat is None else parent_stat.started_at
         found: list[int] = []
         is_complete = True
         for pid, stat in live_processes():
             # A process that has started before the child is not one of its descendants. This test
             # comes first, because reading an environment takes time.
-            if stat.group == parent or stat.started_at < started_at:
+            if stat.group == parent or stat.started_at < self._started_at:
                 continue
             environment = read_environment(pid)
             is_marked = environment is not None and self._mark in environment
-            if is_marked or (pid, stat.started_at) in self._descendants:
+            if (
+                is_marked
+                or (pid, stat.started_at) in self._descendants
+                or self._has_pipe(pid, stat)
+            ):
                 found.append(pid)
             elif environment == b"":
                 is_complete = False
         return found, is_complete
+
+    def _has_pipe(self, pid: int, state: ProcessState) -> bool:
+        """Return whether a process has the child's stdout or stderr open, to write to it."""
+        # Forks of this process are not descendants of the child. One that was made while the child
+        # was started may have the pipe open.
+        own = os.getpid()
+        return own not in (pid, state.parent) and not self._pipes.isdisjoint(
+            read_written_pipes(pid)
+        )
 
     def _signal(
         self,

@@ -154,6 +154,7 @@ def spawn(
     finally:
         for descriptor in child_ends:
             os.close(descriptor)
+    escaped.note_child(popen.pid, our_ends[1:])
     return ChildProcess(
         popen, our_ends, limits or Limits(), ladder or ShutdownTimeouts(), stderr, escaped
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -23,6 +24,7 @@ __all__ = [
     "read_environment",
     "read_memory",
     "read_process_state",
+    "read_written_pipes",
     "send_signal",
 ]
 
@@ -110,6 +112,29 @@ def read_environment(pid: int) -> bytes | None:
         return _read(f"{pid}/environ")
     except OSError:
         return None
+
+
+def read_written_pipes(pid: int) -> set[int]:
+    """Return the inode numbers of the pipes that a process has open for writing.
+
+    Returns an empty set for a process that has ended or belongs to another user.
+    """
+    pipes: set[int] = set()
+    folder = f"{PROC}/{pid}/fd"
+    try:
+        names = _names(folder)
+    except OSError:
+        return pipes
+    for name in names:
+        try:
+            target = os.readlink(f"{folder}/{name}")  # noqa: PTH115
+            # The mode of the link says how the descriptor was opened, see proc(5).
+            if target.startswith("pipe:[") and os.lstat(f"{folder}/{name}").st_mode & stat.S_IWUSR:
+                pipes.add(int(target[6:-1]))
+        except OSError:
+            # The descriptor was closed meanwhile.
+            pass
+    return pipes
 
 
 def read_arguments(pid: int) -> list[str]:
