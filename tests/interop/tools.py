@@ -27,6 +27,7 @@ __all__ = [
     "go",
     "node_program",
     "not_available",
+    "python_packages",
     "python_with",
     "system_program",
 ]
@@ -68,6 +69,19 @@ def python_with(name: str, *requirements: str) -> Path:
                 not_available(f"{requirements} cannot be installed: {done.stderr[-500:]}")
             (folder / "complete").touch()
         return python
+
+
+def python_packages(name: str, *requirements: str) -> Path:
+    """Return a folder with packages for PYTHONPATH, beside those of the tests' own environment."""
+    with alone_in(f"{name}-packages-{sys.version_info.major}.{sys.version_info.minor}") as folder:
+        if not (folder / "complete").exists():
+            target = ["--quiet", "--upgrade", "--target", str(folder)]
+            command = [sys.executable, "-m", "pip", "install", *target, *requirements]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                not_available(f"{requirements} cannot be installed: {done.stderr[-500:]}")
+            (folder / "complete").touch()
+        return folder
 
 
 def node_program(name: str) -> str:
