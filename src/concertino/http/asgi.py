@@ -148,7 +148,7 @@ class _Service:
             http = HttpServer(host, [], options)
             try:
                 await http.start()
-                self._make_connection = http.connection_factory(_AsgiClients())
+                self._make_connection = http.connection_factory(_AsgiClients(), writes_at_once=True)
             except Exception as exc:
                 self.started.set_exception(exc)
                 return

@@ -30,6 +30,7 @@ from concertino.http.responses import (
     encode_json_response,
     encode_response,
 )
+from concertino.http.write_turn import WriteTurn
 from concertino.jsonrpc.messages import encode_error
 from concertino.protocol.principal import Principal
 
@@ -85,6 +86,11 @@ class RequestHandler(Protocol):
     @property
     def timeouts(self) -> HttpTimeouts:
         """The time limits of a connection."""
+        ...
+
+    @property
+    def turn(self) -> WriteTurn | None:
+        """The WriteTurn that writes the output; None to write it at once."""
         ...
 
     def examine(self, transport: asyncio.Transport, /) -> Mapping[str, object]:
@@ -294,7 +300,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._loop = asyncio.get_running_loop()
-        self._on_request = handler.on_request
+        self._turn = handler.turn
         self._reader = RequestReader(
             handler.parser,
             self._on_head,
@@ -388,7 +394,7 @@ class HttpConnection(asyncio.Protocol):
                 self, head, request.body, request.principal, head.keep_alive
             )
             try:
-                self._on_request(exchange)
+                self._handler.on_request(exchange)
             except HttpError as refusal:
                 exchange.refuse(refusal)
             if self._output:
@@ -460,7 +466,7 @@ class HttpConnection(asyncio.Protocol):
         What the client sends meanwhile must be ignored.
         """
         self.is_ending = True
-        self.flush()
+        self._flush_now()
         transport = self._transport
         if transport is not None and transport.can_write_eof():
             transport.write_eof()
@@ -511,7 +517,16 @@ class HttpConnection(asyncio.Protocol):
             data = output[0] if len(output) == 1 else b"".join(output)
             output.clear()
             self._activity.since = self._loop.time()
-            self._transport.write(data)
+            if self._turn is None:
+                self._transport.write(data)
+            else:
+                self._turn.write(self._transport, data)
+
+    def _flush_now(self) -> None:
+        """Send the queued output, and what the server holds back."""
+        self.flush()
+        if self._turn is not None:
+            self._turn.end()
 
     def end_exchange(self, exchange: Exchange, output: bytes) -> None:
         """Send the last bytes of a response, and continue with the next request."""
@@ -542,7 +557,7 @@ class HttpConnection(asyncio.Protocol):
     def _close_when_sent(self) -> None:
         """Send the queued output, and then close the connection."""
         self.is_ending = True
-        self.flush()
+        self._flush_now()
         if self._transport is not None:
             # The rest of the buffer is sent before the socket is closed.
             self._transport.close()

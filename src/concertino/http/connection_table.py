@@ -9,6 +9,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from concertino.http.connection import HttpConnection, HttpTimeouts
+from concertino.http.write_turn import WriteTurn
 
 __all__ = ["ConnectionTable"]
 
@@ -29,6 +30,7 @@ class ConnectionTable:
     Attributes:
     closed: a future that is done when stop() was called and all connections are closed.
     is_stopping: whether stop() was called.
+    turn: writes the output of the connections.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ConnectionTable:
         self._on_check = on_check
         self._loop = asyncio.get_running_loop()
         self._connections: set[HttpConnection] = set()
+        self.turn = WriteTurn(self._connections)
         self._timer: asyncio.TimerHandle | None = None
         self._has_refused = False
         self.is_stopping = False

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from concertino.backend.call_hooks import ParamHeaders, param_headers_of
+from concertino.backend.call_hooks import ParamHeaders, param_headers_reader
 from concertino.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -81,6 +81,7 @@ class McpEndpoint:
         self._stateless = StatelessPool(host, wrap, challenges)
         self._headers: dict[RequestHead, McpHeaders] = {}
         self._malformed = MalformedBodies(host.limits)
+        self._read_param_headers = param_headers_reader(host.backend)
 
     # POST
 
@@ -91,7 +92,7 @@ class McpEndpoint:
             raise _unacceptable(headers)
         body = exchange.body
         try:
-            if body.lstrip()[:1] == b"[":
+            if not body.startswith(b"{") and body.lstrip().startswith(b"["):
                 self._post_batch(exchange, headers, decode_messages(body))
                 return
             message = decode_envelope(body)
@@ -144,7 +145,7 @@ class McpEndpoint:
             return False
         if message.method != "tools/call" or headers.name is None:
             return True
-        annotated = param_headers_of(self._host.backend, headers.name)
+        annotated = self._read_param_headers(headers.name)
         return not annotated or _check_params(exchange, annotated, id)
 
     # Sessions

@@ -32,6 +32,7 @@ from concertino.http.request_head import HeadParser, HttpError, RequestHead
 from concertino.http.session_table import SessionTable
 from concertino.http.tls import TlsAcceptor, TlsCertificate
 from concertino.http.worker_peers import MAX_PRINCIPAL_BYTES, WorkerPeers, read_passed_on
+from concertino.http.write_turn import WriteTurn
 from concertino.protocol.principal import Principal, unix_principal
 from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.server_connection import load_calls
@@ -164,10 +165,16 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         return await loop.create_unix_server(make, sock=listener.socket, backlog=BACKLOG)
 
-    def connection_factory(self, source: ClientSource) -> Callable[[], HttpConnection]:
-        """Return a function that makes the connection of a new client of a source."""
+    def connection_factory(
+        self, source: ClientSource, *, writes_at_once: bool = False
+    ) -> Callable[[], HttpConnection]:
+        """Return a function that makes the connection of a new client of a source.
+
+        writes_at_once: whether output is written as soon as possible, see WriteTurn.
+        """
         access = self.admission.access_rules(self.options.origins, checks_host=not source.is_unix)
-        return partial(HttpConnection, _ListenerHandler(self, source, access))
+        turn = None if writes_at_once else self.connections.turn
+        return partial(HttpConnection, _ListenerHandler(self, source, access, turn))
 
     def stop(self) -> None:
         """Accept no more clients. Calls that run may finish within the host's drain time.
@@ -264,8 +271,15 @@ class HttpServer:
 class _ListenerHandler:
     """The RequestHandler of the clients of one listener."""
 
-    def __init__(self, server: HttpServer, listener: ClientSource, access: AccessRules) -> None:
+    def __init__(
+        self,
+        server: HttpServer,
+        listener: ClientSource,
+        access: AccessRules,
+        turn: WriteTurn | None,
+    ) -> None:
         self._server = server
+        self.turn = turn
         self._listener = listener
         self._access = access
         self.parser = HeadParser()
@@ -320,6 +334,7 @@ class _WorkerHandler:
         self.parser = HeadParser()
         self.max_body_bytes = server.host.limits.max_message_bytes + MAX_PRINCIPAL_BYTES
         self.timeouts = server.options.timeouts
+        self.turn = server.connections.turn
         self.on_request = server.answer_passed_on
         self.on_reserve = server.check_room
         self.on_disconnect = server.connections.remove

@@ -23,7 +23,7 @@ from concertino.errors import (
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
 from concertino.http.connection import OK, Exchange, HttpConnection, unavailable
-from concertino.http.envelope import read_outcome
+from concertino.http.envelope import RESULT, read_outcome
 from concertino.http.responses import KEEP_ALIVE_COMMENT, encode_event
 from concertino.jsonrpc.messages import Id
 from concertino.runtime.tasks import do_nothing
@@ -113,7 +113,11 @@ class StatelessConnection:
             # those only through subscriptions/listen, so it is dropped.
             return 0 if self.http is None else self.http.unread_bytes
         outcome = read_outcome(frame, request_id)
-        if outcome is not None:
+        if outcome == RESULT and self._accepted.json and not exchange.is_stream:
+            # The usual response.
+            self._exchange = None
+            exchange.respond(OK, frame)
+        elif outcome is not None:
             self._exchange = None
             is_forbidden = self.caller.is_scope_refusal(outcome)
             if not self._accepted.json and not is_forbidden:

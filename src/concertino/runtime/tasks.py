@@ -26,7 +26,7 @@ from asyncio.tasks import (
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from types import CoroutineType, GeneratorType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from concertino.loading import load
@@ -298,12 +298,11 @@ def _start_on_3_11(
     def start(work: Work, subject: Subject) -> asyncio.Task[None] | None:
         context = base.copy()
         caller = asyncio.current_task(loop)
-        steps = _steps(work, subject, on_done)
+        # typing: a task accepts generators, too, and calling cast() takes time
+        steps: Any = _steps(work, subject, on_done)
         # The task runs the generator from the next loop iteration on. By then the code below has
         # executed the generator's first step, so the task continues after that step.
-        task: asyncio.Task[None] = asyncio.Task(
-            cast("Coroutine[Any, Any, None]", steps), loop=loop, context=context
-        )
+        task: asyncio.Task[None] = asyncio.Task(steps, loop=loop, context=context)
         if caller is not None:
             _leave_task(loop, caller)
         _enter_task(loop, task)

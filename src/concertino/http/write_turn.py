@@ -1,0 +1,58 @@
+"""WriteTurn: writes the responses of one loop iteration together, at its end.
+
+A client that runs on the same machine sleeps until a response arrives, and waking it is the most
+expensive part of sending a small one. If the server answers many clients in one loop iteration, the
+time between two responses is just long enough for a client program with many connections, such as a
+reverse proxy, to fall asleep again. So the first response of an iteration is written at once, and
+the others follow together in the next one. With 64 connections of one program a call takes
+about a tenth less CPU time (docs/decisions/0082-responses-of-one-iteration-leave-together.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sized
+
+__all__ = ["WriteTurn"]
+
+# Larger output is written at once, so that it counts as unread from the beginning.
+SMALL_BYTES = 16 * 1024
+
+
+class WriteTurn:
+    """Writes the output of the connections of one server. Each connection's output stays in order.
+
+    connections: the open connections of the server. With a single one, nothing is held back.
+    """
+
+    def __init__(self, connections: Sized) -> None:
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        # Whether something was written in this loop iteration, and end() will be called.
+        self._is_open = False
+        self._held: list[tuple[asyncio.Transport, bytes]] = []
+
+    def write(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Write output now, or hold it until the next loop iteration."""
+        if not self._is_open:
+            if len(self._connections) > 1:
+                self._is_open = True
+                self._loop.call_soon(self.end)
+            transport.write(data)
+        elif len(data) <= SMALL_BYTES:
+            self._held.append((transport, data))
+        else:
+            self.end()
+            transport.write(data)
+
+    def end(self) -> None:
+        """Write what is held. A connection must call it before it closes its transport."""
+        self._is_open = False
+        held, self._held = self._held, []
+        for transport, data in held:
+            try:
+                transport.write(data)
+            except Exception as exc:
+                self._loop.call_exception_handler(
+                    {"message": "a response was not written", "exception": exc}
+                )
