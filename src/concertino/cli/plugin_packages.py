@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace, _SubParsersAction  # pyright: ignore[reportPrivateUsage]
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ COMMANDS = ("install", "list", "remove")
 MAX_NAMED = 100
 
 
-# Any: the type has no public name.
-def add_package_commands(kinds: _SubParsersAction[Any], formatter: Any) -> None:
+# Any: argparse has no public names for these types.
+def add_package_commands(kinds: Any, formatter: Any) -> None:
     """Add the subcommands to those of `concertino plugin`."""
     install: ArgumentParser = kinds.add_parser(
         "install",

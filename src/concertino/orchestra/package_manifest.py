@@ -20,7 +20,7 @@ from msgspec.json import Decoder
 from concertino.errors import ConcertinoError
 from concertino.orchestra.certificates import CertificateError, check_name
 
-__all__ = ["MANIFEST", "InvalidPackage", "PackageManifest", "check_path", "parse_manifest"]
+__all__ = ["MANIFEST", "InvalidPackage", "PackageManifest", "check_package_path", "parse_manifest"]
 
 MANIFEST = "orchestra.json"
 MAX_BYTES = 2**18
@@ -31,7 +31,7 @@ class InvalidPackage(ConcertinoError):
     """A package that is refused. The text says what is wrong in it, and where."""
 
 
-class Extra(Struct, frozen=True):
+class PluginExtra(Struct, frozen=True):
     """The member `extra` of a manifest.
 
     socket: whether the plugin accepts a Unix socket; None if it does as a Python file, which is
@@ -49,7 +49,7 @@ class PackageManifest(Struct, frozen=True):
 
     name: str
     bin: str
-    extra: Extra
+    extra: PluginExtra
     version: str = ""
     description: str = ""
     license: str = ""
@@ -87,7 +87,7 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
         raise InvalidPackage(f"{MANIFEST}: extra.plugin-id: {exc}") from None
     if any("\0" in text for text in (*manifest.extra.args, manifest.bin)):
         raise InvalidPackage(f"{MANIFEST}: expected no NUL in bin and extra.args")
-    check_path(manifest.bin)
+    check_package_path(manifest.bin)
     if not has_file(manifest.bin):
         raise InvalidPackage(
             f"{MANIFEST}: bin: the package has no file {manifest.bin!r}; a program that must be "
@@ -96,7 +96,7 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
     return manifest
 
 
-def check_path(path: str) -> str:
+def check_package_path(path: str) -> str:
     """Return the path of a file in a package unchanged. Raises InvalidPackage if it leads out."""
     parts = path.split("/")
     is_outside = any(part in ("", ".", "..") for part in parts)

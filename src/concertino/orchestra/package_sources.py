@@ -21,7 +21,7 @@ from typing import IO
 
 from msgspec import Struct
 
-from concertino.orchestra.package_manifest import InvalidPackage, check_path
+from concertino.orchestra.package_manifest import InvalidPackage, check_package_path
 
 __all__ = ["PackageFiles", "unpack_package"]
 
@@ -55,7 +55,7 @@ class PackageFiles:
 
     def add(self, path: str, content: IO[bytes], is_executable: bool) -> None:
         """Write one file."""
-        check_path(path)
+        check_package_path(path)
         if path.count("/") >= MAX_DEPTH:
             raise InvalidPackage(f"{path}: expected at most {MAX_DEPTH} folders in each other")
         if len(self.paths) >= MAX_FILES:
@@ -181,10 +181,10 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
                 if item.flag_bits & 1:
                     raise InvalidPackage(f"{item.filename}: it is encrypted")
                 if item.is_dir():
-                    check_path(item.filename.rstrip("/"))
+                    check_package_path(item.filename.rstrip("/"))
                     continue
                 # The name as it is in the file: zipfile cuts it at a NUL.
-                check_path(item.orig_filename)
+                check_package_path(item.orig_filename)
                 with wheel.open(item) as content:
                     files.add(item.filename, content, bool(mode & stat.S_IXUSR))
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as exc:
