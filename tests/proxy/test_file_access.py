@@ -67,6 +67,27 @@ def test_the_folder_behind_a_link_counts(file: Path, tmp_path: Path) -> None:
     assert "is a folder that every user can write" in refusal(link)
 
 
+def test_the_folder_of_a_link_counts_too(file: Path, tmp_path: Path) -> None:
+    open_folder = tmp_path / "open"
+    open_folder.mkdir()
+    (open_folder / "inner.json").symlink_to(file)
+    # Relative, and to another link.
+    link = tmp_path / "link.json"
+    link.symlink_to("open/inner.json")
+    assert read_server_file(link).servers
+    open_folder.chmod(0o777)
+    for path in (link, open_folder / "inner.json"):
+        assert f"{open_folder} is a folder that every user can write" in refusal(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a link to another user")
+def test_a_link_of_another_user_is_refused(file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    assert f"{link} is a link of user 65534" in refusal(link)
+
+
 def status(
     *,
     mode: int = 0o600,

@@ -6,11 +6,16 @@ import grp
 import os
 import pwd
 import stat
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from concertino.proxy.value_reader import InvalidServerFile
 
 __all__ = ["check_writers"]
+
+# The largest number of links that Linux follows for one path, see path_resolution(7).
+MAX_LINKS = 40
 
 
 def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
@@ -20,6 +25,8 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
     else may have permission to write in them. In a folder with the sticky bit, such as /tmp, others
     cannot replace this user's files. A group counts as other users, unless it is the user's own
     private group. Access control lists are not checked.
+    If the path is a symbolic link, all this holds for the link, too: another user could let it
+    point to another file.
     status: the status of the open file.
     """
     source = os.fspath(path)
@@ -28,7 +35,15 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
             f"{source}: expected a file that only you can change, got one {problem}, who could "
             f"run programs as you"
         )
-    for folder in Path(os.path.realpath(path)).parents:
+    places = [*islice(_follow_links(path), MAX_LINKS), Path(os.path.realpath(path))]
+    for place in places:
+        owner = place.lstat().st_uid
+        if owner not in (0, os.geteuid()):
+            raise InvalidServerFile(
+                f"{source}: expected a file that only you can change, but {place} is a link of "
+                f"user {owner}, who could let it point to another file"
+            )
+    for folder in dict.fromkeys(folder for place in places for folder in place.parents):
         status = folder.stat()
         if status.st_mode & stat.S_ISVTX and status.st_uid in (0, os.geteuid()):
             continue
@@ -37,6 +52,15 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
                 f"{source}: expected a file that only you can change, but {folder} is a folder "
                 f"{problem}, who could put another file in its place"
             )
+
+
+def _follow_links(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield the absolute path of a file, and if that is a link, the path that it points to, ..."""
+    place = Path(os.path.abspath(path))  # noqa: PTH100
+    yield place
+    while place.is_symlink():
+        place = Path(os.path.normpath(place.parent / place.readlink()))
+        yield place
 
 
 def _describe_writers(status: os.stat_result) -> str | None:
