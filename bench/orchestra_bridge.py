@@ -9,7 +9,8 @@ microseconds, calls one after the
 other: `link`, a request from this process to the hub, which passes it to the plugin and back (two
 hops); `bridge`, the same as a tools/call answered by a Bridge in this process, with the translation
 of both messages; `stdio`, the whole way, this process a client of `concertino bridge`. For each
-p50, p99 and the slowest; then calls a second with 64 in flight over `bridge`. Goals, for
+p50, p99 and the slowest. `chunk` is the whole way, too, until the first chunk of a stream has
+arrived as progress. Then calls a second with 64 in flight over `bridge`. Goals, for
 bridge-hub-plugin, which is `bridge`: p50 of 160 us over sockets and 1.6 ms over QUIC. Needs the
 extra [orchestra], installed or with PYTHONPATH=src.
 """
@@ -45,6 +46,10 @@ plugin = Plugin("tools.echo")
 @plugin.tool
 async def echo(text: str) -> str:
     return text
+@plugin.tool
+async def stream(text: str):
+    yield text
+    yield text
 plugin.run()
 """
 IN_FLIGHT = 64
@@ -67,8 +72,28 @@ async def sequential(call: Callable[[], Awaitable[Any]], seconds: float) -> str:
             await call()
             if kept:
                 taken.append((time.perf_counter() - began) * 1e6)
+    return summary(taken)
+
+
+def summary(taken: list[float]) -> str:
+    """Return p50, p99 and the slowest."""
     taken.sort()
     return f"{taken[len(taken) // 2]:8.0f} {taken[len(taken) * 99 // 100]:8.0f} {taken[-1]:10.0f}"
+
+
+async def first_chunks(client: Client, seconds: float) -> str:
+    """Measure how long the first chunk of a stream takes until it arrives as progress."""
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < end:
+        arrived: list[float] = []
+        await client.call_tool(
+            "stream",
+            {"text": TEXT},
+            progress=lambda *_, arrived=arrived: arrived.append(time.perf_counter()),
+        )
+        taken.append((arrived[0] - began) * 1e6)
+    return summary(taken)
 
 
 async def at_once(call: Callable[[], Awaitable[Any]], seconds: float) -> float:
@@ -156,6 +181,7 @@ async def measure(transport: str, seconds: float, folder: Path) -> None:
                 assert not (await client.call_tool("echo", {"text": TEXT})).is_error
 
             print(f"{transport:5} stdio   {await sequential(over_stdio, seconds)}")
+            print(f"{transport:5} chunk   {await first_chunks(client, seconds)}")
     finally:
         hub.send_signal(signal.SIGTERM)
         hub.wait()

@@ -27,9 +27,10 @@ from concertino.orchestra.nats_messages import PIECE_BYTES, request_headers, req
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
 from concertino.orchestra.rpc_interface import RemotePeer, RequestHandler
 
-# A worker that appends a line to a file for each call that it begins. The tool `hold` never ends.
+# A worker that appends a line to a file for each call that it begins. The tool `hold` never ends,
+# and `block` blocks its event loop.
 WORKER = """
-import asyncio, sys
+import asyncio, sys, time
 sys.path.insert(0, {tests!r})
 from orchestra.linked import echo
 from concertino.nats.cluster import NatsCluster
@@ -42,6 +43,8 @@ async def answer(request, peer):
     if request.tool_call.tool_name == "hold":
         print("holding", flush=True)
         await asyncio.Event().wait()
+    if request.tool_call.tool_name == "block":
+        time.sleep(0.15)
     return await echo(request, peer)
 
 async def main():
@@ -174,6 +177,22 @@ async def test_a_stopped_worker_is_noticed(folder: Path) -> None:
         # Nobody else answers, and nobody says whether this one will.
         with pytest.raises(Disconnected, match=r"no worker has answered within 1 s"):
             await link.request(call(), 60)
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_calls_that_wait_for_others_that_block_their_worker_do_not_fail(folder: Path) -> None:
+    name = fresh_name()
+    process = WorkerProcess(name, folder, shared_nats_server().address)
+    try:
+        await process.wait_for("ready")
+        async with caller(name) as link:
+            # Together they take longer than the time limits of acks and heartbeats.
+            responses = await asyncio.gather(*(link.request(call("block"), 60) for _ in range(12)))
+        assert all(response.tool_call.success for response in responses)
+        assert process.record.read_text() == "call\n" * 12
+    finally:
+        process.kill()
 
 
 @on_a_loop

@@ -89,6 +89,8 @@ class ModelServer:
         self.is_lame = False
         # Whether it ends connections as soon as they are open, as a server that is full does.
         self.is_full = False
+        # How many requests of other servers were lost, because the last member here had just left.
+        self.lost_requests = 0
         # Called with each message that a client publishes.
         self.on_publish: Callable[[Delivery], None] = _ignore
         self._loop = loop
@@ -319,6 +321,7 @@ class ModelServer:
                 members.setdefault(interest.queue, []).append((side, sid))
         for choices in members.values():
             self._send(*self._dice.pick(choices), item)
+        self.lost_requests += len(item.queues) - len(members)
 
 
 def _ignore(delivery: Delivery) -> None:

@@ -55,8 +55,7 @@ __all__ = ["NatsSetting", "NatsWorld", "make_nats_setting", "run_nats", "trace_n
 TURNS = 300_000
 PLUGIN = "tools.p"
 CALLER = "tools.c"
-PIECE_BYTES = 256
-MAX_WINDOW = 6
+MAX_WHOLE_BYTES, PIECE_BYTES = 400, 256
 # The time limit for the next piece of a long message, which is 30 s in production.
 PIECE_S = 2.0
 # How much later than allowed something may be: latency, and timers that are late.
@@ -100,7 +99,7 @@ class NatsSetting:
     )
     max_in_flight: int = 1024
     socket_bytes: int = 1 << 16
-    is_slow: bool = False
+    window: int = 2
 
     def has(self, *kinds: str) -> bool:
         return any(kind in kinds for _, kind, _, _ in self.faults)
@@ -207,7 +206,7 @@ class NatsWorld:
             self.unread_pieces[key, False] = 1
         elif b"Kind:piece" in headers:
             self.unread_pieces[key, not is_caller] += 1
-            if self.unread_pieces[key, not is_caller] > MAX_WINDOW:
+            if self.unread_pieces[key, not is_caller] > self.setting.window:
                 self.wrong(f"{self.unread_pieces[key, not is_caller]} pieces are on their way")
         elif b"Kind:receipt" in headers or b"Kind:ack" in headers:
             self.unread_pieces[key, is_caller] -= 1
@@ -233,8 +232,10 @@ class NatsWorld:
         with ExitStack() as stack:
             for module in (cluster_module, link_module, listener_module):
                 stack.enter_context(patch.object(module, "random", chance))
-            for module in (pieces_module, link_module, listener_module):
-                stack.enter_context(patch.object(module, "PIECE_BYTES", PIECE_BYTES))
+            for module in (link_module, listener_module):
+                stack.enter_context(patch.object(module, "MAX_WHOLE_BYTES", MAX_WHOLE_BYTES))
+            stack.enter_context(patch.object(pieces_module, "PIECE_BYTES", PIECE_BYTES))
+            stack.enter_context(patch.object(pieces_module, "MAX_WINDOW", self.setting.window))
             limit = self.setting.max_in_flight
             stack.enter_context(patch.object(messages_module, "time", clock))
             stack.enter_context(patch.object(listener_module, "PIECE_S", PIECE_S))
@@ -494,6 +495,11 @@ class NatsWorld:
         # A server in lame-duck mode waits for its clients, but not for ever.
         is_too_long = setting.has("lame duck") and plan.work_s > LAME_S - SLACK_S
         if setting.workers and not is_too_long and not setting.has(*HARMFUL):
+            # What a server drops since the worker has just left, no client can mend.
+            for server in self.network.servers.values():
+                if server.lost_requests and "no worker has answered" in outcome.text:
+                    server.lost_requests -= 1
+                    return
             self.wrong(f"call {plan.n} failed although nothing has happened: {outcome.text}")
 
     def _check_delay(self, plan: CallPlan, outcome: _Outcome) -> None:
@@ -589,6 +595,7 @@ def make_nats_setting(seed: int) -> tuple[NatsSetting, Dice]:
         max_in_flight=dice.pick((1, 3, 1024, 1024)),
         socket_bytes=dice.pick((1 << 16, 1 << 16, 0)),
     )
+    setting.window = (2, 6)[seed % 2]
     if dice.chance(0.03):
         setting.workers = 0
     numbers = iter(range(1000))

@@ -37,8 +37,8 @@ from concertino.orchestra.nats_messages import (
     CHUNK,
     END,
     LATE,
+    MAX_WHOLE_BYTES,
     PIECE,
-    PIECE_BYTES,
     RECEIPT,
     REFUSED,
     STREAM_CONTROL,
@@ -228,7 +228,7 @@ class NatsLink(RpcClient):
         """Send a request to the queue group of the workers."""
         now = self.loop.time()
         payload, size = call.payload, None
-        if len(payload) > PIECE_BYTES:
+        if len(payload) > MAX_WHOLE_BYTES:
             size = len(payload)
             call.outgoing = OutgoingPieces(payload, partial(self._send_piece, key, call))
             payload = call.outgoing.first()

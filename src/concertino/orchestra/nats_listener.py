@@ -12,9 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Hashable, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
+
+from msgspec import Struct
 
 from concertino.errors import Disconnected, ProtocolError
 from concertino.nats.cluster import NatsCluster
@@ -37,8 +40,8 @@ from concertino.orchestra.nats_messages import (
     LATE,
     LEAVING,
     MAX_LEFT_S,
+    MAX_WHOLE_BYTES,
     PIECE,
-    PIECE_BYTES,
     RECEIPT,
     REFUSED,
     STREAM_CONTROL,
@@ -70,6 +73,9 @@ MAX_INCOMING_BYTES = 4 * MAX_FRAME_BYTES
 # How long the next piece of a request, or the receipt of a piece of a response, may take, in
 # seconds. After that the caller is gone, and what was held for it is dropped.
 PIECE_S = 30.0
+# When handling a request has blocked the event loop for SLOW_S seconds, requests are acknowledged
+# before they are handled, and handled one in each loop iteration, for the next CAUTIOUS_S seconds.
+SLOW_S, CAUTIOUS_S = 0.01, 1.0
 # Callers whose state is kept; idle ones are forgotten.
 MAX_CALLERS = 256
 
@@ -246,6 +252,55 @@ class _LongMessages(Generic[M]):
             self.remove(reply)
 
 
+class _Request(Struct, frozen=True):
+    """A request that has arrived. deadline: when its time is over, by the loop's clock."""
+
+    caller: str
+    reply: str
+    payload: bytes
+    deadline: float
+
+
+class _RequestQueue:
+    """Hands requests to the function that handles them, which may block the event loop.
+
+    Handlers that compute for a while would delay the acks of the requests behind them, and the
+    heartbeats. So after one that was slow, requests wait here, and the loop does everything else
+    between two of them.
+
+    handle: begins to handle a request.
+    """
+
+    def __init__(self, handle: Callable[[_Request], None]) -> None:
+        self._handle = handle
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Request] = deque()
+        self._cautious_until = 0.0
+
+    def put(self, request: _Request) -> bool:
+        """Handle a request. Returns False if it waits, and should be acknowledged now."""
+        if not self._waiting and self._loop.time() >= self._cautious_until:
+            self._run(request)
+            return True
+        if not self._waiting:
+            self._loop.call_soon(self._run_next)
+        self._waiting.append(request)
+        return False
+
+    def _run_next(self) -> None:
+        # First, so that an error in one does not stop the others.
+        if len(self._waiting) > 1:
+            self._loop.call_soon(self._run_next)
+        self._run(self._waiting.popleft())
+
+    def _run(self, request: _Request) -> None:
+        begin = self._loop.time()
+        self._handle(request)
+        end = self._loop.time()
+        if end - begin > SLOW_S:
+            self._cautious_until = end + CAUTIOUS_S
+
+
 class _Caller(RpcServer):
     """Handles the requests of one caller. worker: is told when a request has ended."""
 
@@ -300,6 +355,7 @@ class _Worker:
         self._is_ack_scheduled = False
         self._incoming = _LongMessages[_Incoming]()
         self._outgoing = _LongMessages[_Outgoing]()
+        self._queue = _RequestQueue(self._handle)
         self._heartbeats: asyncio.TimerHandle | None = None
 
         connection.on_refusal.append(self._on_refusal)
@@ -387,7 +443,7 @@ class _Worker:
         if self._heartbeats is None:
             self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
         if size is None:
-            self._receive(caller, reply, message.payload)
+            self._receive(_Request(caller, reply, message.payload, self._loop.time() + left_s))
         else:
             self._begin_incoming(caller, reply, size, left_s, message.payload)
 
@@ -400,13 +456,23 @@ class _Worker:
         is_full = len(self._accepted) >= MAX_IN_FLIGHT
         return BUSY if is_full or self._incoming.held_bytes + size > MAX_INCOMING_BYTES else ""
 
-    def _receive(self, caller: str, reply: str, payload: bytes) -> None:
+    def _receive(self, request: _Request) -> None:
         """Begin to handle a request. If it has no response at once, the caller gets an ack."""
-        rpc = self._rpc_of(caller)
-        rpc.receive(payload, reply)
-        if reply in self._accepted and not self._is_ack_scheduled:
+        if not self._queue.put(request):
+            if not self._accepted[request.reply].is_acknowledged:
+                self._send_ack(request.reply)
+        elif request.reply in self._accepted and not self._is_ack_scheduled:
             self._is_ack_scheduled = True
             self._loop.call_soon(self._send_acks)
+
+    def _handle(self, request: _Request) -> None:
+        """Begin to handle a request, unless it was cancelled or its caller has given up."""
+        if request.reply not in self._accepted:
+            return
+        if self._loop.time() > request.deadline:
+            self._finish(request.reply)
+        else:
+            self._rpc_of(request.caller).receive(request.payload, request.reply)
 
     def _rpc_of(self, caller: str) -> RpcServer:
         rpc = self._callers.get(caller)
@@ -447,11 +513,11 @@ class _Worker:
     def _send(self, reply: str, payload: bytes, is_last: bool) -> None:
         accepted = self._accepted[reply]
         # The caller sends receipts and credit to the worker that the ack names.
-        if (not is_last or len(payload) > PIECE_BYTES) and not accepted.is_acknowledged:
+        if (not is_last or len(payload) > MAX_WHOLE_BYTES) and not accepted.is_acknowledged:
             self._send_ack(reply)
         chunks = accepted.chunks
         accepted.chunks += 1
-        if len(payload) > PIECE_BYTES:
+        if len(payload) > MAX_WHOLE_BYTES:
             last = "yes" if is_last else "no"
             fields = {"Size": len(payload), "Last": last, "Chunk": chunks}
             send = partial(self._send_piece, reply, fields)
@@ -565,11 +631,7 @@ class _Worker:
         self._publish(reply, b"", encode_headers(RECEIPT))
         if whole is not None:
             self._incoming.remove(reply)
-            if self._loop.time() > incoming.deadline:
-                # Its caller has given up.
-                self._finish(reply)
-            else:
-                self._receive(incoming.caller, reply, whole)
+            self._receive(_Request(incoming.caller, reply, whole, incoming.deadline))
 
     def _publish(self, subject: str, payload: bytes, headers: bytes = b"") -> None:
         if not self._connection.ended.done():

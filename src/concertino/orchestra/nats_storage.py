@@ -9,9 +9,11 @@ storage.py defines the interface and its rules.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -48,6 +50,8 @@ __all__ = ["NatsStorage"]
 
 # How often a write with UPSERT is tried when others write the same document.
 TRIES = 32
+# The documents of which the last own write is remembered.
+MAX_REMEMBERED = 4096
 # Documents that list() fetches at once. Each may have MAX_VALUE_BYTES.
 BATCH = 16
 
@@ -87,6 +91,10 @@ class NatsStorage:
         servers = parse_servers(address)
         server = BlockingNats(servers, nats_options(servers, name, certificates))
         self._bucket = Bucket(server, bucket_name(name), replicas=replicas)
+        # Path -> the revision and version of the last own write. If nobody else has written since
+        # then, the next write need not read first. The server checks the revision.
+        self._written: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._lock = Lock()
         with _convert_errors():
             self._bucket.get("-")
 
@@ -110,9 +118,7 @@ class NatsStorage:
         members = encode_metadata(path, metadata)
         key = encode_key(path)
         for _ in range(TRIES):
-            with _convert_errors():
-                current = self._bucket.get(key)
-            before = 0 if current.data is None else _split(path, current.data)[0].version
+            revision, before = self._find(path, key, expected_version)
             version = next_version(path, before, expected_version)
             data = _join(version, members, content)
             if len(data) > MAX_VALUE_BYTES:
@@ -120,15 +126,40 @@ class NatsStorage:
                     "too_large", f"{path}: {len(data)} bytes; the limit is {MAX_VALUE_BYTES}"
                 )
             with _convert_errors():
-                if self._bucket.put(key, data, current.revision) is not None:
-                    return version
-            if expected_version != UPSERT:
-                raise StorageError("conflict", f"{path}: another writer was faster")
+                stored = self._bucket.put(key, data, revision)
+            if stored is not None:
+                self._remember(path, stored, version)
+                return version
         raise StorageError("conflict", f"{path}: others write it all the time; try again")
+
+    def _find(self, path: str, key: str, expected_version: int) -> tuple[int, int]:
+        """Return the revision and the version of a document; the version is 0 if there is none.
+
+        They are those of the last own write if that may still be the last one of all. It is used
+        once, so that the next attempt reads.
+        """
+        with self._lock:
+            written = self._written.pop(path, None)
+        # A version that does not fit is a conflict, of which only the stored one can tell.
+        if written is not None and expected_version in (UPSERT, written[1]):
+            return written
+        with _convert_errors():
+            current = self._bucket.get(key)
+        before = 0 if current.data is None else _split(path, current.data)[0].version
+        return current.revision, before
+
+    def _remember(self, path: str, revision: int, version: int) -> None:
+        with self._lock:
+            self._written[path] = revision, version
+            self._written.move_to_end(path)
+            if len(self._written) > MAX_REMEMBERED:
+                self._written.popitem(last=False)
 
     def delete(self, path: str) -> None:
         path = "/".join(clean_path(path))
         key = encode_key(path)
+        with self._lock:
+            self._written.pop(path, None)
         for _ in range(TRIES):
             with _convert_errors():
                 value = self._bucket.get(key)
