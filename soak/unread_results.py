@@ -1,0 +1,328 @@
+"""Measure servers whose clients do not read: memory, dropped results, and what others notice.
+
+    python soak/unread_results.py [--sizes 1,5,10] [--tools async,def,...] [--clients one,http,...]
+
+Each line is a server process of its own, all of whose calls return results of one size that nobody
+reads. "Growth" is the peak of the resident memory (VmHWM) above the server at rest. Its bound is
+the limit of unread results, 64 MiB for one client and 256 MiB for all, and 64 MiB. Meanwhile
+another client sends requests. "Longest" is the CPU time of the longest iteration of the event loop,
+and "own" what the tool itself took of it: the time in which an `async` tool makes its results is
+not the server's. "Ping" is the most CPU time of the loop's thread from a request to its answer. A
+row that is over a bound, or whose longest iteration without the tool's own time is over 50 ms, is
+marked with an exclamation mark; with --strict the exit code is 1 then.
+
+Tools:
+async       awaits 10 ms, then makes its result
+def         makes its result at once
+def-wait    blocks for 10 ms before
+def-slow    blocks for 7 s before
+...-small   the same, after 1 call with a small result
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MIB = 2**20
+MARGIN_BYTES = 64 * MIB
+MAX_LOOP_S = 0.05
+# A row ends when no call has begun or ended, and nothing was dropped, for this time.
+QUIET_S = 3.5
+# ... or at last after this time.
+ROW_S = 120.0
+ANSWER_S = 60.0
+SOURCE = '''
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+
+from concertino import Server
+
+server = Server("unread")
+begun = ended = 0
+own_s = 0.0
+longest = (0.0, 0.0)
+
+
+@server.lifespan
+async def watch() -> AsyncIterator[None]:
+    """Measure each iteration of the loop, and what the tools take of it."""
+    loop = asyncio.get_running_loop()
+    run_once = loop._run_once
+
+    def measured() -> None:
+        global longest
+        before, own_before = time.thread_time(), own_s
+        run_once()
+        taken = time.thread_time() - before
+        if taken > longest[0]:
+            longest = taken, own_s - own_before
+
+    loop._run_once = measured
+    yield
+
+
+def make(size: int) -> str:
+    return "x" * size
+
+
+@server.tool(name="async")
+async def wait_async(size: int, wait_s: float) -> str:
+    global begun, ended, own_s
+    begun += 1
+    await asyncio.sleep(wait_s)
+    before = time.thread_time()
+    text = make(size)
+    own_s += time.thread_time() - before
+    ended += 1
+    return text
+
+
+@server.tool(name="def")
+def wait_in_thread(size: int, wait_s: float) -> str:
+    global begun, ended
+    begun += 1
+    if wait_s:
+        time.sleep(wait_s)
+    ended += 1
+    return make(size)
+
+
+@server.tool
+async def counts(reset: bool = False) -> dict[str, float]:
+    global longest
+    if reset:
+        longest = 0.0, 0.0
+    return {"begun": begun, "ended": ended, "longest_s": longest[0], "own_s": longest[1]}
+'''
+# The name of a row's tool -> the tool that is called, and the seconds for which it waits.
+TOOLS = {
+    "async": ("async", 0.01),
+    "def": ("def", 0.0),
+    "def-wait": ("def", 0.01),
+    "def-slow": ("def", 7.0),
+}
+# The clients of a row -> their number, and the calls that each of them makes.
+CLIENTS = {"one": (1, 100), "sockets": (60, 5), "http": (60, 5)}
+META: dict[str, object] = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+class Row(NamedTuple):
+    """What was measured of one server."""
+
+    growth_bytes: int
+    bound_bytes: int
+    begun: int
+    dropped: int
+    longest_s: float
+    own_s: float
+    ping_s: float
+
+
+class Wire:
+    """A client that reads only when it is told to.
+
+    address: the path of a Unix socket, or host and port of an HTTP server.
+    """
+
+    def __init__(self, address: str | tuple[str, int]) -> None:
+        self._is_http = not isinstance(address, str)
+        self.sock = socket.socket(socket.AF_INET if self._is_http else socket.AF_UNIX)
+        self.sock.settimeout(ANSWER_S)
+        self.sock.connect(address)
+        self._rest = b""
+
+    def send(self, *messages: dict[str, Any]) -> None:
+        self.sock.sendall(b"".join(map(self._encode, messages)))
+
+    def _encode(self, message: dict[str, Any]) -> bytes:
+        params = {**message.get("params", {}), "_meta": META}
+        body = json.dumps({"jsonrpc": "2.0", **message, "params": params}).encode()
+        if not self._is_http:
+            return body + b"\n"
+        name = message["params"].get("name") if "params" in message else None
+        named = f"Mcp-Name: {name}\r\n" if name else ""
+        return (
+            "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            "Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n"
+            f"Mcp-Method: {message['method']}\r\n{named}Content-Length: {len(body)}\r\n\r\n"
+        ).encode() + body
+
+    def read(self) -> dict[str, Any]:
+        """Read one answer; over HTTP it must be a JSON body."""
+        if not self._is_http:
+            line = self._read_until(b"\n")
+            return json.loads(line)
+        head = self._read_until(b"\r\n\r\n")
+        found = re.search(rb"(?i)content-length: (\d+)", head)
+        assert found, head
+        size = int(found[1])
+        while len(self._rest) < size:
+            self._receive()
+        body, self._rest = self._rest[:size], self._rest[size:]
+        return json.loads(body)
+
+    def _read_until(self, end: bytes) -> bytes:
+        while end not in self._rest:
+            self._receive()
+        data, _, self._rest = self._rest.partition(end)
+        return data
+
+    def _receive(self) -> None:
+        part = self.sock.recv(MIB)
+        assert part, "the server closed the connection"
+        self._rest += part
+
+
+def make_call(id: int | str, tool: str, **arguments: object) -> dict[str, Any]:
+    return {"id": id, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+
+
+class Server:
+    """A server process."""
+
+    def __init__(self, folder: Path, is_http: bool) -> None:
+        (folder / "server.py").write_text(SOURCE)
+        path = str(folder / "s")
+        where = ["--http", "127.0.0.1:0"] if is_http else ["--unix", path]
+        self._log = folder / "stderr"
+        with self._log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "concertino", "serve", str(folder / "server.py"), *where],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+        deadline = time.monotonic() + ANSWER_S
+        while not (found := re.search(r"Listening on (\S+)", self.log())):
+            assert time.monotonic() < deadline, self.log()
+            assert self.process.poll() is None, self.log()
+            time.sleep(0.05)
+        self.address: str | tuple[str, int] = path
+        if is_http:
+            port = re.search(r":(\d+)/", found[1])
+            assert port, found[1]
+            self.address = "127.0.0.1", int(port[1])
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def dropped(self) -> int:
+        return sum(map(int, re.findall(r"(\d+) results were dropped", self.log())))
+
+    def memory(self, name: str) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"{name}:\s+(\d+) kB", status)
+        assert found, status
+        return int(found[1]) * 1024
+
+    def loop_cpu_s(self) -> float:
+        return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def measure(tool: str, clients: str, size: int) -> Row:
+    """Measure one row. size: the size of each result in bytes."""
+    called, wait_s = TOOLS[tool.removesuffix("-small")]
+    count, calls = CLIENTS[clients]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        server = Server(Path(folder), clients == "http")
+        stack.callback(server.close)
+        wires = [Wire(server.address) for _ in range(count)]
+        other = Wire(server.address)
+        for wire in (*wires, other):
+            stack.callback(wire.sock.close)
+            wire.send({"id": 0, "method": "server/discover"})
+            wire.read()
+        other.send(make_call("counts", "counts", reset=True))
+        other.read()
+        if tool.endswith("-small"):
+            wires[0].send(make_call("small", called, size=1, wait_s=0.0))
+            wires[0].read()
+        begun_before = 1 if tool.endswith("-small") else 0
+        # Reset VmHWM, see proc(5).
+        Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
+        at_rest = server.memory("VmHWM")
+        for wire in wires:
+            ids = range(1, calls + 1)
+            wire.send(*(make_call(id, called, size=size, wait_s=wait_s) for id in ids))
+
+        slowest = 0.0
+        last: object = None
+        counts: dict[str, float] = {}
+        changed = began = time.monotonic()
+        while time.monotonic() < min(changed + QUIET_S, began + ROW_S):
+            before = server.loop_cpu_s()
+            other.send({"id": "ping", "method": "server/discover"})
+            other.read()
+            slowest = max(slowest, server.loop_cpu_s() - before)
+            other.send(make_call("counts", "counts"))
+            counts = other.read()["result"]["structuredContent"]
+            now = counts["begun"], counts["ended"], server.dropped()
+            if now != last or counts["begun"] != counts["ended"]:
+                last, changed = now, time.monotonic()
+        growth = server.memory("VmHWM") - at_rest
+        budget = 64 * MIB if count == 1 else 256 * MIB
+        return Row(
+            growth,
+            budget + MARGIN_BYTES,
+            int(counts["begun"]) - begun_before,
+            server.dropped(),
+            counts["longest_s"],
+            counts["own_s"],
+            slowest,
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = ["async", "async-small", "def", "def-small", "def-wait", "def-wait-small", "def-slow"]
+    parser.add_argument("--sizes", default="1,5,10", help="of results, in MB")
+    parser.add_argument("--tools", default=",".join(names))
+    parser.add_argument("--clients", default=",".join(CLIENTS))
+    parser.add_argument("--strict", action="store_true")
+    args = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
+    print(
+        "clients  tool            MB  growth  bound  begun dropped  longest      own     ping",
+        flush=True,
+    )
+    is_over = False
+    for clients in args.clients.split(","):
+        for tool in args.tools.split(","):
+            for size in args.sizes.split(","):
+                row = measure(tool, clients, int(float(size) * 10**6))
+                over = row.growth_bytes > row.bound_bytes or row.longest_s - row.own_s > MAX_LOOP_S
+                is_over = is_over or over
+                print(
+                    f"{clients:8} {tool:14} {size:>3} {row.growth_bytes / MIB:+7.0f} "
+                    f"{row.bound_bytes / MIB:6.0f} {row.begun:6} {row.dropped:7} "
+                    f"{row.longest_s * 1e3:6.0f} ms {row.own_s * 1e3:5.0f} ms "
+                    f"{row.ping_s * 1e3:5.0f} ms{' !' if over else ''}",
+                    flush=True,
+                )
+    return int(is_over and args.strict)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
