@@ -1,8 +1,8 @@
 """An optional interface of a Backend that answers calls from a callback, without a task for each.
 
-A backend needs only the coroutine `handle`. But a task and three coroutines take a third of the CPU
-time of a call that a Proxy forwards, and they only wait for the response of another process. So the
-runtime offers the Proxy a second way, for the calls of a client that are simply forwarded:
+A backend needs only the coroutine `handle`. But when a Proxy forwards a call, a task and three
+coroutines only wait for the response of another process, and take a third of the CPU time. So the
+runtime offers the Proxy a second way for such calls:
 
 1. The runtime calls `begin(call, context, runner, slot)`. If that returns a function, the call has
    begun, and the function cancels it.
@@ -40,7 +40,7 @@ def ENDED() -> None:  # noqa: N802
 
 
 class EndsCalls(Protocol):
-    """The runtime, as a backend that answers from callbacks uses it.
+    """The functions of the runtime for a backend that answers calls from callbacks.
 
     slot: the object that the runtime has passed to `begin`, which identifies the call.
     """
@@ -50,7 +50,7 @@ class EndsCalls(Protocol):
         ...
 
     def run(self, work: Work, slot: Any, /) -> None:
-        """Go on with a call in a task: run a coroutine, and end the call with its result."""
+        """Continue a call in a task: run a coroutine, and end the call with its result."""
         ...
 
 

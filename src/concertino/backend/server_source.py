@@ -40,7 +40,7 @@ def server_name(file: Path) -> str:
 
 
 def server_in_function(file: Path) -> tuple[str, int]:
-    """Return the first function in a Python file that makes a server: its name and its line.
+    """Return the name and the line of the first function in a Python file that makes a server.
 
     Returns ("", 0) if there is none.
     """
@@ -62,10 +62,10 @@ class UncalledFunction(Struct, frozen=True):
 def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
     """Return the function that a Python file would have to call in order to make its server.
 
-    maker: the function that makes the server. If other functions call it, the outermost of them is
-        returned, such as main().
-    Returns None if the file mentions the function outside of functions, or if it has statements
-    other than definitions: then it is not known that it does nothing.
+    maker: the name of the function that makes the server. If other functions call it, the outermost
+        caller is returned, such as main().
+    Returns None if the file uses `maker` outside of functions, or has other statements than
+    definitions, because such statements may call the function.
     """
     statements = _statements(file)
     if not all(map(_is_definition, statements)):
@@ -121,7 +121,7 @@ def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def _reachable(names: set[str], mentions: Mapping[str, set[str]]) -> set[str]:
-    """Return the names, and the names that the functions among them mention, and so on.
+    """Return these names, and all names that the functions among them mention, recursively.
 
     mentions: function -> the names in its body.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "add_package_commands", "run_package_command"]
 
 COMMANDS = ("install", "list", "remove")
-# How many files are named before the installation.
+# How many files of a package are listed before the user agrees to install it.
 MAX_NAMED = 100
 
 
@@ -89,7 +89,7 @@ def _install(packages: InstalledPackages, source: Path, digest: str | None) -> i
 
 
 def _describe(package: InstalledPackage) -> list[str]:
-    """Return what a user should know of a package before it is installed, in lines."""
+    """Return lines that describe a package to a user who is about to install it."""
     manifest = package.manifest
     size = sum(package.files.values())
     lines = [

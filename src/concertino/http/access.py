@@ -53,7 +53,7 @@ class AccessRules:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         self.has_origins = bool(self._origins)
         self._checks_host = checks_host
-        # Heads that were accepted before. Equal heads are the same object, see HeadParser.
+        # Heads that were accepted before. HeadParser returns the same object for equal heads.
         self._known: set[RequestHead] = set()
 
     def check(self, head: RequestHead) -> None:
@@ -105,7 +105,7 @@ class AccessRules:
     def preflight_headers(self, head: RequestHead) -> bytes | None:
         """Return the headers of the response to a CORS preflight request (OPTIONS).
 
-        Returns None if no origins are listed, or if the request has no Origin and so is none.
+        Returns None if no origins are listed, or if the request has no Origin, like no preflight.
         """
         if not self._origins or b"origin" not in head.headers:
             return None

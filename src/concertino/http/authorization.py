@@ -68,7 +68,7 @@ class Authorization(Struct, frozen=True):
         seconds; at most 60.
     name: the name of the server for people, in its metadata.
     documentation: the URL of a page for developers, in its metadata.
-    Raises ValueError if there is no verifier, or cache_s is greater.
+    Raises ValueError if there is no verifier, or if cache_s is greater than 60.
     """
 
     verifiers: tuple[TokenVerifier | VerifyToken, ...]

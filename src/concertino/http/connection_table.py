@@ -15,7 +15,7 @@ __all__ = ["ConnectionTable"]
 
 log = logging.getLogger("concertino.http")
 
-# How often the time limits of the connections are checked, in parts of the shortest one.
+# How many times the connections are checked within the shortest of their time limits.
 CHECKS_PER_LIMIT = 4
 
 
@@ -23,9 +23,9 @@ class ConnectionTable:
     """The open connections of a server.
 
     max_connections: how many connections clients may have at the same time.
-    timeouts: the time limits that are checked, as long as there are connections.
-    on_check: called with the time by the clock of the event loop at each check. Returns whether
-        there must be another one even if no connection is open.
+    timeouts: the time limits of connections, which are checked regularly.
+    on_check: called at each check with the time by the clock of the event loop. Returns whether
+        checks must go on even if no connection is open.
 
     Attributes:
     closed: a future that is done when stop() was called and all connections are closed.
@@ -55,7 +55,7 @@ class ConnectionTable:
     def add(self, connection: HttpConnection) -> bool:
         """Add a client's connection.
 
-        Returns False if there are too many and none of them is idle. If one is, it is closed.
+        If there are too many, an idle one is closed. Returns False if none is idle.
         """
         has_room = len(self._connections) < self._max_connections or self._evict_idle()
         if not has_room and not self._has_refused:
@@ -81,7 +81,7 @@ class ConnectionTable:
         self._set_closed()
 
     def stop(self, abort_after_s: float) -> None:
-        """Close each connection when it is idle, and all of them after so many seconds."""
+        """Close each connection as soon as it is idle, and abort the rest after abort_after_s."""
         self.is_stopping = True
         for connection in list(self._connections):
             connection.close_when_idle()
@@ -108,7 +108,7 @@ class ConnectionTable:
         self._timer = self._loop.call_later(self._check_s, self._check_times)
 
     def _check_times(self) -> None:
-        """Check the time limits, as long as there is anything that has some."""
+        """Check the time limits, and schedule the next check if it is needed."""
         now = self._loop.time()
         for connection in list(self._connections):
             connection.check_time(now)

@@ -50,7 +50,7 @@ from concertino.runtime.host import Host, Wrap
 __all__ = ["McpEndpoint"]
 
 LEGACY_NAMES = frozenset(revision.name for revision in LEGACY)
-# The headers of this many different heads are remembered.
+# How many heads of requests are remembered together with their parsed headers.
 REMEMBERED = 256
 # In this revision a client may send several messages as an array.
 BATCH_REVISION = "2025-03-26"
@@ -116,7 +116,7 @@ class McpEndpoint:
                     HTTPStatus.BAD_REQUEST, "a response, and the server has asked nothing"
                 )
             if id is UNSET:
-                # This revision has no notifications of clients that a server over HTTP needs.
+                # In this revision, a server over HTTP needs no notification that a client can send.
                 exchange.respond(HTTPStatus.ACCEPTED)
             elif self._check_request(exchange, headers, message, id):
                 self._stateless.find(exchange).deliver(exchange, headers.accepted)
@@ -127,7 +127,7 @@ class McpEndpoint:
             self._post_to_session(exchange, headers, message)
 
     def _read_headers(self, exchange: Exchange) -> McpHeaders:
-        """Read the headers of a request, and remember them for equal heads."""
+        """Parse the headers of a request, and remember them for requests with an equal head."""
         headers = read_headers(exchange.head)
         if len(self._headers) >= REMEMBERED:
             self._headers.clear()

@@ -163,7 +163,7 @@ def decode_messages(body: bytes) -> list[Envelope]:
 
 
 def decode_arguments(body: bytes) -> Any:
-    """Return the arguments in a call of a tool; None if there are none, or it is malformed."""
+    """Return the arguments in a call of a tool; None if the call has none, or is malformed."""
     try:
         return _decode_call(body).params.arguments
     except (DecodeError, RecursionError):

@@ -1,7 +1,7 @@
 """MalformedBodies: logs the bodies of POSTs that are not JSON-RPC messages.
 
-The first one is shown, and the others are counted, as on stdio. They belong to no session, so one
-object counts those of all clients of a server.
+The first body is shown, and later ones are counted, as on stdio. A malformed body belongs to no
+session, so one object counts the bodies from all clients of a server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class MalformedBodies:
     """Counts and logs the malformed bodies that one server has received."""
 
     def __init__(self, limits: Limits) -> None:
-        # Over HTTP each POST gets its response, so nothing is taken from this bucket.
+        # The bucket is required but not used: over HTTP each POST gets its error response.
         bucket = TokenBucket(limits.garbage_answers_per_s, time.monotonic)
         self._input = InvalidInput(bucket)
         self._log = MalformedInputLog(self._input)

@@ -33,7 +33,7 @@ class SessionTable:
     session_s: the time without a request and without an open stream after which a session ends.
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
-    polling: when clients have to come back for the rest of a response; None for never.
+    polling: when a stream is closed so that the client must reconnect for the rest; None for never.
     peers: the workers among which the sessions are shared; None if there is one process.
     """
 
@@ -57,7 +57,7 @@ class SessionTable:
         self._polling = polling
         self.peers = peers
         self._budget = EventBudget()
-        # An id also belongs to a principal, see find().
+        # find() also checks that a session belongs to the principal of the request.
         self._sessions: dict[str, SessionConnection] = {}
         self._count = 0
 
@@ -96,9 +96,10 @@ class SessionTable:
             raise unavailable(f"{self.max_sessions} sessions are open")
 
     def find(self, exchange: Exchange, id: str | None) -> SessionConnection | None:
-        """Return the session that a request names; None if another worker has it, and answers.
+        """Return the session of a request; None if the request was passed on to another worker.
 
-        Raises HttpError 400 if it names none, and 404 if there is no such session. A session of
+        id: the session id in the request; None if it has none.
+        Raises HttpError 400 if id is None, and 404 if there is no such session. A session of
         another principal is treated as if it did not exist.
         """
         if id is None:
@@ -115,7 +116,7 @@ class SessionTable:
         return session
 
     def end(self, session: SessionConnection, reason: str) -> None:
-        """End a session. From now on, no request finds it."""
+        """End a session, and remove it from the table."""
         self._sessions.pop(session.id, None)
         session.end(reason)
 

@@ -1,8 +1,9 @@
 """WebSocketEndpoint: serves a Host to clients that ask for a WebSocket at the MCP endpoint.
 
-The protocol is that of stdio, with a text frame for each message, in both eras. It is no transport
-of the specification but a custom one, so it is served only if it is wanted. The handshake is a GET,
-which is checked like every request: Host, Origin and token. A WebSocket belongs to one principal.
+Messages are exchanged as over stdio, one in each text frame, with and without `initialize`. The
+specification has no such transport, so it is served only if an option asks for it. The handshake is
+a GET, whose Host, Origin and token are checked like those of every request. A WebSocket belongs to
+one principal.
 Source: RFC 6455.
 """
 
@@ -44,7 +45,7 @@ except ModuleNotFoundError:
 
 __all__ = ["WebSocketConnection", "WebSocketEndpoint"]
 
-# What the handshake depends on.
+# The headers that the handshake needs.
 HANDSHAKE_HEADERS = ("Connection", "Upgrade", "Sec-WebSocket-Key", "Sec-WebSocket-Version",
                      "Sec-WebSocket-Protocol")  # fmt: skip
 
@@ -118,8 +119,8 @@ def _select_subprotocol(
 class WebSocketConnection:
     """The Connection of one client with a WebSocket.
 
-    exchange: the request that was the handshake; it lasts as long as the WebSocket.
-    caller: the user who has sent it.
+    exchange: the request with the handshake; it lasts as long as the WebSocket.
+    caller: the user who has sent the handshake.
     message_wait_s: counts a message, and returns how many seconds it has to wait because of the
         principal's rate; None without a limit.
     """
@@ -137,7 +138,7 @@ class WebSocketConnection:
         self._receiver: Receiver | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_paused = False
-        # Whether nothing has come since the last ping.
+        # Whether nothing has arrived since the last ping.
         self._is_silent = False
         self._input = _PacedInput(self._deliver, self._set_reading, message_wait_s)
         self._expiry = self._schedule_expiry(exchange)
@@ -176,12 +177,12 @@ class WebSocketConnection:
         self._set_reading()
 
     async def close(self, within_s: float) -> None:
-        """Say that the server goes away, and wait for the client's answer to that."""
+        """Send a close frame with the code GOING_AWAY, and wait for the client's close frame."""
         self._receiver = None
         if self._messages.is_open and not self._closed.done():
             self._messages.close(GOING_AWAY, "the server has ended the session")
             self._send()
-            # Its close frame has to be read.
+            # The client's close frame must be read.
             self._is_paused = False
             self._set_reading()
             await asyncio.wait((self._closed,), timeout=within_s)
@@ -198,13 +199,13 @@ class WebSocketConnection:
             return
         if messages:
             self._input.add(messages)
-        # Replies to pings must not pile up either.
+        # The replies to the client's pings are output, too, and must not grow without limit.
         self._set_reading()
 
     def _reserve(self) -> bool:
-        """Count an incomplete message among the large bodies of the server.
+        """Reserve memory for an incomplete message among the large bodies of the server.
 
-        Returns False if there is no room for it, and the WebSocket is closed.
+        Closes the WebSocket and returns False if there is no room for the message.
         """
         held = self._messages.held_bytes
         if held <= LARGE_BODY:
@@ -222,7 +223,7 @@ class WebSocketConnection:
             self._receiver.on_frames(messages)
 
     def _set_reading(self) -> None:
-        """Read from the client, unless it reads too little or sends too much."""
+        """Pause or resume reading. Pauses if the client reads too slowly or sends too much."""
         is_held = self._is_paused or self._input.is_waiting
         self._http.set_reading(not is_held and self._http.unread_bytes <= READ_AHEAD_BYTES)
 
@@ -233,7 +234,7 @@ class WebSocketConnection:
             self._http.send(output)
 
     def _send(self) -> None:
-        """Send what is queued, and end the connection if that was the last."""
+        """Send the queued output, and end the connection after the last of it."""
         self._queue_output()
         if self._messages.is_ending and not self._http.is_ending:
             self._http.end_output()
@@ -245,7 +246,7 @@ class WebSocketConnection:
         self._send()
 
     def _ping(self) -> None:
-        """Send a ping, or end the connection because nothing has come since the last one."""
+        """Send a ping, or end the connection if nothing has arrived since the last one."""
         if self._is_silent:
             self._http.abort()
             return
@@ -274,11 +275,11 @@ class _PacedInput:
 
     deliver: called with the messages that may be delivered now.
     on_change: called when `is_waiting` has changed.
-    wait_s: counts a message, and returns how long it has to wait; 0.0 if it is counted. None
-        without a limit.
+    wait_s: returns how long the next message has to wait, in seconds. If that is 0.0, the message
+        was counted. None if there is no limit.
 
     Attributes:
-    is_waiting: whether messages wait. No more should be read meanwhile.
+    is_waiting: whether messages wait. Read no more input meanwhile.
     """
 
     def __init__(
@@ -317,7 +318,7 @@ class _PacedInput:
         self._on_change()
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Drop the messages that wait."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()

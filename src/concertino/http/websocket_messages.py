@@ -1,7 +1,7 @@
 """WebSocketMessages: the messages of one WebSocket, with the protocol of the package `websockets`.
 
 Both ends use it: http/websocket.py and http_client/websocket.py. Each message is one text frame, or
-several fragments of one. Compression is never offered, so that no message is larger than what came.
+several fragments of one. Compression is never offered, so no message is larger than its frames.
 Source: RFC 6455.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["GOING_AWAY", "POLICY_VIOLATION", "SUBPROTOCOL", "TRY_AGAIN", "WebSocketMessages",
            "quiet_logger"]  # fmt: skip
 
-# Clients of the official TypeScript SDK ask for it.
+# Clients of the official TypeScript SDK ask for this subprotocol.
 SUBPROTOCOL = "mcp"
 # Close codes: RFC 6455, section 7.4.1, and the registry of IANA.
 GOING_AWAY = 1001
@@ -37,7 +37,7 @@ TRY_AGAIN = 1013
 
 
 def quiet_logger() -> logging.Logger:
-    """Return the logger for the package. It would log whole messages at the level DEBUG."""
+    """Return a logger for the package without DEBUG, at which it would log whole messages."""
     logger = logging.getLogger("concertino.websocket")
     logger.setLevel(logging.WARNING)
     return logger
@@ -49,8 +49,8 @@ class WebSocketMessages:
     protocol: the protocol of one end: a server's after its handshake, or a client's.
 
     Attributes:
-    response: the server's response to the handshake; None before, and at the server.
-    is_ending: whether the transport must be closed when what take_output() returns is sent.
+    response: the server's response to the handshake; None before it, and always None at a server.
+    is_ending: whether the transport must be closed after the output of take_output() is sent.
     """
 
     def __init__(self, protocol: Protocol) -> None:
@@ -78,7 +78,7 @@ class WebSocketMessages:
         return messages
 
     def _read(self, frame: Frame, messages: list[bytes]) -> None:
-        """Add the message that ends with a frame, if it does."""
+        """Handle a frame. Adds its message to `messages` if the frame completes one."""
         if frame.opcode is Opcode.BINARY:
             self.fail(UNSUPPORTED_DATA, "expected text frames")
         elif frame.opcode is Opcode.TEXT and frame.fin:
@@ -144,14 +144,14 @@ class WebSocketMessages:
             self._protocol.send_close(code, reason)
 
     def fail(self, code: int, reason: str) -> None:
-        """End the WebSocket because of what the other side has sent. Its input is ignored."""
+        """End the WebSocket because of an error of the other side. Further input is ignored."""
         if self.is_open:
             self._protocol.fail(code, reason)
 
     def take_output(self) -> bytes:
         """Return the bytes to send. Sets is_ending."""
         pieces = self._protocol.data_to_send()
-        # The package asks for the end of the transport with an empty piece.
+        # An empty piece means that the transport must be closed.
         if b"" in pieces:
             self.is_ending = True
         return b"".join(pieces)

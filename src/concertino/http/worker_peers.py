@@ -1,8 +1,9 @@
-"""WorkerPeers: the workers of one server, which pass requests on to the one that has the session.
+"""WorkerPeers: passes a request on to the worker process that has the request's session.
 
-Workers accept clients from the same queue, so the requests of a session reach any of them. Which
-worker has the session follows from its id. Each worker listens at a private Unix socket, to which
-the others send the request again; they send its response to the client as it comes.
+Workers accept clients from the same queue, so the requests of a session reach any of them. The id
+of a session determines the worker that has it. Each worker listens at a private Unix socket. A
+worker that gets a request for another one's session sends it to that worker's socket, and streams
+the response to the client.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from concertino.transports.listeners import Listener, listen_unix
 
 __all__ = ["MAX_PRINCIPAL_BYTES", "NO_SESSION", "WorkerPeers", "read_passed_on"]
 
-# The headers of a request that the worker with the session needs. This worker has checked the rest.
+# The headers of a request that are passed on. This worker has already checked the others.
 PASSED = (
     b"accept",
     b"content-type",
@@ -34,14 +35,14 @@ PASSED = (
     b"mcp-protocol-version",
     b"last-event-id",
 )
-# The headers of a response that the client's worker makes itself.
+# The headers of a response that are not passed on, because this worker writes its own.
 OWN_HEADERS = (b"content-type", b"content-length", b"cache-control", b"connection", b"date")
-# The largest line with a principal, in bytes. It is shorter than the head with the token was.
+# The largest line with a principal, in bytes. A principal is shorter than its token.
 MAX_PRINCIPAL_BYTES = 64 * 1024
 # The largest head of a response, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_END = b"\r\n\r\n"
-# While a client has more unread output than this, nothing more of its response is read.
+# While a client has more unread output than this, its response is not read from the other worker.
 MAX_UNREAD_BYTES = 256 * 1024
 # How often it is checked whether the client has read on, in seconds.
 CHECK_S = 0.05
@@ -52,9 +53,9 @@ _decode_principal = Decoder(Principal | None).decode
 
 
 class WorkerPeers:
-    """The workers of a server, as one of them sees the others.
+    """Passes requests from one worker of a server to the others.
 
-    place: which of them this process is.
+    place: the number of this worker, the number of workers, and the folder of their sockets.
     """
 
     def __init__(self, place: WorkerPlace) -> None:
@@ -63,13 +64,13 @@ class WorkerPeers:
     def create_id(self) -> str:
         """Return an id for a session of this worker, with 128 random bits that nobody can guess."""
         while True:
-            # One byte more than needed, since the choice of the worker uses up some bits.
+            # One byte more than 128 bits, because the worker's number takes some of them.
             id = secrets.token_hex(17)
             if self.find_owner(id) == self._place.number:
                 return id
 
     def find_owner(self, id: str) -> int | None:
-        """Return the number of the worker that has made an id; None if none has made it."""
+        """Return the number of the worker that has created an id; None if the id is malformed."""
         try:
             return int.from_bytes(bytes.fromhex(id)) % self._place.count + 1
         except ValueError:
@@ -80,9 +81,10 @@ class WorkerPeers:
         return listen_unix(self._socket_of(self._place.number))
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
-        """Let the worker with a session answer a request.
+        """Pass a request on to the worker that has its session.
 
-        Returns False if that would be this worker. Raises HttpError 404 if nobody has made the id.
+        id: the id of the session.
+        Returns False if this worker has the session. Raises HttpError 404 if the id is malformed.
         """
         owner = self.find_owner(id)
         if owner == self._place.number:
@@ -102,8 +104,8 @@ class WorkerPeers:
 class _Relay(asyncio.Protocol):
     """The connection to another worker for one request. It passes the response on to the client.
 
-    It holds little of a response that the client does not read, so that the worker with the session
-    counts what is unread.
+    It buffers at most MAX_UNREAD_BYTES of a response that the client does not read. The rest stays
+    in the worker with the session, whose limits apply to it.
 
     connecting: the task that connects.
     """
@@ -114,13 +116,13 @@ class _Relay(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         # The head of the response while it arrives; None afterwards.
         self._head: bytes | None = b""
-        # How much of a body with a known length has not arrived.
+        # How many bytes of a body with a known length have not arrived.
         self._missing_bytes = 0
         self._chunks = ChunkedBody()
         exchange.on_disconnect = self._close
 
     async def connect(self, path: Path) -> None:
-        """Connect to the worker that listens at a path. If nobody does, the session has ended."""
+        """Connect to the worker that listens at a path. If none does, the session has ended."""
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: self, os.fspath(path))
         except OSError:
@@ -148,7 +150,7 @@ class _Relay(asyncio.Protocol):
         if exchange.is_done:
             return
         if exchange.is_stream or self._missing_bytes:
-            # If the response ended properly, it would look complete.
+            # Abort, because after a regular end an incomplete response would look complete.
             exchange.connection.abort()
         else:
             self._refuse(HttpError(HTTPStatus.BAD_GATEWAY, LOST))
@@ -176,7 +178,7 @@ class _Relay(asyncio.Protocol):
         exchange = self._exchange
         if headers.get(b"content-type") == b"text/event-stream":
             exchange.open_stream()
-            # The first event may come much later.
+            # Send the head now, because the first event may come much later.
             exchange.connection.flush()
             return body
         length = int(headers.get(b"content-length", b"0"))
@@ -192,7 +194,7 @@ class _Relay(asyncio.Protocol):
         return body
 
     def _pass_on(self, data: bytes) -> None:
-        """Send a part of the body to the client. If it reads too little, read no more for now."""
+        """Send a part of the body to the client. Pauses reading if the client reads too slowly."""
         exchange = self._exchange
         connection = exchange.connection
         if exchange.is_stream:
@@ -222,7 +224,7 @@ class _Relay(asyncio.Protocol):
         asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
     def _check(self) -> None:
-        """Read on if the client has read enough."""
+        """Resume reading if the client has read enough, else check again later."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -237,7 +239,7 @@ class _Relay(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Close the connection, because the client gets nothing more of its response."""
+        """Close the connection to the other worker."""
         if self.connecting is not None:
             self.connecting.cancel()
         if self._transport is not None:
@@ -247,7 +249,7 @@ class _Relay(asyncio.Protocol):
 def _encode_request(exchange: Exchange) -> bytes:
     """Return the request for another worker.
 
-    Its body begins with a line that has the principal, who need not be verified again.
+    Its body begins with a line that names the principal, which this worker has verified.
     """
     head = exchange.head
     target = f"{head.path}?{head.query}" if head.query else head.path
@@ -267,9 +269,9 @@ def _encode_request(exchange: Exchange) -> bytes:
 
 
 def read_passed_on(exchange: Exchange) -> None:
-    """Replace the body and the principal of a request by those that _encode_request() has written.
+    """Set the body and the principal of a request that another worker has passed on.
 
-    Raises HttpError 400 if no worker has written them.
+    Raises HttpError 400 if its body has no line with a principal (see _encode_request()).
     """
     who, _, exchange.body = exchange.body.partition(b"\n")
     try:

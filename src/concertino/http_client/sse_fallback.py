@@ -1,8 +1,8 @@
 """SseFallback: the transport of 2024-11-05, for a server that knows no newer one.
 
 Such a server refuses the POST of `initialize`. Then the client sends a GET to the same URL. If the
-response is a stream of events that begins with `endpoint`, all messages are sent to the URL in that
-event, and those of the server come on the stream. The end of the stream is the end of the session.
+response is a stream of events that begins with `endpoint`, the client sends all messages to the URL
+in that event, and receives the server's messages on the stream. The session ends with the stream.
 Spec: 2025-11-25 basic/transports "Backwards Compatibility"; 2024-11-05 basic/transports.
 """
 
@@ -16,7 +16,7 @@ from concertino.http_client.exchange import HttpFailure, PostedMessage
 
 __all__ = ["SseFallback", "is_old_refusal"]
 
-# With these a server of 2024-11-05 answers a POST at the URL of its stream.
+# The statuses with which a server of 2024-11-05 refuses a POST to the URL of its stream.
 OLD_STATUSES = frozenset((400, 404, 405))
 MODERN_ERRORS = frozenset((HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION))
 
@@ -33,7 +33,7 @@ _decode_error = Decoder(_ErrorResponse).decode
 
 
 def is_old_refusal(status: int, body: bytes) -> bool:
-    """Return whether a response to `initialize` may be that of a server of 2024-11-05."""
+    """Return whether a server of 2024-11-05 may have sent this response to `initialize`."""
     if status not in OLD_STATUSES:
         return False
     try:
@@ -45,9 +45,9 @@ def is_old_refusal(status: int, body: bytes) -> bool:
 class SseFallback:
     """The state of the fallback.
 
-    opening: the `initialize` that was refused, to be sent again.
-    failure: how it was refused.
-    error: the error response in the refusal; None if there was none.
+    opening: the `initialize` request that was refused. It is sent again.
+    failure: the refusal of `initialize`.
+    error: the JSON-RPC error response in the refusal; None if there was none.
 
     Attribute:
     path: the path to which messages are sent; "" until the server has named it.

@@ -151,8 +151,8 @@ class FolderState(Generic[Parsed]):
 class FileLoader:
     """Loads the resources and prompts of a library. Call refresh() from one thread at a time.
 
-    known: cached documents by path, set before the first refresh(). It does not read files whose
-        size and modification time are those of the cached document.
+    known: cached documents by path, set before the first refresh(). A file is not read if it has
+        the size and the modification time of its cached document.
     """
 
     def __init__(

@@ -4,6 +4,6 @@
     await cluster.open()
     cluster.connection.publish("subject", b"payload")
 
-It implements the part of NATS that remote calls need. docs/decisions/0070 says why it is not
-nats-py, the official client, which JetStream and its buckets need.
+It implements the part of NATS that remote calls need, instead of the official client nats-py. The
+reasons are in docs/decisions/0070.
 """

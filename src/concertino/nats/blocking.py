@@ -37,8 +37,8 @@ from concertino.transports.listeners import errno_message
 
 __all__ = ["BlockingNats", "Request"]
 
-# After a failed attempt to connect, others fail at once for this time, so that callers that must
-# not block for long are not held up again and again.
+# For this time after a failed attempt to connect, in seconds, further attempts fail at once. So
+# callers that must not block for long do not wait again and again.
 RETRY_S = 0.5
 READ_BYTES = 256 * 1024
 
@@ -52,7 +52,7 @@ class Request(Struct, frozen=True):
 
 
 class BlockingNats:
-    """A client that blocks.
+    """A client of a NATS server whose methods block.
 
     servers: the servers to try, in random order.
     connect_s: how long an attempt to connect may take, for each server, in seconds.
@@ -66,7 +66,7 @@ class BlockingNats:
         self._connect_s = connect_s
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
-        # When the last attempt to connect has failed, by time.monotonic(), and why.
+        # When the last failed attempt to connect ended, by time.monotonic(), and its reason.
         self._failed_at = -RETRY_S
         self._reason = ""
 
@@ -110,7 +110,7 @@ class BlockingNats:
 class _Connection:
     """A connection to a server. Creating it connects and authenticates.
 
-    until: when that must be done, by time.monotonic().
+    until: when the connection must be ready, by time.monotonic().
     Raises OSError, ProtocolError, and Disconnected if the server refuses this client.
     """
 

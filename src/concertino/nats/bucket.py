@@ -4,9 +4,9 @@
     revision = bucket.put("a", b"text", expected=0)    # None if it exists already
     bucket.get("a")                                    # Value(b"text", revision)
 
-A bucket is a stream that keeps the last message of each subject. What put() has confirmed is stored
-by a majority of the replicas; it survives that servers are killed, but not that all of them lose
-power at once (docs.nats.io, `sync_interval`).
+A bucket is a stream that keeps the last message of each subject. When put() returns, a majority of
+the replicas has stored the value. The value survives if servers are killed, but may be lost if all
+of them lose power at once (docs.nats.io, `sync_interval`).
 Source: ADR-8 of NATS, "JetStream based Key-Value Stores".
 """
 
@@ -27,8 +27,8 @@ from concertino.nats.protocol import HEADER_LINE, NatsMessage, status_of
 
 __all__ = ["Bucket", "BucketError", "Value", "decode_key", "encode_key"]
 
-# Error codes of JetStream: the last message of the subject is another one; there is no message; the
-# stream exists with other settings.
+# Error codes of JetStream: the subject has another revision; the subject has no message; the stream
+# exists with other settings.
 WRONG_LAST, NO_MESSAGE, OTHER_SETTINGS = 10071, 10037, 10058
 NO_RESPONDERS = 503
 # The largest value. Servers accept messages of 1 MiB by default, with their headers.
@@ -41,14 +41,14 @@ _ESCAPE = re.compile(rb"=([0-9a-f]{2})")
 
 
 class BucketError(Disconnected):
-    """The bucket could not be read or written. The text is the server's, or says why."""
+    """The bucket could not be read or written. The text is the server's error, or the reason."""
 
 
 class Value(Struct, frozen=True):
     """The value of a key.
 
-    data: None if there is none.
-    revision: the revision of the bucket at which it was stored or deleted; 0 if it never was.
+    data: None if the key has no value.
+    revision: the bucket's revision when the value was stored or deleted; 0 if it never was stored.
     """
 
     data: bytes | None
@@ -89,7 +89,7 @@ _decode_answer = Decoder(_Answer).decode
 
 
 def encode_key(text: str) -> str:
-    """Return a text as a key: other characters than letters, digits, `/`, `_` and `-` as =XX."""
+    """Return a text as a key. Replaces all characters except letters, digits, `/_-` with =XX."""
     return _ESCAPED.sub(lambda m: "".join(f"={byte:02x}" for byte in m[0].encode()), text)
 
 
@@ -107,7 +107,7 @@ class Bucket:
     max_age_s: after how many seconds values are deleted; 0 for never. For a new bucket.
     timeout_s: the time limit of each operation.
 
-    All methods raise BucketError. A write that raises it may have happened.
+    All methods raise BucketError. A write that raises it may have been stored nevertheless.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Bucket:
         values: list[Value] = []
         for start in range(0, len(keys), BATCH):
             requests = [
-                # From the leader of the stream, so that a value that was just stored is found.
+                # Ask the leader of the stream, which knows values that were stored just now.
                 Request(
                     f"$JS.API.STREAM.MSG.GET.{self._stream}",
                     encode({"last_by_subj": f"{self._prefix}{key}"}),
@@ -161,7 +161,7 @@ class Bucket:
     def put(self, key: str, data: bytes, expected: int | None = None) -> int | None:
         """Store a value, and return its revision.
 
-        expected: the revision that the key must have, see Value; None to store in any case.
+        expected: the revision that the key must have, see Value; None for any revision.
         Returns None if the key has another revision.
         """
         return self._publish(key, data, expected, "")
@@ -171,7 +171,7 @@ class Bucket:
         return self._publish(key, b"", expected, "\r\nKV-Operation:DEL") is not None
 
     def list_keys(self) -> list[str]:
-        """Return all keys, also those whose value was deleted; sorted."""
+        """Return all keys, sorted, including keys whose value was deleted."""
         request = Request(
             f"$JS.API.STREAM.INFO.{self._stream}",
             encode({"subjects_filter": f"{self._prefix}>"}),

@@ -5,11 +5,11 @@
     await cluster.open()
     cluster.connection.publish(...)      # Disconnected while no server can be reached
 
-When the connection is lost, another server is tried. Nothing is sent again or kept for later: what
-was published may or may not have arrived, and only the sender knows whether it may be repeated.
+When the connection is lost, another server is tried. No message is sent again or kept for later: a
+message that was published before may have arrived, and only its sender knows whether to repeat it.
 
 When a server announces that it shuts down (lame-duck mode), a connection to another server replaces
-this one at once. The old connection stays open until the calls that use it have ended.
+the current one at once. The old connection stays open until the calls that use it have ended.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ OPEN_S = 5.0
 # The pause before the servers are tried again: doubled each time, plus up to a quarter at random.
 # It stays short, so that calls are served soon after a server has come back.
 FIRST_S, LAST_S = 0.05, 0.25
-# How long servers may take to tell each other of new subscriptions. A connection that is replaced
-# stays in use for so long, so that others always find somebody who subscribes.
+# The time in which servers tell each other of new subscriptions. A connection that is replaced
+# keeps its subscriptions for this time, so that every subject always has a subscriber.
 HANDOVER_S = 0.25
 # How long a connection that was replaced is kept for calls that still use it.
 RETIRE_S = 30.0
@@ -103,7 +103,7 @@ class NatsCluster:
         tasks = [task for task in (self._supervision, *self._retired.values()) if task is not None]
         connections = [item for item in (self._connection, *self._retired) if item is not None]
         self._connection, self._failure = None, Disconnected("it was closed")
-        # Before anything is awaited, because this task may be cancelled.
+        # Cancel them before the first await, because this task may itself be cancelled.
         for task in tasks:
             task.cancel()
         for connection in connections:
@@ -114,7 +114,7 @@ class NatsCluster:
             await connection.close()
 
     def begin_use(self, connection: NatsConnection) -> None:
-        """Count a call that uses a connection, so that the connection is not closed before it."""
+        """Count a call that uses a connection, which stays open until end_use()."""
         self._uses[connection] = self._uses.get(connection, 0) + 1
 
     def end_use(self, connection: NatsConnection) -> None:
@@ -148,7 +148,7 @@ class NatsCluster:
             lame.cancel()
 
     async def _replace(self, old: NatsConnection | None) -> None:
-        """Connect to a server until it succeeds. A lame server is not tried."""
+        """Try servers until one accepts a connection. A server that shuts down is not tried."""
         self._is_lame.clear()
         pause = FIRST_S
         while True:
@@ -191,7 +191,7 @@ class NatsCluster:
             begin(connection)
 
     def _on_info(self, connection: NatsConnection, info: ServerInfo) -> None:
-        # Servers also say it on connections that were replaced already.
+        # Servers also announce a shutdown on connections that were already replaced.
         if info.lame_duck and connection is self._connection:
             self._is_lame.set()
 
@@ -202,7 +202,7 @@ class NatsCluster:
         task.add_done_callback(lambda _: self._retired.pop(old, None))
 
     async def _hand_over(self, old: NatsConnection, new: NatsConnection) -> None:
-        """Let subscribers leave a connection after the new one works, and close it when unused."""
+        """Move subscribers to the new connection, and close the old one when no call uses it."""
         with suppress(Disconnected):
             await new.flush()
             await asyncio.sleep(HANDOVER_S)
@@ -211,7 +211,7 @@ class NatsCluster:
         if not old.ended.done():
             for retire in self.on_retire:
                 retire(old)
-            # What the server had sent to the subscribers before they left.
+            # Receive the messages that the server sent before the subscribers left.
             with suppress(Disconnected):
                 await old.flush()
         # Poll: uses are counted on the path of each call, where an event would cost more.

@@ -38,16 +38,16 @@ log = logging.getLogger("concertino.nats")
 
 # The time limit for connecting, with TLS and authentication.
 CONNECT_S = 5.0
-# Time between two pings. A server that has not answered the last one is lost.
+# The time between two pings. If a ping is not answered before the next one, the connection is lost.
 PING_S = 2.0
-# Output that the server has not read, above which publish() reports a full buffer; and above which
-# the connection is given up, since nothing may grow without limit.
+# Two limits for output that the server has not read: above the first, functions in on_full are told
+# to pause; above the second, the connection is closed, so that memory does not grow without limit.
 HIGH_WATER_BYTES = 2**20
 MAX_UNREAD_BYTES = 128 * 2**20
 
 
 class NotAuthorized(Disconnected):
-    """The server does not accept this client. The text is the server's."""
+    """The server does not accept this client. The text is the server's error message."""
 
 
 MessageCallback = Callable[[NatsMessage], None]
@@ -84,7 +84,7 @@ class NatsConnection(asyncio.Protocol):
 
     Attributes:
     server: the server's address.
-    info: what the server says about itself.
+    info: the server's last INFO message.
     ended: a future that is done when the connection has ended; its result says why.
     on_info: called when the server reports a change, such as that it is about to shut down.
     on_refusal: functions that are called with the server's text when it refuses this client to
@@ -105,9 +105,10 @@ class NatsConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._callbacks: dict[int, MessageCallback] = {}
         self._last_sid = 0
-        # Output of this loop iteration.
+        # Output to be written at the end of this loop iteration.
         self._output: list[bytes] = []
-        # The waiters for a Pong, oldest first. None: a ping of the timer.
+        # One item for each ping without a pong, oldest first: the future of flush(), or None for a
+        # ping of the timer.
         self._pongs: list[asyncio.Future[None] | None] = []
         self._info_arrived: asyncio.Future[None] | None = loop.create_future()
         self._ping_timer: asyncio.TimerHandle | None = None
@@ -117,8 +118,9 @@ class NatsConnection(asyncio.Protocol):
     # Publish and subscribe
 
     def publish(self, subject: str, payload: bytes, reply: str = "", headers: bytes = b"") -> None:
-        """Publish a message. The caller keeps it below info.max_payload bytes.
+        """Publish a message.
 
+        payload: at most info.max_payload bytes. The size is not checked here.
         reply: the subject for responses; empty if none is expected.
         headers: a header block; empty for none.
         Raises Disconnected when the connection has ended.
@@ -193,7 +195,7 @@ class NatsConnection(asyncio.Protocol):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(failure)
-                # It need not be awaited: the task may be cancelled.
+                # Mark the exception as retrieved: the task that waited may be cancelled.
                 waiter.exception()
         self._callbacks.clear()
         self._output.clear()
@@ -201,8 +203,9 @@ class NatsConnection(asyncio.Protocol):
     # The opening
 
     async def authenticate(self, options: NatsOptions) -> None:
-        """Wait for the server's INFO, begin TLS if needed, and send CONNECT. Raises as
-        open_connection() does.
+        """Wait for the server's INFO, begin TLS if needed, and send CONNECT.
+
+        Raises the errors of open_connection().
         """
         await cast("asyncio.Future[None]", self._info_arrived)
         self._info_arrived = None
@@ -214,7 +217,7 @@ class NatsConnection(asyncio.Protocol):
         self._write(encode_connect(members))
         # The server answers this ping, or reports why it refuses the client and disconnects.
         await self.flush()
-        # It may have reported that after the answer, so that the connection has ended by now.
+        # The server may also have answered the ping, and refused the client after that.
         self._raise_if_ended()
         self._ping_timer = self._loop.call_later(PING_S, self._ping)
 
@@ -231,7 +234,7 @@ class NatsConnection(asyncio.Protocol):
         self._transport = secure
 
     def _ping(self) -> None:
-        # While the server sends anything, it is alive: this process may just be slow to read it.
+        # A server that sends anything is alive: this process may be too slow to read the pong.
         if None in self._pongs and not self._has_received:
             self.abort(f"no answer to a ping within {PING_S:g} s")
             return
@@ -318,7 +321,7 @@ class NatsConnection(asyncio.Protocol):
             self.on_info(info)
 
     def _on_error(self, text: str) -> None:
-        # The only errors after which the server keeps the connection.
+        # After all other errors, the server closes the connection.
         if text.lower().startswith("permissions violation"):
             log.warning("%s: %s", self.server, text)
             for callback in self.on_refusal:

@@ -60,11 +60,11 @@ class NatsMessage(Struct, gc=False):
 
 
 class ServerInfo(Struct, rename={"lame_duck": "ldm"}):
-    """What a server says about itself: when a client connects, and later when something changes.
+    """A server's INFO message. It comes when a client connects, and when something changes.
 
     lame_duck: whether the server is about to shut down, and clients should move to another one.
     connect_urls: the addresses of the servers of the cluster.
-    nonce: the text that a client with a key signs.
+    nonce: the text that a client with a key must sign.
     """
 
     server_id: str = ""
@@ -103,8 +103,8 @@ class NatsParser:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        # The message whose payload has not arrived completely: subject, sid, reply, and the sizes
-        # of the headers and of headers and payload together.
+        # The message whose payload has not arrived completely: its subject, sid, reply, size of
+        # the headers, and size of headers and payload together.
         self._awaited: tuple[str, int, str, int, int] | None = None
 
     def feed(self, data: bytes) -> list[NatsEvent]:
@@ -172,7 +172,7 @@ class NatsParser:
 
 
 def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
-    """Return subject, sid, reply, and the sizes of headers and of headers and payload together."""
+    """Return subject, sid, reply, size of headers, and size of headers and payload together."""
     name, *fields = line.split()
     has_headers = name == b"HMSG"
     sizes = 2 if has_headers else 1
@@ -217,7 +217,7 @@ def encode_unsubscribe(sid: int) -> bytes:
 
 
 def read_headers(block: bytes) -> dict[str, str]:
-    """Return the fields of a header block. A repeated field has its last value."""
+    """Return the fields of a header block. If a field is repeated, its last value counts."""
     fields: dict[str, str] = {}
     for line in block.split(b"\r\n")[1:]:
         name, colon, value = line.partition(b":")

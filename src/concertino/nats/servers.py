@@ -1,4 +1,4 @@
-"""The addresses of NATS servers, and how a client proves to them who it is.
+"""The addresses of NATS servers, and the options with which a client connects.
 
 servers = parse_servers("nats://a:4222,b,c")
 options = NatsOptions(name="tools.notes", credentials=read_seed("notes.nk"))
@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 PORT = 4222
-# The environment variable with the path of the file of a key.
+# The environment variable with the path of the file that has the client's private key.
 SEED = "CONCERTINO_CLUSTER_SEED"
 SCHEMES = ("nats", "tls")
-# A seed has 58 characters, and a file of a seed a few comment lines at most.
+# A seed has 58 characters. Its file may also have a few comment lines.
 MAX_SEED_BYTES = 16 * 1024
 
 
@@ -84,7 +84,7 @@ class Seed(Struct, frozen=True):
 
 
 class NatsOptions(Struct, frozen=True):
-    """How to connect to a server.
+    """The options of a connection.
 
     name: the name under which the server lists this client.
     tls: the TLS settings; None to connect without TLS, unless the server requires it.
@@ -98,10 +98,10 @@ class NatsOptions(Struct, frozen=True):
 
 
 def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dict[str, Any]:
-    """Return the members of CONNECT, by which a client says who it is and what it supports.
+    """Return the members of CONNECT: the client's identity and the features that it supports.
 
-    nonce: that of the server's INFO.
-    Raises as Seed.sign().
+    nonce: the nonce in the server's INFO.
+    Raises the errors of Seed.sign().
     """
     members: dict[str, Any] = {
         "verbose": False,
@@ -126,7 +126,7 @@ def tls_context(
 ) -> ssl.SSLContext | None:
     """Return the TLS settings for a connection; None if it needs no TLS.
 
-    info: what the server has said about itself.
+    info: the server's INFO.
     Raises Disconnected if TLS is wanted and the server has none.
     """
     if not (info.tls_required or options.tls is not None or server.needs_tls):
@@ -137,7 +137,7 @@ def tls_context(
 
 
 def is_cluster_address(address: str) -> bool:
-    """Return whether an address is that of NATS servers."""
+    """Return whether an address names NATS servers."""
     return address.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
@@ -179,7 +179,7 @@ def _read_server(url: SplitResult) -> NatsServer:
 
 
 def _without_password(text: str) -> str:
-    """Return an address without what may be a password."""
+    """Return an address without the part that may contain a password."""
     parts = (part.rpartition("@") for part in text.split(","))
     return ",".join(f"...@{rest}" if at else rest for _, at, rest in parts)
 
@@ -187,7 +187,7 @@ def _without_password(text: str) -> str:
 def seed_from_environment() -> Seed | None:
     """Return the seed in the file that CONCERTINO_CLUSTER_SEED names; None if it is not set.
 
-    Raises as read_seed().
+    Raises the errors of read_seed().
     """
     path = os.environ.get(SEED)
     return read_seed(Path(path)) if path else None
@@ -196,8 +196,8 @@ def seed_from_environment() -> Seed | None:
 def read_seed(path: Path) -> Seed:
     """Read the file of an nkey: a line with its seed, and perhaps comments.
 
-    Raises OSError for a file that cannot be read, ValueError for one that others can read or that
-    has no seed.
+    Raises OSError if the file cannot be read. Raises ValueError if other users can read the file,
+    or if it has no seed.
     """
     expected = "a file that only its owner can read: chmod 600"
     data = read_private_file(path, MAX_SEED_BYTES, 0o077, expected)

@@ -15,7 +15,7 @@ def token(name: str) -> str:
 
 
 def name_of(token: str) -> str:
-    """Return the name of which token() has made a token."""
+    """Return the name that token() has converted. The inverse of token()."""
     return token.replace("/", ".")
 
 

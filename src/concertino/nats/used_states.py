@@ -18,7 +18,7 @@ __all__ = ["NatsUsedStates"]
 BUCKET = "concertino_states"
 # How long the bucket keeps a state, in seconds. States are valid for a shorter time.
 KEPT_S = 3600.0
-# How long the event loop may be blocked by a request, and by an attempt to connect.
+# The longest time in seconds for which a request, or an attempt to connect, blocks the event loop.
 REQUEST_S = 0.05
 CONNECT_S = 0.25
 
@@ -28,7 +28,7 @@ class NatsUsedStates:
 
     address: the servers, as in `nats://USER:PASSWORD@a,b,c`; see parse_servers().
     replicas: on how many servers a state is stored. For a new bucket.
-    Raises ValueError for a malformed address, and OSError for an unusable file of a key.
+    Raises ValueError for a malformed address, and OSError if the file of a key cannot be used.
     """
 
     def __init__(self, address: str, replicas: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""AiAccounts: counts for each caller of a model the tokens and the time, and limits the tokens."""
+"""AiAccounts: counts the tokens and time that each caller of a model uses, and limits tokens."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from concertino.errors import ToolError
 
 __all__ = ["AiAccount", "AiAccounts"]
 
-# Callers beyond this number share one account, so that names that are made up cost no memory.
+# Callers beyond this number share one account, so that invented names cannot fill the memory.
 MAX_CALLERS = 1000
 OTHERS = "others"
 
 
 class AiAccount(Struct):
-    """What one caller has used since the start of the plugin. seconds: of waiting for answers."""
+    """The use of one caller since the start of the plugin.
+
+    seconds: the time in which it waited for answers.
+    """
 
     calls: int = 0
     failures: int = 0
@@ -24,7 +27,7 @@ class AiAccount(Struct):
 
 
 class AiAccounts:
-    """The accounts by caller.
+    """The accounts of all callers.
 
     max_tokens: how many tokens, input and output together, a caller may use; None for any number.
     """

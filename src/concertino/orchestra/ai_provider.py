@@ -4,9 +4,9 @@
     concertino plugin gemini    Gemini; the key is in GEMINI_API_KEY
     concertino plugin local     a server on this machine with OpenAI's interface, such as Ollama
 
-ai_prompt is the tool that bridges of the Go implementation have. ai_sample takes a sampling request
-of MCP, and PluginContext.sample() calls it. Keys come from the environment or from a secret, never
-from arguments, which would be logged and shown.
+The tool ai_prompt is the one that the Go implementation's providers have. The tool ai_sample takes
+a sampling request of MCP; PluginContext.sample() calls it. Keys come from the environment or from a
+secret, never from arguments, because arguments are logged and shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from concertino.types.results import TextContent
 
 __all__ = ["PROVIDERS", "ProviderKind", "make_provider"]
 
-# Limits for an answer in tokens and in seconds, and for the attempts after a failure such as 429.
+# Limits for an answer, in tokens and in seconds; and how often a request is repeated after a
+# failure such as 429.
 MAX_TOKENS = 4096
 ANSWER_S = 120.0
 RETRIES = 2
@@ -42,9 +43,9 @@ class ProviderKind(Struct, frozen=True):
     """A kind of provider.
 
     key: the environment variable with the key; "" if none is needed.
-    base_url: None for the default of the SDK.
+    base_url: the URL of the API; None for the default of the SDK.
     model: the default model; "" if the configuration must name one.
-    limit: the parameter of the request that limits the answer.
+    limit: the name of the request's parameter that limits the tokens of the answer.
     """
 
     key: str
@@ -68,7 +69,7 @@ Report = Callable[[str], Awaitable[None]]
 
 
 class _Model:
-    """A model behind OpenAI's SDK. Call open() before ask()."""
+    """A model that is asked with OpenAI's SDK. Call open() before ask()."""
 
     def __init__(self, name: str) -> None:
         self.kind = PROVIDERS[name]
@@ -77,7 +78,7 @@ class _Model:
         self._openai: Any = None
 
     def open(self, config: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        """Prepare the client. Raises ConcertinoError for a wrong setting and without a key."""
+        """Create the client. Raises ConcertinoError if a setting is wrong or the key is missing."""
         for name in config:
             if name not in CONFIG:
                 expected = ", ".join(CONFIG)
@@ -131,7 +132,7 @@ class _Model:
 
 
 async def _read_stream(stream: Any, report: Report) -> ChatAnswer:
-    """Return the answer that the chunks of a stream make. The types of the SDK are Any here."""
+    """Join the chunks of a stream to an answer. The types of the SDK are Any here."""
     texts: list[str] = []
     refusals: list[str] = []
     calls: dict[int, list[str]] = {}
@@ -175,9 +176,9 @@ def _import_sdk() -> Any:
 
 
 def _read_key(variable: str, environment: Mapping[str, str]) -> str:
-    """Return a key from the environment; a value `secret:...` names where the key is."""
+    """Return a key from the environment. A value `secret:...` refers to a secret with the key."""
     if not variable:
-        # The SDK needs some key, and a server on this machine none.
+        # A server on this machine needs no key, but the SDK does not accept an empty one.
         return "none"
     text = environment.get(variable, "")
     if not text:

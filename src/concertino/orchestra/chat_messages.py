@@ -1,6 +1,6 @@
-"""Converts sampling requests of MCP to chat completions, and their answers back.
+"""Converts sampling requests of MCP to chat completions, and answers of models to MCP results.
 
-The form of chat completions is that of OpenAI, which Gemini and local servers understand, too.
+Chat completions have OpenAI's format, which Gemini and local servers also understand.
 Sources: 2026-07-28 client/sampling; platform.openai.com/docs/api-reference/chat.
 """
 
@@ -33,7 +33,7 @@ STOP_REASONS = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUse
 class ChatAnswer(Struct, frozen=True):
     """The answer of a model.
 
-    tool_calls: id, name and arguments (JSON) of each tool that the model calls.
+    tool_calls: (id, name, arguments as JSON) of each tool that the model calls.
     refusal: the model's text if it refuses to answer; "" if it does not.
     """
 
@@ -49,7 +49,7 @@ class ChatAnswer(Struct, frozen=True):
 def chat_parameters(request: Sampling) -> dict[str, Any]:
     """Return the parameters of a chat completion for a request, without the model and the limit.
 
-    Raises ToolError for content that a chat cannot have.
+    Raises ToolError for content that chat completions do not support.
     """
     messages: list[dict[str, Any]] = []
     if request.system_prompt:

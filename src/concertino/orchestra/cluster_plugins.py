@@ -44,12 +44,13 @@ __all__ = ["ClusterPlugin", "ClusterPlugins", "HubCluster"]
 
 log = logging.getLogger("concertino.hub")
 
-# How often workers are asked to announce themselves, and after which silence one is forgotten.
+# How often workers are asked to announce themselves, and how long one may be silent before it is
+# forgotten, in seconds.
 DISCOVER_S = 2.0
 FORGET_S = 5.0
-# How long open() waits for the workers that are there.
+# How long open() waits for the announcements of workers that already run.
 FIRST_DISCOVERY_S = 0.25
-# Time limit for each list of a plugin.
+# The time limit for fetching one list of a plugin.
 LIST_S = 10.0
 # The plugins and workers that a hub keeps; further ones are ignored.
 MAX_PLUGINS = 1024
@@ -107,7 +108,7 @@ class ClusterPlugin:
 
     Attributes:
     id: the plugin's id.
-    features: what it offers.
+    features: the tools and prompts that it offers.
     workers: the ids of its workers, with the time when each was heard last.
     """
 
@@ -127,7 +128,7 @@ class ClusterPlugin:
 
     @property
     def provides_ai(self) -> Sequence[str]:
-        """The AI providers that the plugin is a bridge to."""
+        """The names of the AI providers to which the plugin gives access."""
         return list(self.features.manifest.provides_ai)
 
     async def fetch(self, manifest: bytes) -> None:
@@ -182,7 +183,7 @@ class ClusterPlugins:
         self._cluster = cluster
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        # Also those whose lists are not known yet.
+        # All plugins that have workers, even if their lists are not known yet.
         self._plugins: dict[str, ClusterPlugin] = {}
         self._fetches: dict[str, asyncio.Task[None]] = {}
         self._closings: set[asyncio.Task[None]] = set()
@@ -230,7 +231,7 @@ class ClusterPlugins:
     def _on_announcement(self, message: NatsMessage) -> None:
         id, worker = plugin_of(message.subject), last_name(message.subject)
         plugin = self._plugins.get(id)
-        # Only the announcement that a worker leaves has headers.
+        # A worker that leaves sends an announcement with headers.
         if message.headers:
             if plugin is not None:
                 self._remove_worker(plugin, worker)

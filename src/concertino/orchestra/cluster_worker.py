@@ -1,7 +1,7 @@
 """ClusterWorker: the process of a plugin in a NATS cluster: `python x.py --cluster ADDRESS`.
 
-There is no hub that starts the process or sends it a configuration. Several processes of the same
-plugin, on one or many machines, share its calls.
+No hub starts the process or sends it a configuration. The calls of the plugin are shared among all
+of its processes, which may run on several machines.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClusterWorker:
     ) -> str:
         """Run the plugin's on_boot functions, and join the cluster. Returns the plugin's address.
 
-        Raises as open_cluster(), and ConcertinoError if an on_boot function fails.
+        Raises the errors of open_cluster(), and ConcertinoError if an on_boot function fails.
         """
         name = self._plugin.name
         request = PluginRequest(boot=BootRequest(config=settings))
@@ -61,7 +61,7 @@ class ClusterWorker:
             raise ConcertinoError(f"{name} cannot start: {response.boot.error}")
 
         self._cluster = await open_cluster(address, name, certificates)
-        # First, so that the first calls can already call other plugins.
+        # Set the hub before calls arrive, so that the first of them can call other plugins.
         self._plugin.hub = NatsLink(self._cluster, name, HUB)
         manifest = self._plugin.manifest().SerializeToString()
         self._listener = NatsListener(self._cluster, name, self._answer, manifest=manifest)

@@ -4,7 +4,7 @@
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/files/          its files
 
 An entry of a plugins file names such a package with `package: ID`. The folder's name contains the
-digest, so another version is another program for `concertino approve`.
+digest. So the path of the program changes with each version, and the user must approve it again.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class InstalledPackage(Struct, frozen=True):
 
     digest: the digest of the package, `sha256:...`.
     source: where it came from.
-    root: the path of the manifest's folder in the package; "" for the package itself.
+    root: the path in the package of the folder with the manifest; "" for the package's top folder.
     files: path in the package -> size in bytes.
-    executables: the files that may be executed by themselves.
-    format: the version of this format.
+    executables: the paths of the files with permission to be executed.
+    format: the version of the format of package.json.
     """
 
     manifest: PackageManifest
@@ -77,13 +77,13 @@ class InstalledPackages:
         self.folder = folder or default / "concertino" / "plugins"
 
     def install(self, source: Path, agree: Callable[[InstalledPackage], bool]) -> bool:
-        """Install a package, if `agree` returns True for it. Nothing of the package is run.
+        """Install a package if `agree` returns True for it. No code of the package is run.
 
-        Returns whether it is installed. Raises InvalidPackage and OSError.
+        Returns whether the package was installed. Raises InvalidPackage and OSError.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=self.folder) as name:
-            # Folders that are given away are renamed, so what is left of this one is removed.
+            # An installed package has been moved out of this folder before it is removed.
             new, scratch = Path(name) / "new", Path(name) / "scratch"
             for folder in (new, new / FILES, scratch):
                 folder.mkdir(mode=0o700)
@@ -133,7 +133,7 @@ class InstalledPackages:
         return self._place(package) / FILES
 
     def all(self) -> list[InstalledPackage]:
-        """Return all packages, sorted by id. Folders that are not of a package are left out."""
+        """Return all packages, sorted by id. Other folders are ignored."""
         packages: list[InstalledPackage] = []
         for record in self.folder.glob(f"*/{RECORD}"):
             try:
@@ -151,7 +151,7 @@ class InstalledPackages:
     def remove(self, package: InstalledPackage) -> None:
         """Remove a package. Raises OSError."""
         place = self._place(package)
-        # First out of the way, so that nobody finds a part of it.
+        # Rename the folder first, so that no other process finds an incomplete package.
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.folder))
         place.rename(gone / "package")
         shutil.rmtree(gone)

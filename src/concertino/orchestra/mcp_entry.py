@@ -49,8 +49,9 @@ def read_mcp_entry(
     source: the path of the plugins file, for errors.
     id: the plugin's id, which becomes the name of the server.
     label: the path of the entry within the file, for errors.
-    node: the entry, and `members` its members by name.
-    env: the variables of the entry; None as a value stands for the value in the hub's environment.
+    node: the entry.
+    members: the members of the entry by name.
+    env: the variables of the entry. None means that the hub's environment has the value.
     Raises InvalidServerFile with the line of a wrong member.
     """
     found = {name: _to_value(value) for name, value in members.items() if name in MCP_MEMBERS}
@@ -75,7 +76,7 @@ def read_mcp_entry(
             source, id, FileMember(FileValue(fields, node.line, 1), node.line, 1), label
         )
     except InvalidServerFile as exc:
-        # A YAML node has no column.
+        # Remove the column, which is always 1: see _to_value().
         place, _, problem = str(exc).partition(":1: ")
         raise InvalidServerFile(f"{place}: {problem}") from None
     for option in UNSUPPORTED_OPTIONS:
@@ -113,7 +114,10 @@ def _words(source: str, label: str, node: YamlNode) -> list[str]:
 
 
 def _to_value(node: YamlNode) -> FileValue:
-    """Return a YAML node as a value of a server file. Its column is 1: YAML nodes have none."""
+    """Return a YAML node as a value of a server file.
+
+    A YAML node knows its line but not its column, so the column is always 1.
+    """
     if node.kind == "mapping":
         members = {
             key.value: FileMember(_to_value(value), key.line, 1) for key, value in node.value
@@ -128,7 +132,10 @@ def _to_value(node: YamlNode) -> FileValue:
 
 
 def _from_texts(texts: Mapping[str, str], line: int) -> FileValue:
-    """Return an object of strings as a value of a server file. line: the line of all of them."""
+    """Return an object of strings as a value of a server file.
+
+    line: the line number that all of the strings get.
+    """
     return FileValue(
         {name: FileMember(FileValue(text, line, 1), line, 1) for name, text in texts.items()},
         line,

@@ -1,9 +1,10 @@
 """McpUpdates: reports changes of an MCP server's resources to the hub of its plugin.
 
-The clients that want to know of them are elsewhere: HubBackends publish which resources their
-clients have subscribed to, again and again, so that those of a bridge that was killed are
-forgotten. The plugin subscribes at its server to those that this server has, and publishes their
-changes, as the hub does those of stored documents (hub_events.py).
+The clients that subscribe to these resources are connected to other processes, the HubBackends.
+Each HubBackend regularly publishes the URIs to which its clients have subscribed. If it stops, because
+it was killed for example, its URIs are forgotten. The plugin subscribes to those of the URIs that
+its MCP server offers, and publishes their changes in the same form as the hub publishes changes of
+stored documents (hub_events.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class McpUpdates:
     """The resources of one MCP server whose changes are reported. Use it on one event loop.
 
     name: the plugin's id.
-    events: gets the event of wanted resources; it must be answered by its plugin.
+    events: the plugin's event handlers, to which the handler of wanted resources is added.
     find_client: returns the session with the server. Raises RpcError while there is none.
     find_hub: returns the connection to the hub; None if there is none.
     """
@@ -50,7 +51,7 @@ class McpUpdates:
         self._log = logging.getLogger(f"concertino.{name}")
         self._find_client = find_client
         self._find_hub = find_hub
-        # HubBackend -> the URIs that its clients want, and when they are forgotten.
+        # HubBackend -> the URIs that its clients want, and the time when they expire.
         self._wanted: dict[str, tuple[frozenset[str], float]] = {}
         self._watched: frozenset[str] = frozenset()
         self._lock = asyncio.Lock()
@@ -59,7 +60,7 @@ class McpUpdates:
         events.add(WATCHED_TOPIC, {}, self._on_wanted)
 
     async def _on_wanted(self, event: Event) -> None:
-        """Handle the event that names the resources that the clients of a HubBackend want."""
+        """Handle an event with the resources that the clients of one HubBackend want."""
         watcher, uris = str(event.payload.get("watcher")), event.payload.get("uris")
         if not isinstance(uris, list) or len(self._wanted) >= MAX_WATCHERS:
             return
@@ -70,7 +71,7 @@ class McpUpdates:
         await self._watch()
 
     def _expire(self) -> None:
-        """Forget the resources of HubBackends that have not named them again, now and then."""
+        """Forget resources that no HubBackend has named again in time. Repeats itself."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._wanted = {id: item for id, item in self._wanted.items() if item[1] > now and item[0]}
@@ -108,7 +109,7 @@ class McpUpdates:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Report nothing more."""
+        """Stop reporting, and cancel the reports that are being sent."""
         if self._timer is not None:
             self._timer.cancel()
         tasks = list(self._tasks)
@@ -119,11 +120,11 @@ class McpUpdates:
 
 
 async def _find_offered(client: Client, uris: frozenset[str]) -> frozenset[str]:
-    """Return those URIs that are in a server's list of resources, or match its templates."""
+    """Return the URIs that are in a server's list of resources, or match one of its templates."""
     listed = {resource.uri for resource in await list_or_nothing(client.list_resources())}
     templates: list[UriTemplate] = []
     for template in await list_or_nothing(client.list_resource_templates()):
-        # A server may offer something that is no template.
+        # A server may offer a malformed template.
         with suppress(ValueError):
             templates.append(UriTemplate(template.uri_template))
     return frozenset(

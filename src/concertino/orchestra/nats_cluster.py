@@ -2,8 +2,8 @@
 
     cluster = await open_cluster("tls://a,b,c", "tools.notes", certificates)
 
-    tls://HOST,...    both sides present certificates of Orchestra's authority: the server that of
-                      NATS_SERVER, a plugin that of PLUGIN-client, a hub that of `orchestrator`
+    tls://HOST,...    both sides present certificates of Orchestra's authority. Their names are
+                      NATS_SERVER for a server, PLUGIN-client for a plugin, `orchestrator` for a hub
     nats://HOST,...   without TLS, unless the server requires it
 
 CONCERTINO_CLUSTER_SEED names a file with a key (nkey) that is presented in addition.
@@ -41,8 +41,8 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
 
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required for an address that begins with `tls://`.
-    Raises ValueError for a malformed address or an unusable file of a key, Disconnected if no
-    server can be reached or accepts this client, CertificateError, OSError, ImportError.
+    Raises ValueError for a malformed address or an unusable key file, Disconnected if no server can
+    be reached or accepts this client, CertificateError, OSError, ImportError.
     """
     servers = parse_servers(address)
     cluster = NatsCluster(servers, nats_options(servers, name, certificates))
@@ -53,7 +53,7 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
 def nats_options(
     servers: Sequence[NatsServer], name: str, certificates: Certificates | None
 ) -> NatsOptions:
-    """Return how to connect to the servers. Parameters and errors: see open_cluster()."""
+    """Return the options of the connection. Parameters and errors: see open_cluster()."""
     context = None
     if any(server.needs_tls for server in servers):
         if certificates is None:

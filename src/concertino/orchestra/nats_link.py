@@ -1,16 +1,17 @@
-"""RPC connections over NATS: the side of the caller.
+"""RPC connections over NATS: the caller's side.
 
     link = NatsLink(cluster, caller="orchestrator", callee="tools.notes")
     response = await link.request(request)
 
-A request is sent once. The worker that gets it sends an ack at once, unless it answers as fast as
-that, and heartbeats while calls are in progress. So a caller knows within about a second that a
-worker is lost. It asks the next worker only if the first one has refused the request, and so
-certainly has not run it. After any other failure the caller gets an error that says that the
-request may have been executed.
+A worker is one process of the plugin that is called. The worker that gets a request sends an ack at
+once, unless its response is ready as soon, and sends heartbeats while calls are in progress. So the
+caller notices within about a second that a worker is lost. The request goes to another worker only
+if the first one has refused it, and so has certainly not run it. After any other failure, the error
+says that the request may have been executed.
 
-NATS can lose messages between two servers while both sides stay connected. So a caller also asks
-now and then whether the worker still has its request, and counts the chunks of a stream.
+NATS can lose messages between two servers while caller and worker stay connected. So the caller
+also asks every ASK_S seconds whether the worker still has the request, and counts the chunks of a
+stream.
 """
 
 from __future__ import annotations
@@ -61,13 +62,14 @@ __all__ = ["NatsLink", "open_nats_link"]
 NO_RESPONDERS = 503
 # How long to wait for a worker's ack.
 ACK_S = 1.0
-# A worker sends heartbeats every 0.25 s. Without one for this time it is lost.
+# A worker sends heartbeats every 0.25 s. If none comes for this time, the worker is lost.
 LOST_S = 0.9
 # How often a caller asks whether its request is still in progress.
 ASK_S = 2.0
 # How often these limits are checked.
 CHECK_S = 0.1
-# How many workers are asked until one accepts a request, and the longest pause between two.
+# How often a request is sent until a worker accepts it, and the pause before the next time: a
+# random part of PAUSE_S, times the number of refusals so far.
 MAX_ATTEMPTS = 8
 PAUSE_S = 0.02
 EXECUTED = "the request may have been executed"
@@ -83,7 +85,7 @@ async def open_nats_link(
     """Connect to a cluster, to call one plugin. See open_link() and open_cluster().
 
     callee: None for the hub.
-    timeout_s: how long to wait for its answer to a health request.
+    timeout_s: how long to wait for the callee's answer to a health request.
     """
     caller = caller.removesuffix("-client")
     cluster = await open_cluster(address, caller, certificates)
@@ -99,8 +101,7 @@ async def open_nats_link(
 class _Inbox:
     """The subscriptions of a link on one connection.
 
-    connection: the connection.
-    prefix: the beginning of its reply subjects.
+    prefix: the beginning of the reply subjects.
     sids: the numbers of the subscriptions.
     """
 
@@ -113,11 +114,11 @@ class _Inbox:
 class _Call:
     """A request that has been sent and has no response yet.
 
-    id: the request's id; the id of the stream if it is one.
-    deadline: when its time is over, by the loop's clock.
-    sent: when it was sent to a worker for the last time.
-    worker: the worker that has accepted it; empty before its ack.
-    asked: when the worker was asked whether it still has the request; at first, when it was sent.
+    id: the id of the request or of the stream.
+    deadline: when its time limit ends, by the loop's clock.
+    sent: when the request was sent last.
+    worker: the id of the worker that has accepted the request; empty before its ack.
+    asked: when the worker was last asked whether it still has the request; at first equal to sent.
     chunks: how many chunks of a stream have arrived.
     """
 
@@ -137,8 +138,9 @@ class _Call:
 class NatsLink(RpcClient):
     """A ForwardingConnection to all workers of a plugin. It lasts as long as the cluster.
 
-    cluster: the connection to the cluster, which may be down now and then.
-    caller, callee: the names of this process's plugin, or hub, and of the plugin that is called.
+    cluster: the connection to the cluster, which may be lost and restored meanwhile.
+    caller: the name of this process's plugin, or of the hub.
+    callee: the name of the plugin that is called.
     owns_cluster: whether close() also closes the cluster.
     """
 
@@ -154,7 +156,7 @@ class NatsLink(RpcClient):
         self._inboxes: dict[NatsConnection, _Inbox] = {}
         self._calls: dict[Hashable, _Call] = {}
         self._last_number = 0
-        # Worker -> when it was heard last, by the loop's clock. Only workers with calls.
+        # Worker -> time of its last message, by the loop's clock. Has only workers with calls.
         self._heard: dict[str, float] = {}
         self._check_timer: asyncio.TimerHandle | None = None
         self._check_due = 0.0
@@ -270,7 +272,7 @@ class NatsLink(RpcClient):
             self._heard[worker] = self.loop.time()
 
     def _on_message(self, message: NatsMessage) -> None:
-        """Handle a message of a worker, or the server's message that there is none."""
+        """Handle a worker's message, or the server's message that there is no worker."""
         key = message.subject
         call = self._calls.get(key)
         if call is None:
@@ -302,7 +304,7 @@ class NatsLink(RpcClient):
 
     def _on_ack(self, key: str, call: _Call, worker: str) -> None:
         call.worker = worker
-        # It must not be sent again, so it is not needed any more.
+        # The request must not be sent again, so its bytes are not needed any more.
         call.payload = b""
         self._heard[worker] = self.loop.time()
         if call.outgoing is not None:
@@ -350,7 +352,7 @@ class NatsLink(RpcClient):
         self, key: str, call: _Call, fields: dict[str, str], payload: bytes, *, is_last: bool
     ) -> None:
         """Handle a response of a stream: a chunk, or the last one."""
-        # How many chunks were sent before it.
+        # The field Chunk says how many chunks the worker has sent before this one.
         if fields.get("Chunk", "0") != str(call.chunks):
             self._give_up(key, "a chunk of the stream was lost")
             return
@@ -373,7 +375,7 @@ class NatsLink(RpcClient):
         self._fail_request(key, Disconnected(f"{self.peer.address}: {reason}"))
 
     def _give_up(self, key: Hashable, reason: str) -> None:
-        """Fail a call whose response is useless, and tell its worker."""
+        """Fail a call whose response cannot be used, and cancel it at its worker."""
         self._send_cancel(key)
         self._fail(key, f"{reason}; {EXECUTED}")
 
@@ -384,7 +386,7 @@ class NatsLink(RpcClient):
     def _check(self) -> None:
         """Fail the calls whose worker has sent no ack or no heartbeat in time."""
         now = self.loop.time()
-        # If this process itself was held up, messages have not been read that are there already.
+        # If this check is late, the process was busy, and may not have read its messages.
         was_held_up = now - self._check_due > CHECK_S
         for key, call in list(self._calls.items()):
             if was_held_up:

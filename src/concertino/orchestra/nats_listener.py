@@ -1,10 +1,10 @@
-"""RPC connections over NATS: the side that answers requests.
+"""RPC connections over NATS: the callee's side, which answers requests.
 
     listener = NatsListener(cluster, "tools.notes", answer)
 
 The process becomes a worker of a plugin: a member of the plugin's queue group (nats_messages.py).
-While the connection to the cluster is down, the process gets no requests. Responses that cannot be
-sent are dropped: their callers have noticed the loss and must not get a second response.
+While the connection to the cluster is lost, the process gets no requests, and its responses are
+dropped: their callers have already got an error, and must not get a second response.
 """
 
 from __future__ import annotations
@@ -66,12 +66,13 @@ log = logging.getLogger("concertino.orchestra")
 HEARTBEAT_S = 0.25
 # How often drain() checks whether all responses have been sent.
 DRAIN_POLL_S = 0.05
-# The requests that a worker has in progress; more are refused, and another worker is asked.
+# How many requests a worker may have in progress. Further ones are refused, and the caller tries
+# another worker.
 MAX_IN_FLIGHT = 1024
-# The total size of requests that arrive in pieces.
+# The largest total size of the requests that are arriving in pieces.
 MAX_INCOMING_BYTES = 4 * MAX_FRAME_BYTES
-# How long the next piece of a request, or the receipt of a piece of a response, may take, in
-# seconds. After that the caller is gone, and what was held for it is dropped.
+# How long to wait for the next piece of a request, or for the receipt of a piece of a response, in
+# seconds. After that the caller counts as gone, and the request or response is dropped.
 PIECE_S = 30.0
 # When handling a request has blocked the event loop for SLOW_S seconds, requests are acknowledged
 # before they are handled, and handled one in each loop iteration, for the next CAUTIOUS_S seconds.
@@ -105,8 +106,8 @@ class NatsListener:
 
     name: the plugin's id.
     answer, relay: see listen_for_links().
-    manifest: the serialized manifest, which hubs get when they ask which plugins there are; None
-        if hubs should not find this process.
+    manifest: the serialized manifest, which is sent to hubs that look for plugins; None if hubs
+        should not find this process.
     owns_cluster: whether close() also closes the cluster.
     """
 
@@ -131,7 +132,7 @@ class NatsListener:
             self._begin(cluster.connection)
 
     async def wait_accepted(self) -> None:
-        """Wait until requests of others arrive.
+        """Wait until the server has accepted the subscriptions, so that requests arrive.
 
         Raises Disconnected if the server does not allow this process to answer them.
         """
@@ -184,8 +185,8 @@ class _Accepted:
 class _Incoming:
     """A request that arrives in pieces.
 
-    timer: drops it if no piece arrives in time.
-    deadline: when its time is over, by the loop's clock.
+    timer: drops the request if its next piece does not arrive in time.
+    deadline: when the request's time limit ends, by the loop's clock.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class _Outgoing:
     """A response that is being sent in pieces.
 
     timer: drops the response if no receipt arrives in time.
-    waiting: the responses after it, in order, each with whether it is the last one.
+    waiting: the later responses to the same request, in order, as (payload, is_last).
     """
 
     def __init__(self, pieces: OutgoingPieces, is_last: bool, timer: asyncio.TimerHandle) -> None:
@@ -215,7 +216,7 @@ M = TypeVar("M", _Incoming, _Outgoing)
 
 
 class _LongMessages(Generic[M]):
-    """The requests or responses of a worker of which some pieces are missing, by reply subject.
+    """A worker's incomplete requests, or its incompletely sent responses, by reply subject.
 
     held_bytes: their total size.
     """
@@ -231,7 +232,7 @@ class _LongMessages(Generic[M]):
         return reply in self._messages
 
     def add(self, reply: str, message: M) -> None:
-        """Add a message of which the first piece has arrived, or is sent next."""
+        """Add a message whose first piece has arrived, or is about to be sent."""
         self._messages[reply] = message
         self.held_bytes += message.pieces.size
 
@@ -302,7 +303,7 @@ class _RequestQueue:
 
 
 class _Caller(RpcServer):
-    """Handles the requests of one caller. worker: is told when a request has ended."""
+    """Handles the requests of one caller, and tells the worker when one has ended."""
 
     def __init__(
         self, worker: _Worker, handler: RequestHandler, peer: RemotePeer, **options: Any
@@ -318,7 +319,7 @@ class _Caller(RpcServer):
 class _Worker:
     """Answers the requests that arrive on one connection.
 
-    The parameters are those of NatsListener.
+    For the parameters see NatsListener.
     """
 
     def __init__(
@@ -350,7 +351,7 @@ class _Worker:
         self._is_leaving = False
         # The state of each caller, by name.
         self._callers: dict[str, RpcServer] = {}
-        # By reply subject.
+        # Reply subject -> request.
         self._accepted: dict[Hashable, _Accepted] = {}
         self._is_ack_scheduled = False
         self._incoming = _LongMessages[_Incoming]()
@@ -401,7 +402,7 @@ class _Worker:
             await asyncio.sleep(DRAIN_POLL_S)
 
     def end(self) -> None:
-        """Cancel the requests in progress. Their callers are told if the connection is up."""
+        """Cancel the requests in progress, and tell their callers if the connection is open."""
         if self._heartbeats is not None:
             self._heartbeats.cancel()
         for reply in self._accepted:
@@ -425,7 +426,7 @@ class _Worker:
 
     def _on_request(self, message: NatsMessage) -> None:
         caller, reply = last_name(message.subject), message.reply
-        # Otherwise a caller could make this process publish to any subject.
+        # Without this check, a caller could make this process publish to any subject.
         if not reply.startswith(inbox_prefix(caller)):
             log.warning("%s: %s wants the response at %s: ignored", self._name, caller, reply)
             return
@@ -448,7 +449,7 @@ class _Worker:
             self._begin_incoming(caller, reply, size, left_s, message.payload)
 
     def _refusal(self, left_s: float, size: int) -> str:
-        """Return the reason why a request is refused; empty if it is accepted."""
+        """Return the reason to refuse a request; empty to accept it."""
         if self._is_leaving:
             return DRAINING
         if left_s <= 0:
@@ -497,7 +498,7 @@ class _Worker:
     # Responses
 
     def _respond(self, key: Hashable, payload: bytes | None, is_last: bool) -> None:
-        """Send a response. A function for RpcServer."""
+        """Send a response, which RpcServer has made. payload: None if there is none."""
         reply = cast(str, key)
         if reply not in self._accepted:
             return
@@ -538,7 +539,7 @@ class _Worker:
         self._publish(reply, piece, encode_headers(PIECE, Number=number, **fields))
 
     def _on_receipt(self, reply: str) -> None:
-        """Send more of a long response, or what comes after it."""
+        """Send the next pieces of a long response; after its last one, the responses that wait."""
         outgoing = self._outgoing.get(reply)
         if outgoing is None:
             return
@@ -554,7 +555,7 @@ class _Worker:
             self._respond(reply, payload, is_last)
 
     def on_release(self, key: Hashable) -> None:
-        """Forget a request that is not in progress any more, unless its response is being sent."""
+        """Forget a request that has ended, unless its response is still being sent."""
         if key not in self._outgoing:
             self._finish(cast(str, key))
 
@@ -597,7 +598,7 @@ class _Worker:
         fields = read_headers(message.headers)
         kind, reply = fields.get("Kind"), fields.get("Call", "")
         rpc = self._callers.get(caller)
-        # A caller can only name its own requests.
+        # A caller may control only its own requests, whose reply subjects have its prefix.
         is_own = reply.startswith(inbox_prefix(caller))
         if kind == STREAM_CONTROL:
             if rpc is not None:

@@ -6,7 +6,7 @@ plugin (its workers) are one queue group, so one of them gets the request:
     caller -> o.CALLEE.CALLER           the request; header: deadline, size if it comes in pieces
     worker -> the reply subject         ack, refusal, response, chunks and pieces of responses
     caller -> w.CALLEE.WORKER.CALLER    cancel, pieces of the request, receipts of response pieces,
-                                        and whether a request is still in progress;
+                                        the question whether a request is still in progress;
                                         w.CALLEE.all.CALLER before the worker is known
     worker -> h.CALLEE.WORKER           a heartbeat, while calls are in progress
     worker -> a.CALLEE.WORKER           an announcement: the plugin's manifest
@@ -76,12 +76,12 @@ ABANDONED = "abandoned"
 # The caller asks whether a request is still in progress, and the worker answers only if it is not.
 ASK = "ask"
 UNKNOWN = "unknown"
-# The reasons of refusals. After LATE there is no use in asking another worker.
+# The reasons of refusals. After LATE, the caller tries no other worker: the time is over.
 BUSY = "busy"
 DRAINING = "draining"
 LATE = "late"
 
-# The longest time limit of a request, and that of a request without a valid one.
+# The longest time limit of a request. It is also used for a request without a valid limit.
 MAX_LEFT_S = 3600.0
 
 # Longer messages are sent in pieces, so that they do not delay others. A sender waits for receipts
@@ -103,7 +103,7 @@ def plugin_of(subject: str) -> str:
 
 
 def request_subject(callee: str, caller: str) -> str:
-    """Return the subject of requests. callee: the plugin; `*` is allowed for both."""
+    """Return the subject of requests to a plugin. `*` stands for any callee or caller."""
     return f"o.{_part(callee)}.{_part(caller)}"
 
 
@@ -144,11 +144,11 @@ def encode_headers(kind: str, **fields: str | int) -> bytes:
 def request_headers(left_s: float, size: int | None) -> bytes:
     """Return the header block of a request.
 
-    left_s: the seconds that are left for it.
+    left_s: how many seconds are left until the request's time limit.
     size: the size of the whole request if this message is only its first piece.
     """
-    # Both a duration and a time: the duration holds whatever the clocks say, and the time tells a
-    # worker how long the request has been on its way.
+    # The headers have the duration and also a time. The duration is right even if the clocks of
+    # caller and worker differ; the time shows how long the request was on its way.
     left_s = min(left_s, MAX_LEFT_S)
     until = int((time.time() + left_s) * 1000)
     extra = b"" if size is None else b"\r\nSize:%d" % size

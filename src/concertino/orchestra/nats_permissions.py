@@ -5,8 +5,8 @@ server guarantees that the names are true:
 
 - A plugin publishes requests, heartbeats and announcements under its own name only.
 - It receives the requests for its own name only, as a member of the queue group of that name.
-- It receives the responses to its own requests only, and can answer only what it was asked.
-- It has its own buckets only, and nothing of the system account.
+- It receives the responses to its own requests only, and responds only to requests that it got.
+- It can use its own buckets only, and has no access to the system account.
 
 Source: docs.nats.io, "Authorization".
 """
@@ -63,7 +63,7 @@ def permissions_of(name: str) -> dict[str, Any]:
 
 
 def _bucket_subjects(name: str) -> Sequence[str]:
-    """Return what a plugin may publish to read and write its own key-value bucket."""
+    """Return the subjects to which a plugin publishes to use its own key-value bucket."""
     bucket = bucket_name(name)
     stream = f"KV_{bucket}"
     return [
@@ -83,8 +83,8 @@ def authorization(names: Sequence[str], keys: Mapping[str, str]) -> str:
     """Return the `authorization` block of a server's configuration.
 
     names: the plugins, besides the hub.
-    keys: name -> public key (nkey), for those that present a key. The others present a
-        certificate of Orchestra's authority.
+    keys: name -> public key (nkey), for plugins that authenticate with a key. The others
+        authenticate with a certificate of Orchestra's authority.
     """
     users: list[dict[str, Any]] = []
     for name in dict.fromkeys((HUB, *names)):

@@ -27,7 +27,7 @@ class OutgoingPieces:
         self._payload = payload
         self._send = send
         self._count = -(-len(payload) // PIECE_BYTES)
-        # The numbers of the next piece to send, and of receipts so far.
+        # The number of the next piece to send, and the number of receipts so far.
         self._next = 0
         self._received = 0
 
@@ -37,7 +37,7 @@ class OutgoingPieces:
         return self._received >= self._count
 
     def first(self) -> bytes:
-        """Return the first piece, which the caller sends itself."""
+        """Return the first piece, and count it as sent. The caller must send it."""
         self._next = 1
         return self._payload[:PIECE_BYTES]
 
@@ -47,7 +47,7 @@ class OutgoingPieces:
         self.send_window()
 
     def send_window(self) -> None:
-        """Send the pieces that may be on their way at the same time."""
+        """Send pieces until MAX_WINDOW of them have no receipt, or all are sent."""
         while self._next < min(self._count, self._received + MAX_WINDOW):
             number = self._next
             self._next += 1

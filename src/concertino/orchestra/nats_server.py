@@ -1,8 +1,8 @@
 """Runs a NATS server on this machine, to try a cluster: `concertino cluster up`.
 
 The server listens on loopback only. It accepts the hub and the named plugins, which present
-certificates of Orchestra's authority. For several machines, run the servers by your own means, with
-the permissions that `concertino cluster permissions` prints.
+certificates of Orchestra's authority. A cluster on several machines needs servers that you start
+yourself, with the permissions that `concertino cluster permissions` prints.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def server_configuration(
         "tls": tls,
         "jetstream": {"store_dir": str(folder)},
         "max_payload": 2**20,
-        # A client that does not answer within about 4 s is lost. Until then a worker that was cut
-        # off is still sent requests; by default that takes minutes.
+        # The server disconnects a client that does not answer pings for about 4 s; by default,
+        # this takes minutes. Until then it still sends requests to a worker that was cut off.
         "ping_interval": "2s",
         "ping_max": 2,
     }

@@ -48,7 +48,7 @@ from concertino.orchestra.storage import (
 
 __all__ = ["NatsStorage"]
 
-# How often a write with UPSERT is tried when others write the same document.
+# How often a write with UPSERT is tried while other workers write the same document.
 TRIES = 32
 # The documents of which the last own write is remembered.
 MAX_REMEMBERED = 4096
@@ -73,11 +73,12 @@ _decode_head = Decoder(_Head).decode
 class NatsStorage:
     """A Storage in a bucket. The bucket is created if it does not exist.
 
-    address, certificates: of the cluster; see open_cluster().
+    address: the address of the cluster; see open_cluster().
+    certificates: see open_cluster().
     name: the id of the plugin, which has a bucket of its own.
     replicas: on how many servers each document is stored: 1, 3 or 5. For a new bucket.
-    Raises ValueError, OSError and CertificateError as open_cluster() does; and StorageError if the
-    bucket cannot be reached.
+    Raises ValueError, OSError and CertificateError as open_cluster() does. Raises StorageError if
+    the bucket cannot be reached.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""find_program(): what an entry of a plugins file runs that names an installed package."""
+"""find_program(): finds the program of an installed package that a plugins file names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ __all__ = ["PackageProgram", "find_program"]
 
 
 class PackageProgram(Struct, frozen=True):
-    """The program of a plugin, and what its package says of it. binary: a path."""
+    """The program of a plugin, with the settings from its package.
+
+    binary: the path of the program.
+    socket: whether the plugin is reached over a Unix socket, and not over QUIC.
+    """
 
     binary: str
     args: tuple[str, ...] = ()
@@ -46,7 +50,7 @@ def find_program(id: str, digest: str | None) -> PackageProgram:
     folder = packages.files_folder(package)
     env: dict[str, str] = {}
     if package.manifest.bin.endswith(".py"):
-        # Modules beside the program's folder, as in a wheel, can be imported.
+        # The program may import modules from the package's root, as after the install of a wheel.
         paths = (str(folder / package.root), os.environ.get("PYTHONPATH", ""))
         env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     extra = package.manifest.extra

@@ -1,4 +1,4 @@
-"""PackageManifest: the file orchestra.json, which says what a package of a plugin runs.
+"""PackageManifest: the file orchestra.json, which describes the plugin in a package.
 
     {
       "name": "example/plugin-notes", "version": "1.0.0", "description": "Keeps notes.",
@@ -6,8 +6,8 @@
       "extra": {"plugin-id": "tools.notes", "provides_ai": [], "args": [], "socket": true}
     }
 
-The format is that of the Go implementation's plugins. Unknown members are ignored, as there;
-`version`, `extra.args` and `extra.socket` are additions.
+The format is that of the Go implementation's plugins, with additional members `version`,
+`extra.args` and `extra.socket`. Both implementations ignore unknown members.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class InvalidPackage(ConcertinoError):
 class PluginExtra(Struct, frozen=True):
     """The member `extra` of a manifest.
 
-    socket: whether the plugin accepts a Unix socket; None if it does as a Python file, which is
-        usually made with Plugin, and does not otherwise.
+    socket: whether the plugin accepts a Unix socket. None means True for a Python file, which
+        usually uses Plugin, and False for any other program.
     """
 
     plugin_id: str = field(name="plugin-id")
@@ -71,7 +71,7 @@ _decode = Decoder(PackageManifest).decode
 def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManifest:
     """Return the content of a manifest. Raises InvalidPackage.
 
-    has_file: returns whether the package has a file of this path.
+    has_file: returns whether the package has a file with the given path.
     """
     if len(data) > MAX_BYTES:
         raise InvalidPackage(f"{MANIFEST}: expected at most {MAX_BYTES} bytes")

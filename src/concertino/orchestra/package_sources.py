@@ -1,9 +1,9 @@
-"""unpack_package(): copies the files of a package into a folder, and runs nothing of it.
+"""unpack_package(): copies the files of a package into a folder, without running any of its code.
 
-A package is a wheel, a folder or a git bundle. A wheel is unpacked and not installed; of a bundle,
-the files of its HEAD are read as objects, and not checked out, so that no hook and no filter runs.
-Only regular files and folders are accepted, of paths within the package, and all sizes are limited
-by the bytes that are written, whatever the package says about itself.
+A package is a wheel, a folder or a git bundle. A wheel is unpacked but not installed. The files at
+the HEAD of a bundle are read as git objects and not checked out, so no hook and no filter runs.
+Only regular files and folders are accepted, with paths within the package. The limits of size count
+the bytes that are written, because the sizes in the package may be wrong.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MAX_BYTES = 512 * 2**20
 MAX_FILES = 10_000
 MAX_DEPTH = 32
 CHUNK_BYTES = 2**20
-# Folders of tools, which are no part of a plugin.
+# Folders that development tools create, and that are not part of a plugin.
 SKIPPED = frozenset((".git", "__pycache__", ".venv"))
-# Limits for git, which reads a bundle that somebody else has made: seconds of processor time, KiB
-# of memory, blocks of 512 bytes of a file; and the time limit for each command.
+# Limits for git, because a bundle from somebody else may be malicious: seconds of processor time,
+# KiB of memory, and the size of a file in blocks of 512 bytes; and the time limit of each command.
 LIMITS = "ulimit -t 60; ulimit -v 2097152; ulimit -f 2097152"
 GIT_S = 120.0
 
 
 class PackageFiles:
-    """Writes the files of a package into a folder. Raises InvalidPackage for what it refuses.
+    """Writes the files of a package into a folder. Raises InvalidPackage to refuse a file.
 
     Attributes:
     paths: the paths of the files, with their sizes and whether each may be executed.
@@ -67,7 +67,7 @@ class PackageFiles:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(target, flags, 0o700 if is_executable else 0o600)
         except OSError as exc:
-            # A file that is there twice, or is a folder, too.
+            # The package has this path twice, or also as a folder.
             raise InvalidPackage(f"{path}: {exc.strerror}") from None
         with open(descriptor, "wb") as file:
             while data := content.read(CHUNK_BYTES):
@@ -88,8 +88,8 @@ class PackageFiles:
 def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
     """Copy the files of a package into a folder that is empty.
 
-    The digest of a wheel or bundle is that of the file, as package indexes have it; that of a
-    folder is one of the paths, modes and contents of its files.
+    A wheel or bundle has the digest of its file, which package indexes also show. A folder has a
+    digest of the paths, modes and contents of its files.
     scratch: another empty folder.
     Raises InvalidPackage, and OSError if the source cannot be read.
     """
@@ -98,7 +98,7 @@ def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
         _copy_folder(source, files)
         files.digest = files.tree_digest()
         return files
-    # The copy is examined, so that nobody can exchange it meanwhile.
+    # Examine a copy, because somebody could replace the source while it is read.
     archive = scratch / "package"
     files.digest = _copy_archive(source, archive)
     with open(archive, "rb") as file:
@@ -115,7 +115,7 @@ def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
 def _copy_archive(source: Path, target: Path) -> str:
     """Copy a file, and return its digest. Raises InvalidPackage if it is too large."""
     digest, size = sha256(), 0
-    # Not blocking: opening a named pipe would wait for a writer.
+    # O_NONBLOCK, because opening a named pipe would wait for a writer.
     descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file, open(target, "xb") as copy:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -239,7 +239,7 @@ class _TreeEntry(Struct, frozen=True):
 
 
 def _read_entry(line: bytes) -> _TreeEntry:
-    """Return a file of `git ls-tree -l`. Raises InvalidPackage for anything else than a file."""
+    """Return a file of `git ls-tree -l`. Raises InvalidPackage if it is no file."""
     about, _, name = line.partition(b"\t")
     mode, kind, id, size = about.split()
     path = name.decode("utf-8", "replace")

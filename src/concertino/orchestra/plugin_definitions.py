@@ -1,4 +1,4 @@
-"""define_plugins(): what the plugins of a file would run, in a form that a user can approve."""
+"""define_plugins(): describes the programs of the plugins in a file, for a user to approve."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
 
 
 def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
-    """Return the definition of a plugin: everything that decides which program runs, and how.
+    """Return the definition of a plugin, which the user approves.
 
-    That is its program, arguments, variables and configuration, which can hold addresses and
-    paths. An MCP server has the definition that it would have in a server file.
+    It has the program, the arguments, the variables and the configuration. The definition of an MCP
+    server is the same as in a server file.
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
         return define_server(file.servers[0], file, {}, key)
     texts, hidden = _split_texts(entry)
-    # Values whose names are those of secrets are not shown.
+    # Do not show the values of settings whose names suggest a secret.
     learn(entry.config)
     texts |= {f"config.{name}": value for name, value in entry.config.items()}
     return make_definition(texts, hidden, key)
 
 
 def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
-    """Return the whole texts of a plugin's definition that are shown, but not its configuration.
+    """Return the texts of a plugin's definition that may be shown; see visible_texts().
 
-    See visible_texts(). The configuration is data, and some values of it are secrets.
+    The configuration is left out, because it is data, and some of its values are secrets.
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])

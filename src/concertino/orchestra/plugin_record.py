@@ -8,17 +8,17 @@ __all__ = ["PluginRecord"]
 
 
 class PluginRecord:
-    """Counts and the last failure of a plugin, over all its processes.
+    """Counters and the last failure of a plugin, over all its processes.
 
     Attributes:
-    calls: how many requests the plugin has got.
+    calls: how many requests the plugin has received.
     restarts: how often a new process was started.
-    last_error: why its process has ended last; empty if none has ended.
-    last_error_at: when that was, in seconds since 1970.
-    failed_change: why the latest change of the plugin does not run, although the program before it
-        does; empty otherwise.
-    unsent_failure: the text of failed_change for the next call of a tool, after a change of watched
-        files; empty if a call has got it.
+    last_error: why the last process that ended has ended; empty if none has ended.
+    last_error_at: the time of last_error, in seconds since 1970.
+    failed_change: why the new version of the plugin could not be started while the old one runs on;
+        empty if it could.
+    unsent_failure: failed_change after a change of watched files, until one call of a tool has got
+        it; then empty.
     """
 
     def __init__(self) -> None:

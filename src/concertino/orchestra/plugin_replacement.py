@@ -1,7 +1,7 @@
 """PluginReplacement: starts a new process of a plugin, and lets the old one finish its calls.
 
-The old process serves until the new one has started, so a program that does not start any more
-replaces nothing. Then the old one gets no new calls, and ends after those that it has.
+The old process serves until the new one has started, so a program that fails to start replaces
+nothing. Then the old process gets no new calls, and ends when its pending calls have finished.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from concertino.orchestra.plugin_run import PluginRun
 
 __all__ = ["PluginReplacement"]
 
-# How many old processes of a plugin finish their calls. Beyond it, the oldest one is ended at once.
+# How many old processes of a plugin may finish their calls. If there are more, the oldest one is
+# ended at once.
 MAX_OLD = 4
 REPLACED = "its process was replaced by a new one"
 
@@ -26,9 +27,9 @@ class PluginReplacement:
     log: the plugin's logger.
 
     Attributes:
-    next: the run that is being started; None while there is none.
-    is_pending: whether a replacement is going to begin, so that calls wait for it already.
-    has_started: set when the start of a plugin that did not run has succeeded or failed.
+    next: the new run while it is being started; otherwise None.
+    is_pending: whether a replacement will begin soon. Calls already wait for it.
+    has_started: set when the plugin did not run, and its start has now succeeded or failed.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -38,11 +39,11 @@ class PluginReplacement:
         self._log = log
         self._lock = asyncio.Lock()
         self._current: asyncio.Task[None] | None = None
-        # The runs that finish their calls, the oldest first.
+        # Old runs that are finishing their calls, the oldest first.
         self._old: dict[PluginRun, asyncio.Task[None]] = {}
 
     def groups(self) -> Iterator[int]:
-        """Yield the process groups of the runs that start or finish their calls."""
+        """Yield the process groups of the new run and of the old ones."""
         for run in (self.next, *self._old):
             if run is not None and run.pid is not None:
                 yield run.pid
@@ -60,7 +61,7 @@ class PluginReplacement:
             task.result()
 
     async def cancel(self) -> None:
-        """Cancel the present replacement, and wait until the old process serves on."""
+        """Cancel the current replacement, and wait until its task has ended."""
         if (task := self._current) is not None:
             task.cancel()
             await asyncio.wait((task,))
@@ -86,7 +87,7 @@ class PluginReplacement:
             self._log.error("its old process could not be ended", exc_info=exc)
 
     async def close(self) -> None:
-        """End all runs that finish their calls, without waiting for these."""
+        """End all old runs without waiting for their calls."""
         tasks = list(self._old.values())
         for task in tasks:
             task.cancel()

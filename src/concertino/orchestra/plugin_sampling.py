@@ -1,8 +1,9 @@
-"""Answers context.sample() of a plugin's tools by the AI provider of the hub.
+"""Lets the tools of a plugin call context.sample(): an AI provider at the hub answers.
 
-The plugin protocol cannot ask the client for its model. A provider plugin of ours has the tool
-ai_sample, which takes the whole request. Bridges of the Go implementation have only ai_prompt,
-which takes a text: it gets conversations of one text without tools.
+The plugin protocol cannot ask the client for its model, so the request goes to a plugin that is an
+AI provider. Our providers (ai_provider.py) have the tool ai_sample, which takes a whole sampling
+request. Those of the Go implementation have only ai_prompt, which takes one text. It can be used if
+the request has a single message of text and no tools.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from concertino.types.results import TextContent
 
 __all__ = ["MODEL_TOOLS", "decode_sample_result", "sample_at_hub"]
 
-# The tools of AI providers: that of ours, and that of the Go implementation.
+# The tools of AI providers: ours, and those of the Go implementation.
 MODEL_TOOLS = ("ai_sample", "ai_prompt")
 decode_sample_result = Decoder(CreateMessageResult).decode
 SAMPLE_S = 600.0
@@ -31,9 +32,10 @@ async def sample_at_hub(
     call: ToolRequest,
     plugin: str,
 ) -> Raw:
-    """Return the result of a sampling request, undecoded.
+    """Send a sampling request to an AI provider, and return the result, undecoded.
 
-    call: the call whose tool asks. plugin: the id of the plugin.
+    call: the call of the tool that samples.
+    plugin: the id of the plugin that has this tool.
     The metadata of the request may name a provider: {"orchestra/provider": "openai"}.
     Raises MissingCapability if the hub has no provider, and RpcError if the provider fails.
     """
@@ -74,7 +76,7 @@ async def sample_at_hub(
 
 
 def _single_text(sampling: Sampling) -> str | None:
-    """Return the text of a conversation that has one message of the user; None for others."""
+    """Return the text of the only message; None if there is more than one text message."""
     if len(sampling.messages) != 1 or sampling.tools:
         return None
     content = sampling.messages[0].content

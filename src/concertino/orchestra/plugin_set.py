@@ -27,12 +27,12 @@ class PluginSet:
     """Starts, changes and ends the plugins of a hub. Use it on one event loop.
 
     entries: the plugins, in the order of the file.
-    stop_s: seconds for plugins to end by themselves; killing them may take as long again.
+    stop_s: how long plugins may take to end by themselves; killing them may take as long again.
     on_change: called after each change of a plugin, and of the set.
 
     Attributes:
     by_id: the plugins by id, in the order of the file.
-    by_start: the plugins in the order of starts: dependencies come first.
+    by_start: the plugins in the order in which they start: dependencies come first.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PluginSet:
         self._numbers = count()
         self._environment: HubEnvironment | None = None
         self._watches: dict[str, PluginWatch] = {}
-        # The plugins that are no longer in the file, and finish their calls.
+        # Plugins that are no longer in the file, and are finishing their calls.
         self._retiring: dict[PluginProcess, asyncio.Task[None]] = {}
         self._put(entries)
 
@@ -97,7 +97,7 @@ class PluginSet:
         await asyncio.gather(*(watch.check() for watch in self._watches.values()))
 
     def _watch(self) -> None:
-        """Watch the files of the plugins that ask for it, and no others."""
+        """Watch the files of exactly those plugins that have `watch` in their entries."""
         for id, watch in list(self._watches.items()):
             plugin = self.by_id.get(id)
             if plugin is None or plugin.entry.watch != watch.paths:
@@ -110,13 +110,14 @@ class PluginSet:
                 watch.start()
 
     async def change(self, entries: Sequence[PluginEntry], environment: HubEnvironment) -> None:
-        """Make these entries the plugins of the set, after start().
+        """Change the plugins of the set, after start().
 
+        entries: all plugins from now on.
         environment: the settings that all plugins share from now on.
-        New plugins are started, and those that are gone end after their calls. A plugin with
-        another entry is replaced: see PluginProcess.replace(). All others run on.
-        Waits until the replaced plugins have started. Raises ValueError for entries whose
-        dependencies are missing or a circle; then nothing is changed.
+        New plugins are started. Plugins without an entry end after their calls. A plugin whose
+        entry has changed is replaced, see PluginProcess.replace(). All others run on.
+        Waits until the replaced plugins have started. Raises ValueError, and changes nothing, if a
+        dependency is missing or dependencies form a circle.
         """
         before = self.by_id
         added = self._put(entries)
@@ -136,7 +137,7 @@ class PluginSet:
         self._watch()
 
     async def replace(self, id: str) -> None:
-        """Start a plugin's program anew, after a change of its files."""
+        """Replace a plugin's process after a change of its files."""
         assert self._environment is not None, "the hub has not been launched"
         plugin = self.by_id[id]
         await plugin.replace(self._settings(plugin.entry), self._environment)
@@ -195,7 +196,7 @@ class PluginSet:
 
 
 def is_same(entry: PluginEntry, other: PluginEntry) -> bool:
-    """Return whether two entries say the same; their lines in the file do not count."""
+    """Return whether two entries are equal, apart from their lines in the file."""
     return replace(entry, line=0) == replace(other, line=0)
 
 

@@ -1,7 +1,7 @@
 """PluginWatch: replaces the process of a plugin when its files are saved (`watch`).
 
-The next call waits for the new process; calls under way finish in the old one. If the new code does
-not start, the next call of a tool gets the reason, once, and the old code runs on.
+The next call waits for the new process; calls in progress finish in the old one. If the new code
+fails to start, the old process goes on, and the next call of a tool gets the reason as its error.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = logging.getLogger("concertino.hub")
 # The interval at which files are checked between calls; it is longer if a check takes long.
 POLL_S = 0.1
 POLL_SHARE = 50
-# How often the start is repeated because files have changed meanwhile. A plugin may itself change a
-# watched file when it starts.
+# How often the plugin is replaced again because files have changed during the start. The limit is
+# needed because a plugin may itself change a watched file when it starts.
 MAX_STARTS = 5
 
 
@@ -33,7 +33,7 @@ class PluginWatch:
     replace: starts a new process of the plugin, which takes over; see PluginProcess.replace().
 
     Attribute:
-    paths: what is watched.
+    paths: the files and folders that are watched.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class PluginWatch:
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for task in (self._following, self._reloading):
             if task is not None:
                 task.cancel()
         self._files.close()
 
     async def check(self) -> None:
-        """Announce the replacement of the plugin, and begin it, if files have changed."""
+        """Begin to replace the plugin if its files have changed."""
         if self._reloading is None and await self._files.check() and self._reloading is None:
             self._plugin.announce_replacement(True)
             self._reloading = asyncio.get_running_loop().create_task(self._reload())

@@ -1,9 +1,9 @@
 """PluginsReload: applies changes of a plugins file while its hub runs.
 
-Only plugins that have changed are started, replaced or ended. Whoever starts a hub has named its
-file, and so consents to what the file says then. A later change may come from somebody else, as one
-of a server file may: a plugin with another program, arguments, variables or configuration waits for
-`concertino approve FILE`, and until then the plugin before the change runs on.
+Only plugins that have changed are started, replaced or ended. The user who starts a hub names its
+file, and so approves its content at that time. Somebody else may change the file later. So a change
+of a plugin's program, arguments, variables or configuration must be approved with
+`concertino approve FILE`. Until then the plugin runs on as before the change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ log = logging.getLogger("concertino.hub")
 
 # How often the file and its approvals are looked at, in seconds.
 POLL_S = 1.0
-# The time for which they must not have changed, because an editor may write a file in steps.
+# A change is applied when both files were unchanged for this time, in seconds, because an editor
+# may write a file in steps.
 SETTLE_S = 0.05
 MAX_SETTLE_STEPS = 20
 # The settings of a file that a running hub cannot change.
@@ -39,8 +40,9 @@ FIXED = ("listen_addr", "certs_dir", "cluster")
 
 
 class PluginsReload:
-    """Follows the plugins file of a hub. Call open() after the hub's launch(), and close() before
-    its stop().
+    """Follows the plugins file of a hub.
+
+    Call open() after the hub's launch(), and close() before its stop().
 
     file: the file as the hub was started with it.
     trust: whether changes need no approval.
@@ -64,7 +66,7 @@ class PluginsReload:
         self._store = store
         self._poll_s = poll_s
         self._statuses = self._read_statuses()
-        # The definitions that were logged last because they are not approved, by plugin.
+        # Plugin -> its definition that was logged last as not approved.
         self._shown: dict[str, Definition] = {}
         self._following: asyncio.Task[None] | None = None
 
@@ -75,13 +77,13 @@ class PluginsReload:
         )
 
     async def close(self) -> None:
-        """Follow the file no more. A change that is being applied is given up."""
+        """Stop following the file. A change that is being applied is cancelled."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait((self._following,))
 
     def _read_statuses(self) -> tuple[FileStatus, ...]:
-        """Return the status of the file, and of the one with its approvals once it matters."""
+        """Return the status of the plugins file, and that of its approvals if they are needed."""
         paths = [self._path]
         if self._store is not None:
             paths.append(self._store.stored_at(self._path.resolve()))
@@ -121,7 +123,7 @@ class PluginsReload:
         log.info("%s was reloaded: %d plugins", self._path, len(entries))
 
     def _log_fixed(self, file: PluginsFile) -> None:
-        """Log which settings the hub takes over when it is started again."""
+        """Log which changed settings need a restart of the hub."""
         for name in FIXED:
             if getattr(file, name) != getattr(self._file, name):
                 log.warning("%s: %s has changed; restart the hub to apply it", self._path, name)
@@ -129,7 +131,7 @@ class PluginsReload:
             log.warning("%s", warning)
 
     def _choose(self, file: PluginsFile) -> list[PluginEntry]:
-        """Return the entries to run: those that may run, and those before an unapproved change.
+        """Return the entries to run. A plugin whose change is not approved keeps its old entry.
 
         Raises UnusableState if the approvals cannot be read.
         """
@@ -143,7 +145,7 @@ class PluginsReload:
         )
         chosen = {entry.id: entry for entry in file.enabled if entry.id not in unapproved}
         chosen |= {id: running[id] for id in unapproved if id in running}
-        # A plugin cannot run without those that it depends on.
+        # A plugin cannot run without its dependencies.
         while missing := {
             entry.id: id for entry in chosen.values() for id in entry.depends_on if id not in chosen
         }:
@@ -172,7 +174,7 @@ class PluginsReload:
             if definition not in (current.get(id), approved.servers.get(id))
         }
         if unapproved and not approved.servers:
-            # So that `concertino approve` shows the differences to what runs.
+            # `concertino approve` shows the differences from the definitions that run.
             store.approve(path, current)
             approved = ApprovedFile(str(path), current)
         self._log_unapproved(unapproved, approved, running)

@@ -19,7 +19,7 @@ class ProcessLoad(Struct, frozen=True):
     """The load of a process group.
 
     memory_bytes: the resident memory of all its processes.
-    cpu_percent: the processor time that they have used, per cent of the time of one core.
+    cpu_percent: the processor time of all its processes, in per cent of one core.
     """
 
     memory_bytes: int
@@ -29,7 +29,7 @@ class ProcessLoad(Struct, frozen=True):
 def read_loads(groups: Collection[int], interval_s: float = INTERVAL_S) -> dict[int, ProcessLoad]:
     """Measure process groups for a moment, and return their loads by group.
 
-    A group that has ended is left out, and so is each one on systems without /proc.
+    Groups that have ended are left out. On systems without /proc, the result is empty.
     """
     if not groups:
         return {}
@@ -38,7 +38,7 @@ def read_loads(groups: Collection[int], interval_s: float = INTERVAL_S) -> dict[
     elapsed_s = time.monotonic() - began
     loads: dict[int, ProcessLoad] = {}
     for group, now in _read_cpu(groups).items():
-        # A process that was not there before has used all its time since then.
+        # A process that is new since the first measurement started at 0.
         earlier = before.get(group, {})
         used_s = sum(max(0.0, cpu_s - earlier.get(pid, 0.0)) for pid, cpu_s in now.items())
         loads[group] = ProcessLoad(sum(map(read_memory, now)), 100 * used_s / elapsed_s)

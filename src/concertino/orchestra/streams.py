@@ -160,7 +160,10 @@ class ChunkQueue:
         self._changed = asyncio.Event()
 
     def put(self, chunk: StreamChunk) -> Awaitable[None]:
-        """Add a chunk. On the loop, await the result to wait for room; a thread waits here."""
+        """Add a chunk, and wait while the queue is full.
+
+        On the event loop, await the result to wait. In a thread, this method itself blocks.
+        """
         if threading.get_ident() != self._thread:
             asyncio.run_coroutine_threadsafe(self._put(chunk), self._loop).result()
             return DONE

@@ -26,9 +26,9 @@ class WatchedPaths(Struct, frozen=True):
 
 
 def watch_programs(programs: Sequence[str]) -> WatchedPaths | None:
-    """Return what belongs to programs: each one, and the files of its kind in its folder.
+    """Return the paths to watch for programs: each program, and its folder's files of its suffix.
 
-    A program without a suffix, such as one that was compiled, is watched alone.
+    Of a program without a suffix, such as a compiled one, only the program itself is watched.
     Returns None if none of them is an absolute path.
     """
     files = [path for path in map(Path, programs) if path.is_absolute()]
@@ -51,7 +51,7 @@ def find_server_files(server: str, folder: Path) -> list[str]:
     [entry] = decode(server, type=dict[str, dict[str, dict[str, Any]]])["mcpServers"].values()
     base = folder / Path(str(entry.get("cwd", ""))).expanduser()
     command = str(entry.get("command", ""))
-    # A bare name is looked up in PATH, and is no file of this folder.
+    # A name without a folder is looked up in PATH, so it is not a file of this folder.
     words = [command] if os.sep in command else []
     words += [str(word) for word in entry.get("args", ()) if not str(word).startswith("-")]
     return [str(path) for word in words if word and (path := base / word).is_file()]

@@ -1,4 +1,4 @@
-"""read_file_status(): what differs in a file after it was changed or replaced."""
+"""read_file_status(): reads a file's status, to detect that it was changed or replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FileStatus(Struct, frozen=True):
 
 
 def read_file_status(path: str | os.PathLike[str]) -> FileStatus:
-    """Return the status of a file; the same one for each file that does not exist."""
+    """Return the status of a file. All files that do not exist have the same status."""
     try:
         status = os.stat(path)
     except OSError:

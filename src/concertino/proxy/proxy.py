@@ -270,8 +270,8 @@ class Proxy:
                 revision, result = known
                 context.caller.pass_result(result, revision)
                 return result
-            # A composition reads lists at its start, without a client. This needs no process of its
-            # own, so any process will do that no verified user has.
+            # A composition reads lists at its start, without a client. It can share any process,
+            # except one that belongs to a verified user.
             if session is None:
                 await self._wait_for_first()
                 upstream = self._pool.find_for_lists()

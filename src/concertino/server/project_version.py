@@ -1,7 +1,7 @@
 """project_version(): the version of the project that a module belongs to, for Server(...).
 
-It is the version in the project's pyproject.toml, or that of the installed distribution. No
-importlib.metadata is used, whose import takes 10 ms.
+It is the version in the project's pyproject.toml, or the version of the installed distribution.
+importlib.metadata is not used, because its import takes 10 ms.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def project_version(file: str) -> str:
     """Return the version of the project of a Python file; "" if none is found. Raises nothing.
 
     The project's pyproject.toml is beside the file or the package that contains it, or beside the
-    folder `src` around these. For an installed module, it is the version of the distribution of the
-    same name.
+    folder `src` that contains these. For an installed module, the version is that of the
+    distribution with the same name.
     """
     root, name = find_root(file)
     try:

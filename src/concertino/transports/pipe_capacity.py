@@ -4,8 +4,8 @@ A pipe holds 64 KiB unless a process sets another capacity. A message of 1 MB th
 and as many reads, between which the two processes wait for each other. In a pipe of 1 MiB, it takes
 one write.
 
-The pipes of one user have 64 MiB in all (fs.pipe-user-pages-soft); after that, new pipes hold only
-8 KiB. Therefore this process enlarges few pipes, and only those that carry long messages.
+The pipes of one user may have 64 MiB in all (fs.pipe-user-pages-soft). Beyond that, new pipes hold
+only 8 KiB. Therefore this process enlarges few pipes, and only those that carry long messages.
 Source: pipe(7), "Pipe capacity"; fcntl(2), F_SETPIPE_SZ.
 """
 
@@ -23,7 +23,7 @@ MAX_ENLARGED = 16
 
 
 class PipeCapacities:
-    """The pipes of one connection that were enlarged, counted against the limit of the process."""
+    """Enlarges the pipes of one connection, within the limit of the process."""
 
     __slots__ = ("_descriptors",)
 
@@ -51,6 +51,6 @@ class PipeCapacities:
                 pass
 
     def release(self) -> None:
-        """Count the pipes of this connection no longer, because it closes them."""
+        """Remove the pipes of this connection from the count, because they are being closed."""
         PipeCapacities._count -= len(self._descriptors)
         self._descriptors.clear()
