@@ -1,9 +1,9 @@
 """McpUpdates: reports changes of an MCP server's resources to the hub of its plugin.
 
 The clients that subscribe to these resources are connected to other processes, the HubBackends.
-Each HubBackend regularly publishes the URIs to which its clients have subscribed. If it stops, because
-it was killed for example, its URIs are forgotten. The plugin subscribes to those of the URIs that
-its MCP server offers, and publishes their changes in the same form as the hub publishes changes of
+Each HubBackend regularly publishes the URIs to which its clients have subscribed. If it stops, for
+example because it was killed, its URIs are forgotten. The plugin subscribes to those URIs that its
+MCP server offers, and publishes their changes in the same form as the hub publishes changes of
 stored documents (hub_events.py).
 """
 
