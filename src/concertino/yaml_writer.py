@@ -364,9 +364,9 @@ def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
 
 
 def _compare_numbers(a: str, b: str, index: int) -> int:
-    """Compare two keys from their first different character on, which is no letter in either key.
+    """Compare two keys by the numbers in them.
 
-    index: the position of this character.
+    index: the position of the first character that differs. It is no letter in either key.
     """
     start = 0
     if "0" in (a[index], b[index]):

@@ -82,8 +82,7 @@ def _location(exc: BaseException) -> str:
 
     This is the innermost line of the server author's code; if there is none, the innermost line of
     any code. Returns "" for a SyntaxError, whose text already names the line. Also returns "" for
-    an error of concertino that only code of concertino has raised, because its text is written for
-    users.
+    an error of concertino if no code of the author was involved: its text needs no place.
     """
     location, is_users = "", False
     traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__

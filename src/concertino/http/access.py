@@ -105,7 +105,7 @@ class AccessRules:
     def preflight_headers(self, head: RequestHead) -> bytes | None:
         """Return the headers of the response to a CORS preflight request (OPTIONS).
 
-        Returns None if no origins are listed, or if the request has no Origin, like no preflight.
+        Returns None if no origins are listed, or if the request has no Origin.
         """
         if not self._origins or b"origin" not in head.headers:
             return None

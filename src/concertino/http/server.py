@@ -7,8 +7,8 @@
         http.stop()
         await http.closed
 
-The MCP endpoint is `/mcp`. `/healthz` tells whether the server serves. `/metrics` has numbers, if
-they are wanted.
+The MCP endpoint is `/mcp`. `/healthz` tells whether the server is ready. `/metrics` has metrics,
+if an option asks for them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class HttpServer:
     host: serves the calls.
     listeners: the listening sockets. This object closes them.
     wrap: wraps each connection before it is attached to the host, for example to trace messages.
-    peers: the workers of which this server is one, which share the sessions; None if it is alone.
+    peers: the worker processes with which this one shares sessions; None for a single process.
     Raises ValueError if the options do not fit the addresses, see check_exposure().
 
     Attributes:
@@ -323,7 +323,7 @@ class _ListenerHandler:
 class _WorkerHandler:
     """The RequestHandler of the requests that other workers pass on.
 
-    They have checked the request and its user.
+    The other worker has already checked the request and its user.
     """
 
     checks_each_head = False
@@ -343,7 +343,7 @@ class _WorkerHandler:
         return self._listener.examine(transport.get_extra_info("socket"))
 
     def on_connect(self, connection: HttpConnection) -> bool:
-        # The other worker has let the client in, within the limits that both have.
+        # The other worker has already counted the client's connection against the limit.
         self._server.connections.add_unlimited(connection)
         return True
 

@@ -76,7 +76,7 @@ async def sample_at_hub(
 
 
 def _single_text(sampling: Sampling) -> str | None:
-    """Return the text of the only message; None if there is more than one text message."""
+    """Return the text of a request that has one message of text and no tools; else None."""
     if len(sampling.messages) != 1 or sampling.tools:
         return None
     content = sampling.messages[0].content

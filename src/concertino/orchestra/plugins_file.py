@@ -73,11 +73,11 @@ class PluginEntry(Struct, frozen=True):
     """The entry of one plugin in a plugins file.
 
     binary: an absolute path, or a name to look up in PATH.
-    env: variables in addition to the few that every plugin inherits. None as a value stands for the
-        value in the hub's environment.
+    env: variables in addition to the few that every plugin inherits. None means that the hub's
+        environment has the value.
     config: the configuration that the hub sends to the plugin at boot.
     provides_storage: the storage types that the plugin provides.
-    provides_ai: the AI providers that the plugin is a bridge to.
+    provides_ai: the names of the AI providers to which the plugin gives access.
     depends_on: ids of plugins to start before this one.
     socket: whether the plugin uses a Unix socket instead of QUIC.
     line: the line of the entry in the file.
@@ -264,7 +264,7 @@ class _Reader:
         )
 
     def _program(self, label: str, members: Mapping[str, YamlNode]) -> PackageProgram:
-        """Return the program of an entry: that of its `binary`, or of its `package`."""
+        """Return the program that the `binary` or the `package` of an entry names."""
         digest = self._optional(members, "digest", self._text, label)
         if "package" not in members:
             if digest is not None:
@@ -325,7 +325,8 @@ class _Reader:
     ) -> WatchedPaths | None:
         """Read the member `watch`: true for the program's own files, a path, or a list of paths.
 
-        binary: the program of a plugin, or `server` the JSON of an MCP server.
+        binary: the program of the plugin; "" for an MCP server.
+        server: the JSON of an MCP server; "" for other plugins.
         """
         if node.kind == "scalar" and node.plain and node.value.lower() in _BOOLS:
             if not self._bool(node, label):
