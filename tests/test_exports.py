@@ -155,7 +155,7 @@ BEFORE_THE_FIRST_RESPONSE = {
     "": "backend errors jsonrpc loading logs near_names protocol runtime schema server transports "
     "types",
     "backend": "interface",
-    "jsonrpc": "framing limits messages peer requests result_sizes unread_results",
+    "jsonrpc": "framing limits messages peer requests unread_results",
     "logs": "formats handler redact secret_checks stderr_redirect writer",
     "protocol": "call call_notifications request_profile revisions session wire_results",
     "runtime": "connection_end entry host output_flow process server_connection shutdown tasks",

@@ -76,8 +76,8 @@ def test_calls_of_a_tool_that_never_returned_start_little_by_little() -> None:
     rig = Rig()
     for id in range(1200):
         rig.start(id)
-    # Six results of 10 MiB, the largest, fit into 64 MiB.
-    assert len(rig.peer.running) == 6
+    # Eight results of 10 MiB, the largest, fit into the 64 MiB held and the 20 MiB that wait.
+    assert len(rig.peer.running) == 8
     assert rig.blocked == 1
     running: list[int] = []
     for tick in range(1, 7):
@@ -85,7 +85,7 @@ def test_calls_of_a_tool_that_never_returned_start_little_by_little() -> None:
             # Several connections may look after the same tool at nearly the same time.
             rig.peer.unread.on_slow_calls(now=tick * 0.5)
         running.append(start_waiting(rig))
-    assert running == [24, 96, 384, 1024, 1024, 1024]
+    assert running == [32, 128, 512, 1024, 1024, 1024]
 
 
 def test_the_size_of_a_result_is_guessed_while_nothing_is_known() -> None:
@@ -94,10 +94,10 @@ def test_the_size_of_a_result_is_guessed_while_nothing_is_known() -> None:
     assert calls[0] is not None
     assert calls[1] is not None
     guess_size = rig.peer.unread.guess_size
-    # A sixth of what one client may hold.
-    assert guess_size(calls[1]) == 64 * MIB // 6
-    rig.peer.respond(calls[0], result(11 * MIB))
-    assert 11 * MIB < guess_size(calls[1]) < 11 * MIB + 100
+    # An eighth of what one client may hold.
+    assert guess_size(calls[1]) == 8 * MIB
+    rig.peer.respond(calls[0], result(1000))
+    assert 1000 < guess_size(calls[1]) < 1100
     # It has ended.
     assert guess_size(calls[0]) == 0
 
@@ -112,113 +112,37 @@ def test_calls_that_run_in_threads_start_later_but_not_never() -> None:
         rig.peer.unread.on_slow_calls(tick * 0.5, in_threads)
         running.append((tick * 0.5, start_waiting(rig)))
     # The first tick is at 0.5 s.
-    assert [count for now, count in running if now < 5.5] == [6] * 10
-    assert [count for now, count in running if 5.5 <= now < 10.5] == [10] * 10
-    assert [count for now, count in running if now >= 10.5] == [14] * 4
+    assert [count for now, count in running if now < 5.5] == [8] * 10
+    assert [count for now, count in running if 5.5 <= now < 10.5] == [32] * 10
+    assert [count for now, count in running if now >= 10.5] == [128] * 4
 
 
-def test_the_first_small_results_of_a_tool_let_more_and_more_calls_start() -> None:
+def test_the_first_result_of_a_tool_lets_the_other_calls_start() -> None:
     rig = Rig()
-    for id in range(2000):
-        rig.start(id)
-    # So many calls run after each result. The first one proves nothing.
-    running: list[int] = [len(rig.peer.running)]
-    for _ in range(9):
-        rig.peer.respond(next(iter(rig.peer.running.values())), result(100))
-        rig.read(1)
-        running.append(start_waiting(rig))
-    assert running == [6, 6, 12, 24, 48, 96, 192, 384, 768, 1024]
-
-
-def test_a_large_result_after_a_small_one_finds_no_more_calls_than_fit() -> None:
-    budget = ProcessBudget(Limits())
-    rigs = [Rig(budget) for _ in range(60)]
-    request = rigs[0].start(0)
-    assert request is not None
-    rigs[0].peer.respond(request, result(100))
-    rigs[0].read(1)
-    running = [call for rig in rigs for id in range(1, 6) if (call := rig.start(id)) is not None]
-    # 25 results of 10 MiB, the largest, fit into 256 MiB, and one of whatever size into the
-    # reserve.
-    assert len(running) == 26
-
-
-def test_calls_of_all_connections_start_little_by_little_in_threads() -> None:
-    budget = ProcessBudget(Limits())
-    rigs = [Rig(budget) for _ in range(60)]
-    for rig in rigs:
-        rig.start(0)
-    in_threads = {("tools/call", b'"a"')}
-    running: list[int] = []
-    for now in (0.5, 5.5, 10.5):
-        for rig in rigs:
-            rig.peer.unread.on_slow_calls(now, in_threads)
-        running.append(sum(map(start_waiting, rigs)))
-    # 25 results of 10 MiB, the largest, fit into 256 MiB, and one of whatever size into the
-    # reserve.
-    assert running == [26, 29, 33]
-
-
-def test_a_lone_call_of_a_tool_that_other_connections_run_starts_in_time() -> None:
-    budget = ProcessBudget(Limits())
-    rigs = [Rig(budget) for _ in range(60)]
-    assert sum(rig.start(0) is not None for rig in rigs) == 26
-    # The connections whose calls run already have nothing to wait for.
-    waiting = rigs[26:]
-    waiting[0].peer.unread.on_slow_calls(0.5)
-    assert sum(map(start_waiting, waiting)) == 34
-
-
-def test_a_result_that_is_sent_later_counts_as_expected() -> None:
-    rig = Rig(max_unread_bytes=20 * MIB)
-    requests = [request for id in range(6) if (request := rig.start(id)) is not None]
-    # Nothing was known when they started. 30 MiB fit into 20 MiB and the 20 that may wait.
-    assert [rig.peer.unread.reserve(request, 10 * MIB) for request in requests] == [
-        True,
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert rig.counts() == (0, 60 * MIB, 0)
-    for request in requests:
-        rig.peer.respond(request, result(1000))
-    rig.read(6)
-    assert rig.counts() == (0, 0, 0)
-    assert not rig.budget.unknown
-    # A call of a batch, for example, is not counted at its start.
-    assert rig.start(9) is not None
-
-
-def test_pressure_is_reported_when_it_begins_and_ends() -> None:
-    rig = Rig()
-    reports: list[bool] = []
-    rig.budget.on_pressure = reports.append
-    for id, request in enumerate([rig.start(id) for id in range(6)]):
-        assert request is not None
-        rig.peer.respond(request, result(5 * MIB))
-        # The fourth exceeds a sixteenth of 256 MiB.
-        assert reports == [True] * (id >= 3)
-    rig.read(len(rig.frames))
-    assert reports == [True, False]
+    first = rig.start(0)
+    assert first is not None
+    assert sum(rig.start(id) is not None for id in range(1, 100)) == 7
+    rig.peer.respond(first, result(100))
+    rig.read(1)
+    assert start_waiting(rig) == 99
 
 
 def test_calls_that_run_already_count_when_the_first_result_was_large() -> None:
     rig = Rig()
     calls = [rig.start(id) for id in range(9)]
-    assert calls[5] is not None
-    assert calls[6] is None
-    call = calls[5]
-    rig.peer.respond(call, result(16 * MIB))
-    rig.read(1)
-    # Five, and one more, of 16 MiB do not fit into 64 MiB, nor of 14. Five of 12.25 do.
-    running: list[int] = []
-    for call in calls[:3]:
+    assert calls[7] is not None
+    assert calls[8] is None
+    for left in (7, 6):
+        call = calls[left]
         assert call is not None
-        running.append(start_waiting(rig))
-        rig.peer.respond(call, result(100))
-    assert running == [5, 4, 5]
+        rig.peer.respond(call, result(10 * MIB - 100))
+        rig.read(1)
+        # Seven, and one more, of 10 MiB do not fit into 64 MiB. Six do.
+        assert start_waiting(rig) == left
+    call = calls[5]
+    assert call is not None
+    rig.peer.respond(call, result(100))
+    assert start_waiting(rig) == 6
 
 
 def test_the_largest_results_of_the_first_calls_are_all_sent_when_the_client_reads() -> None:
@@ -229,7 +153,7 @@ def test_the_largest_results_of_the_first_calls_are_all_sent_when_the_client_rea
     answers: list[Any] = []
     while rig.frames:
         answers += rig.read(1)
-    assert [len(answer["result"]["x"]) for answer in answers] == [10 * MIB - 100] * 6
+    assert [len(answer["result"]["x"]) for answer in answers] == [10 * MIB - 100] * 8
     assert rig.counts() == (0, 0, 0)
 
 
@@ -244,10 +168,10 @@ def test_the_largest_recent_result_of_a_tool_decides() -> None:
 
 def test_calls_that_wait_for_room_do_not_hold_up_other_tools() -> None:
     rig = Rig()
-    assert [rig.start(id) is not None for id in range(7)] == [True] * 6 + [False]
-    assert [rig.start(id, "other") is not None for id in range(10, 17)] == [True] * 6 + [False]
+    assert [rig.start(id) is not None for id in range(9)] == [True] * 8 + [False]
+    assert [rig.start(id, "other") is not None for id in range(10, 19)] == [True] * 8 + [False]
     assert rig.start(20) is None
-    assert list(rig.peer.waiting) == [6, 16, 20]
+    assert list(rig.peer.waiting) == [8, 18, 20]
 
 
 def test_the_size_of_a_large_result_is_forgotten_in_time() -> None:
@@ -310,12 +234,12 @@ def test_what_waits_is_dropped_with_an_error_that_says_so() -> None:
 
 def test_responses_beyond_what_may_wait_are_dropped_at_once() -> None:
     rig = Rig(max_unread_bytes=8 * MIB)
-    for request in [rig.start(id) for id in range(6)]:
+    for request in [rig.start(id) for id in range(8)]:
         assert request is not None
         rig.peer.respond(request, result(9 * MIB))
-    # One is held, two wait (18 of 20 MiB), three are dropped.
-    assert [len(frame) > MIB for frame in rig.frames] == [True] + [False] * 3
-    assert rig.peer.unread.dropped == 3
+    # One is held, two wait (18 of 20 MiB), five are dropped.
+    assert [len(frame) > MIB for frame in rig.frames] == [True] + [False] * 5
+    assert rig.peer.unread.dropped == 5
     assert list(rig.peer.running) == [1, 2]
 
 
@@ -327,7 +251,7 @@ def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -
     for rig, request in zip(rigs, requests, strict=True):
         assert request is not None
         rig.peer.respond(request, result(9 * MIB))
-    # Two pass alone, within the limit of 10 MiB and the reserve of 8. Two wait, within 20 MiB,
+    # Two pass alone, within the limit of 10 MiB and the reserve of 16. Two wait, within 20 MiB,
     # and two are dropped.
     assert [len(rig.frames) for rig in rigs] == [1, 1, 0, 0, 1, 1]
     [answer] = rigs[4].read(1)
@@ -343,14 +267,13 @@ def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -
 def test_a_lone_call_waits_while_other_connections_use_up_the_budget_of_the_process() -> None:
     budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
     rigs = [Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(6)]
-    # Nothing is known of the tool, so 10 MiB are expected of each. Two fit into 20 MiB, and one of
-    # whatever size into the reserve.
+    # Nothing is known of the tool, so 8 MiB are expected of each: four fit into 20 and 16 MiB.
     requests = [rig.start(0) for rig in rigs]
-    assert [request is not None for request in requests] == [True] * 3 + [False] * 3
+    assert [request is not None for request in requests] == [True] * 4 + [False] * 2
     for rig, request in zip(rigs[:3], requests, strict=False):
         assert request is not None
         rig.peer.respond(request, result(9 * MIB))
-    # 27 MiB are held.
+    # 27 MiB are held, and 9 MiB are expected of the call that runs.
     waiting = rigs[4]
     assert start_waiting(waiting) == 0
     assert waiting.blocked > 0
@@ -373,14 +296,9 @@ def test_lone_calls_of_other_tools_do_not_wait_for_those_that_use_up_the_budget(
     good, other = (Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(2))
     assert good.start(1, tool="b") is not None
     assert other.start(1, tool="b") is None
-    # The results of the tool are small: at first one call may run, later any number.
-    request = good.peer.running[1]
-    good.peer.respond(request, result(100))
+    # The results of the tool are small.
+    budget.record_size(("tools/call", b'"b"'), 100)
     assert start_waiting(other) == 1
-    assert good.start(2, tool="b") is None
-    for _ in range(9):
-        budget.sizes.record(("tools/call", b'"b"'), 100)
-    assert start_waiting(good) == 1
 
 
 def test_a_client_that_holds_unread_results_starts_no_lone_call_beyond_the_budget() -> None:
@@ -428,6 +346,15 @@ def test_responses_that_wait_for_the_rest_of_their_batch_count_as_held() -> None
     rig.peer.respond(two, result(10))
     assert len(rig.read(1)[0]) == 2
     assert rig.counts() == (0, 0, 0)
+
+
+def test_more_tools_than_are_remembered_are_forgotten_together() -> None:
+    budget = ProcessBudget(Limits())
+    for number in range(4096):
+        budget.record_size(("tools/call", b'"%d"' % number), 7)
+    assert len(budget.sizes) == 4096
+    budget.record_size(("tools/call", b'"one more"'), 7)
+    assert budget.sizes == {("tools/call", b'"one more"'): 7}
 
 
 def test_a_response_waits_also_where_nobody_looks_after_it() -> None:

@@ -20,19 +20,32 @@ from collections.abc import Callable, Collection, Iterable
 
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.requests import IncomingRequest, Kind
-from concertino.jsonrpc.result_sizes import ResultSizes
 
 __all__ = ["LARGE_BYTES", "ProcessBudget", "UnreadResults"]
 
 # Smaller responses never wait. At most max_in_flight of them can be made at the same time.
 LARGE_BYTES = 16 * 1024
+# At most this many calls of a tool start before one of them has returned, because nothing is known
+# about the size of its results. Eight results of the largest size fit into the limits: six in the
+# buffer and two that wait.
+FIRST_CALLS = 8
+# A slow tool may run more calls although none has returned: every GROWTH_S seconds, the number of
+# calls that may start grows by the factor GROWTH.
+GROWTH = 4
+GROWTH_S = 0.5
+# The same time for calls that run in threads. Threads make their results at the same time, and a
+# result counts only when it is complete. More calls may start after this time, because the first
+# calls may wait for them.
+THREAD_GROWTH_S = 5.0
+# The number stops growing when the expected size of each result has fallen to this.
+LEAST_UNKNOWN_BYTES = 32 * 1024
 # The largest number of bytes in responses that wait, for all connections together.
 MAX_WAITING_BYTES = 20 * 2**20
 # The limit of the process may be exceeded by this many bytes for clients that have read everything:
 # they must get their results even if others do not read.
-RESERVE_BYTES = 8 * 2**20
-# The budget is under pressure while more than this part of its limit is held.
-PRESSURE_PART = 16
+RESERVE_BYTES = 16 * 2**20
+# The sizes of results are remembered for at most this many kinds of calls.
+MAX_KINDS = 4096
 # Names of tools and prompts are told apart by this many bytes at their beginning.
 MAX_NAME_BYTES = 256
 
@@ -41,26 +54,22 @@ class ProcessBudget:
     """The memory of unread responses of all connections of a process.
 
     limit: how many bytes the unread responses may take.
-    limit_of_lone: the same for a client that has read everything, and has no other call running.
     held: how many bytes they take now.
     expected: how many bytes the running calls will probably return, except the calls in `unknown`.
     waiting: the total size of the responses that wait until they fit, in bytes.
-    sizes: what results of each kind of call will probably have.
-    unknown: for each unknown kind, how many calls of it are running.
+    sizes: for each kind of call, the size of the largest recent response in bytes.
+    unknown: for each kind that has never returned a response, how many calls of it are running.
     is_strained: whether the limit is nearly reached, so that each call must be checked before it
         starts, even if it is the only one of its connection.
-    has_pressure: whether clients have left more than a part of the limit unread, PRESSURE_PART.
-    on_pressure: called with has_pressure when that changes; None if nobody wants to know.
     """
 
     __slots__ = (
+        "_first_guess",
+        "_guesses",
         "expected",
-        "has_pressure",
         "held",
         "is_strained",
         "limit",
-        "limit_of_lone",
-        "on_pressure",
         "sizes",
         "unknown",
         "waiting",
@@ -68,22 +77,52 @@ class ProcessBudget:
 
     def __init__(self, limits: Limits) -> None:
         self.limit = limits.max_unread_bytes_total
-        self.limit_of_lone = self.limit + RESERVE_BYTES
         self.held = 0
         self.expected = 0
         self.waiting = 0
-        self.sizes = ResultSizes(limits)
+        self.sizes: dict[Kind, int] = {}
         self.unknown: Counter[Kind] = Counter()
         self.is_strained = False
-        self.has_pressure = False
-        self.on_pressure: Callable[[bool], object] | None = None
+        # The expected size of a result of a kind that has never returned, before lower_guess().
+        self._first_guess = limits.max_unread_bytes // FIRST_CALLS
+        # The expected sizes that lower_guess() has changed: kind -> (size, time of the change).
+        self._guesses: dict[Kind, tuple[int, float]] = {}
 
     def update_strain(self) -> None:
         """Update is_strained, because `held`, `expected` or `unknown` has changed."""
-        unknown_bytes = 0
-        if self.unknown:
-            unknown_bytes = self.unknown.total() * self.sizes.first_guess[1]
+        unknown_bytes = self.unknown.total() * self._first_guess if self.unknown else 0
         self.is_strained = self.held + self.expected + unknown_bytes > self.limit - RESERVE_BYTES
+
+    def guess(self, kind: Kind) -> int:
+        """Return the expected size of a result for a kind of call that has never returned."""
+        return self._guesses[kind][0] if kind in self._guesses else self._first_guess
+
+    def lower_guess(self, kind: Kind, now: float, in_threads: bool = False) -> None:
+        """Lower the expected size of results of a kind, so that more calls of it may start.
+
+        Does nothing if the size was lowered less than GROWTH_S seconds ago. For calls that run in
+        threads, does nothing if this method was first called, or has lowered the size, less than
+        THREAD_GROWTH_S seconds ago.
+        now: the current time in seconds.
+        in_threads: whether calls of this kind run in threads.
+        """
+        if in_threads:
+            guess, lowered_at = self._guesses.setdefault(kind, (self._first_guess, now))
+        else:
+            guess, lowered_at = self._guesses.get(kind, (self._first_guess, 0.0))
+        if now - lowered_at >= (THREAD_GROWTH_S if in_threads else GROWTH_S):
+            self._guesses[kind] = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
+
+    def record_size(self, kind: Kind, size: int) -> None:
+        """Remember the size of a response for its kind of call.
+
+        A larger size is remembered at once. A smaller one lowers the remembered size by an eighth.
+        """
+        known = self.sizes.get(kind, 0)
+        if known == 0 and len(self.sizes) >= MAX_KINDS:
+            self.sizes.clear()
+            self._guesses.clear()
+        self.sizes[kind] = max(size, known - known // 8)
 
 
 class UnreadResults:
@@ -146,15 +185,14 @@ class UnreadResults:
         """
         kind = _kind(incoming)
         budget = self.budget
-        expected = expected_of_all = budget.sizes.known.get(kind, -1)
+        expected = expected_of_all = budget.sizes.get(kind, -1)
         if expected < 0 or kind in budget.unknown:
             # budget.expected lacks the running calls of this kind, because nothing was known about
             # the size of their results when they started. Add them here. Running calls of other
             # unknown kinds are not added, so that unknown tools do not block each other.
-            if expected < 0:
-                expected, expected_of_all = budget.sizes.guess(kind)
-            expected *= self._unknown[kind] + 1
-            expected_of_all *= budget.unknown[kind] + 1
+            size_of_each = expected if expected >= 0 else budget.guess(kind)
+            expected = size_of_each * (self._unknown[kind] + 1)
+            expected_of_all = size_of_each * (budget.unknown[kind] + 1)
         total = budget.held + budget.expected + expected_of_all
         if self.on_blocked is None or (
             self.held + self._expected + expected <= self._limit and total <= budget.limit
@@ -162,8 +200,9 @@ class UnreadResults:
             return True
         if is_alone and self.held < self._nearly_read_bytes:
             # A tool that always returns in its first step stays unknown, so one call must pass.
-            is_first = kind not in budget.sizes.known and kind not in budget.unknown
-            is_within = total - expected + _needed_room(expected) <= budget.limit_of_lone
+            is_first = kind not in budget.sizes and kind not in budget.unknown
+            beyond = max(0, expected - RESERVE_BYTES)
+            is_within = total - beyond <= budget.limit + RESERVE_BYTES
             if is_first or is_within or expected <= LARGE_BYTES:
                 return True
         if self.blocked_kind is None:
@@ -183,7 +222,7 @@ class UnreadResults:
     def on_start(self, incoming: IncomingRequest) -> None:
         """Add the probable size of a call's result to the expected bytes, when the call starts."""
         kind = incoming.kind = _kind(incoming)
-        size = self.budget.sizes.known.get(kind)
+        size = self.budget.sizes.get(kind)
         if size is None:
             self._unknown[kind] += 1
             self.budget.unknown[kind] += 1
@@ -199,34 +238,22 @@ class UnreadResults:
         if incoming.expected_bytes:
             self._expect(incoming, 0)
         else:
-            self._end_unknown(kind)
+            for unknown in (self._unknown, self.budget.unknown):
+                unknown[kind] -= 1
+                if not unknown[kind]:
+                    del unknown[kind]
             self.budget.update_strain()
 
     def on_response(self, incoming: IncomingRequest, size: int) -> None:
         """Remember the size of a call's response."""
-        self.budget.sizes.record(incoming.kind or _kind(incoming), size)
+        self.budget.record_size(incoming.kind or _kind(incoming), size)
 
     def guess_size(self, incoming: IncomingRequest) -> int:
         """Return the expected size of the result of a call that began when nothing was known."""
         kind = incoming.kind
         if kind is None:
             return 0
-        return self.budget.sizes.known.get(kind) or self.budget.sizes.guess(kind)[0]
-
-    def reserve(self, incoming: IncomingRequest, size: int) -> bool:
-        """Count the result that a call has returned as expected, because it is sent a moment later.
-
-        size: its probable size in bytes.
-        Returns whether all that is held and expected fits into the limits, together with what may
-        wait. If it does not, send the result at once: it may be dropped, which frees its memory.
-        """
-        if incoming.kind is not None and not incoming.expected_bytes:
-            self._end_unknown(incoming.kind)
-        self._expect(incoming, max(size, incoming.expected_bytes))
-        budget = self.budget
-        beyond = self.held + self._expected - self._limit
-        beyond_all = budget.held + budget.expected - budget.limit_of_lone
-        return max(beyond, beyond_all) <= MAX_WAITING_BYTES
+        return self.budget.sizes.get(kind) or self.budget.guess(kind)
 
     def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
         """Let more calls of tools start that have not returned a result yet.
@@ -235,17 +262,8 @@ class UnreadResults:
         now: the current time in seconds.
         in_threads: the kinds of calls that run in threads.
         """
-        # The call that waits may be of a kind that only other connections run.
-        waiting = () if self.blocked_kind is None else (self.blocked_kind,)
-        for kind in {*self._unknown, *waiting}:
-            self.budget.sizes.allow_more(kind, now, kind in in_threads)
-
-    def _end_unknown(self, kind: Kind) -> None:
-        """Remove one call from the running calls whose kind was unknown at their start."""
-        for unknown in (self._unknown, self.budget.unknown):
-            unknown[kind] -= 1
-            if not unknown[kind]:
-                del unknown[kind]
+        for kind in self._unknown:
+            self.budget.lower_guess(kind, now, kind in in_threads)
 
     def _expect(self, incoming: IncomingRequest, size: int) -> None:
         """Set the expected size of a call's result, and update the totals by the difference."""
@@ -266,20 +284,14 @@ class UnreadResults:
         """
         budget = self.budget
         if not self.held:
-            return budget.held + _needed_room(size) <= budget.limit_of_lone
+            return budget.held + min(size, RESERVE_BYTES) <= budget.limit + RESERVE_BYTES
         return self.held + size <= self._limit and budget.held + size <= budget.limit
 
     def update(self, held: int) -> None:
         """Set how many bytes of output are buffered now."""
-        budget = self.budget
-        budget.held += held - self.held
+        self.budget.held += held - self.held
         self.held = held
-        budget.update_strain()
-        has_pressure = budget.held > budget.limit // PRESSURE_PART
-        if has_pressure is not budget.has_pressure:
-            budget.has_pressure = has_pressure
-            if budget.on_pressure is not None:
-                budget.on_pressure(has_pressure)
+        self.budget.update_strain()
 
     def try_wait(self, incoming: IncomingRequest, frame: bytes) -> bool:
         """Keep a response until it fits. Return False if too many bytes wait already."""
@@ -316,15 +328,6 @@ class UnreadResults:
             self.pop_waiting(incoming)
         self.update(0)
         self.on_blocked = None
-
-
-def _needed_room(size: int) -> int:
-    """Return how much of the limit of lone calls must be free for a result of this size.
-
-    A result takes at most half of what is left of the reserve, so that clients whose results come
-    later, and are smaller, find some room, too.
-    """
-    return 2 * min(size, RESERVE_BYTES // 2)
 
 
 def _kind(incoming: IncomingRequest) -> Kind:

@@ -258,7 +258,7 @@ class CallRunner:
         size: its probable size in bytes.
         """
         turns = result_turns_of(self._connection.loop)
-        if turns.may_send(size) or not self._unread.reserve(request, size):
+        if turns.may_send(size):
             return False
         turns.send_later(size, partial(self._on_call_done, request, result, None))
         return True

@@ -72,7 +72,6 @@ class Host:
         start takes longer than limits.opening_s.
 
     Attributes:
-    budget: the memory of unread responses of all connections.
     connections: the connections that are open now.
     started: the task that runs the backend's start().
     """
@@ -85,7 +84,7 @@ class Host:
     ) -> None:
         self.backend = backend
         self.limits = limits or Limits()
-        self.budget = ProcessBudget(self.limits)
+        self._budget = ProcessBudget(self.limits)
         self.connections: set[ServerConnection] = set()
         self.started: asyncio.Task[None]
         self._on_backend_started = on_started
@@ -163,7 +162,7 @@ class Host:
             connection,
             limits or self.limits,
             self.watch_changed,
-            self.budget,
+            self._budget,
             self._opening_until,
             self._describe_start,
         )

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.result_sizes import GROWTH_S
+from concertino.jsonrpc.unread_results import GROWTH_S
 from concertino.protocol.session import Session
 from concertino.runtime.tasks import DONE, do_nothing
 
