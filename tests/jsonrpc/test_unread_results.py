@@ -117,6 +117,16 @@ def test_calls_that_run_in_threads_start_later_but_not_never() -> None:
     assert [count for now, count in running if now >= 10.5] == [128] * 4
 
 
+def test_calls_that_ran_in_threads_let_no_others_start_before_their_results_are_known() -> None:
+    rig = Rig()
+    for id in range(600):
+        rig.start(id)
+    rig.peer.unread.on_slow_calls(0.5, {("tools/call", b'"a"')})
+    # The threads have just ended, all at once, and the loop has not seen a result yet.
+    rig.peer.unread.on_slow_calls(2.0, ())
+    assert start_waiting(rig) == 8
+
+
 def test_the_first_result_of_a_tool_lets_the_other_calls_start() -> None:
     rig = Rig()
     first = rig.start(0)

@@ -85,8 +85,9 @@ class ProcessBudget:
         self.is_strained = False
         # The expected size of a result of a kind that has never returned, before lower_guess().
         self._first_guess = limits.max_unread_bytes // FIRST_CALLS
-        # The expected sizes that lower_guess() has changed: kind -> (size, time of the change).
-        self._guesses: dict[Kind, tuple[int, float]] = {}
+        # What lower_guess() knows: kind -> expected size, time of the change, and whether its calls
+        # run in threads.
+        self._guesses: dict[Kind, tuple[int, float, bool]] = {}
 
     def update_strain(self) -> None:
         """Update is_strained, because `held`, `expected` or `unknown` has changed."""
@@ -104,14 +105,15 @@ class ProcessBudget:
         threads, does nothing if this method was first called, or has lowered the size, less than
         THREAD_GROWTH_S seconds ago.
         now: the current time in seconds.
-        in_threads: whether calls of this kind run in threads.
+        in_threads: whether calls of this kind run in threads now. A kind that has run in threads
+            once counts as such, because its threads end a moment before its results are known.
         """
-        if in_threads:
-            guess, lowered_at = self._guesses.setdefault(kind, (self._first_guess, now))
-        else:
-            guess, lowered_at = self._guesses.get(kind, (self._first_guess, 0.0))
+        unknown = self._first_guess, now if in_threads else 0.0, False
+        guess, lowered_at, had_threads = self._guesses.get(kind, unknown)
+        in_threads = in_threads or had_threads
         if now - lowered_at >= (THREAD_GROWTH_S if in_threads else GROWTH_S):
-            self._guesses[kind] = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
+            guess, lowered_at = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
+        self._guesses[kind] = guess, lowered_at, in_threads
 
     def record_size(self, kind: Kind, size: int) -> None:
         """Remember the size of a response for its kind of call.
