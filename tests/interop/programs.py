@@ -1,4 +1,4 @@
-"""Programs in Go and Rust with the official SDKs, built once into .tools.
+"""Servers in Go and Rust with the official SDKs, built once into .tools.
 
 Go and its modules come from their indexes, see tools.py. Rust has to be there: `cargo` on PATH.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from interop.tools import alone_in, go, not_available
 
-__all__ = ["go_server", "rust_client", "rust_server"]
+__all__ = ["go_server", "rust_server"]
 
 SERVERS = Path(__file__).parent / "servers"
 BUILD_S = 600
@@ -27,19 +27,10 @@ def go_server() -> Path:
 
 
 def rust_server() -> Path:
-    """Return the echo server of rmcp, for stdio and HTTP."""
-    return _build_rust("echo")
-
-
-def rust_client() -> Path:
-    """Return the client of rmcp, which talks to tests/http/server_for_http.py."""
-    return _build_rust("client")
-
-
-def _build_rust(program: str) -> Path:
+    """Return the echo server of rmcp."""
     cargo = shutil.which("cargo") or not_available("cargo is not on PATH")
     command = [cargo, "build", "--quiet", "--locked", "--target-dir", "{folder}"]
-    return _build("rmcp", command, {}, f"debug/{program}")
+    return _build("rmcp", command, {}, "debug/echo")
 
 
 def _build(
@@ -48,7 +39,7 @@ def _build(
     environment: Mapping[str, str],
     program: str,
 ) -> Path:
-    """Build the program in a folder of SERVERS. command: with {folder} for where to put it."""
+    """Build the server in a folder of SERVERS. command: with {folder} for where to put it."""
     source = SERVERS / name
     files = sorted(path for path in source.rglob("*") if path.is_file())
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
@@ -65,5 +56,5 @@ def _build(
                 check=False,
             )
             if done.returncode:
-                not_available(f"the programs of {name} cannot be built: {done.stderr[-1500:]}")
+                not_available(f"the server of {name} cannot be built: {done.stderr[-1500:]}")
     return built
