@@ -97,7 +97,7 @@ class Reloading:
 
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reloading, "POLL_S", 3600.0)
+    monkeypatch.setattr(source_files, "POLL_S", 3600.0)
     monkeypatch.setattr(source_files, "SETTLE_S", 0.0)
 
 
@@ -218,7 +218,7 @@ async def test_a_start_that_hangs_is_given_up_when_a_file_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reloading, "HANGS_S", 0.01)
-    monkeypatch.setattr(reloading, "POLL_S", 0.01)
+    monkeypatch.setattr(source_files, "POLL_S", 0.01)
     async with Reloading(tmp_path) as server:
 
         def hang(code: str) -> Any:
@@ -238,7 +238,7 @@ async def test_code_that_hangs_at_the_first_start_is_given_up_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reloading, "HANGS_S", 0.01)
-    monkeypatch.setattr(reloading, "POLL_S", 0.01)
+    monkeypatch.setattr(source_files, "POLL_S", 0.01)
     server = Reloading(tmp_path)
     server.inner.on_start = lambda code: asyncio.Event().wait() if code == "one" else None
     opening = asyncio.create_task(server.__aenter__())

@@ -19,9 +19,6 @@ __all__ = ["PluginWatch"]
 
 log = logging.getLogger("concertino.hub")
 
-# The interval at which files are checked between calls; it is longer if a check takes long.
-POLL_S = 0.1
-POLL_SHARE = 50
 # How often the plugin is replaced again because files have changed during the start. The limit is
 # needed because a plugin may itself change a watched file when it starts.
 MAX_STARTS = 5
@@ -72,7 +69,7 @@ class PluginWatch:
 
     async def _follow(self) -> None:
         while True:
-            await asyncio.sleep(max(POLL_S, POLL_SHARE * self._files.scan_s))
+            await asyncio.sleep(self._files.poll_s)
             await self.check()
 
     async def _reload(self) -> None:

@@ -35,9 +35,6 @@ __all__ = ["ReloadingProxy"]
 
 log = logging.getLogger("concertino.proxy")
 
-# The interval at which files are checked between calls; it is longer if a check takes long.
-POLL_S = 0.1
-POLL_SHARE = 50
 # A start that takes longer than this, in seconds, is given up when files change, because importing
 # a module may hang. Any other start is completed first.
 HANGS_S = 1.0
@@ -155,12 +152,9 @@ class ReloadingProxy(BackendWrapper):
     async def _follow(self) -> None:
         """Check the files at intervals, and reload after each change, until cancelled."""
         while True:
-            await asyncio.sleep(self._poll_s())
+            await asyncio.sleep(self._files.poll_s)
             if self._reloading is None and await self._files.check():
                 self._begin_reload()
-
-    def _poll_s(self) -> float:
-        return max(POLL_S, POLL_SHARE * self._files.scan_s)
 
     def _begin_reload(self) -> None:
         """Start the new code, unless a start is already running."""
@@ -207,7 +201,7 @@ class ReloadingProxy(BackendWrapper):
                 if await self._files.check():
                     log.info("%s: files have changed, so a long start ends", self._proxy.name)
                     return False
-                timeout_s = self._poll_s()
+                timeout_s = self._files.poll_s
             starting.result()
         except ConcertinoError as exc:
             self._record_failure(exc)

@@ -23,6 +23,9 @@ MAX_ENTRIES = 20_000
 CHEAP_S = 0.005
 # The time for which files must not have changed, because an editor may write a file in steps.
 SETTLE_S = 0.01
+# The interval of the checks between calls, in seconds, and the least one in durations of a check.
+POLL_S = 0.1
+POLL_SHARE = 50
 MAX_SETTLE_STEPS = 50
 # Folders that contain generated or installed files. Hidden folders are skipped, too.
 SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "target", "dist", "build"))
@@ -60,6 +63,11 @@ class SourceFiles:
         # The check that will start when the present one has ended; None if there is none.
         self._next_check: asyncio.Task[bool] | None = None
         self._checking = asyncio.Lock()
+
+    @property
+    def poll_s(self) -> float:
+        """How long to wait between two checks that no call asks for, in seconds."""
+        return max(POLL_S, POLL_SHARE * self.scan_s)
 
     async def check(self) -> bool:
         """Return whether a file was saved, added or removed since the last accept().
