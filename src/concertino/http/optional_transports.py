@@ -69,21 +69,16 @@ class OptionalTransports:
         self._websockets.accept(exchange)
         return True
 
-    def answer(self, exchange: Exchange, access: AccessRules | None = None) -> bool:
+    def answer(self, exchange: Exchange, access: AccessRules) -> bool:
         """Answer a request for an endpoint of 2024-11-05. Returns False for another path.
 
-        access: answers preflight requests; None for a request that another worker has checked.
         Raises HttpError to refuse it.
         """
         head, endpoint = exchange.head, self._sse
         if endpoint is None or head.path not in (STREAM, MESSAGES):
             return False
         expected = "GET" if head.path == STREAM else "POST"
-        if (
-            access is not None
-            and head.method == "OPTIONS"
-            and (allowed := access.preflight_headers(head))
-        ):
+        if head.method == "OPTIONS" and (allowed := access.preflight_headers(head)):
             exchange.headers = b""
             exchange.respond(HTTPStatus.NO_CONTENT, headers=allowed)
         elif head.method != expected:
@@ -93,6 +88,14 @@ class OptionalTransports:
         else:
             endpoint.post(exchange)
         return True
+
+    def answer_passed_on(self, exchange: Exchange) -> None:
+        """Answer a message of a 2024-11-05 session, which another worker has checked.
+
+        Raises HttpError to refuse it.
+        """
+        assert self._sse is not None, "all workers have the same options"
+        self._sse.post(exchange)
 
 
 def method_not_allowed(method: str, allowed: str) -> HttpError:

@@ -225,7 +225,7 @@ class HttpServer:
         read_passed_on(exchange)
         head = exchange.head
         if head.path not in PATHS:
-            self._optional.answer(exchange)
+            self._optional.answer_passed_on(exchange)
         elif head.method == "POST":
             self._endpoint.post(exchange)
         elif head.method == "GET":

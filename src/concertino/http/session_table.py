@@ -7,7 +7,6 @@ too many. With several worker processes, each has the sessions that it has opene
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from http import HTTPStatus
 
@@ -19,7 +18,7 @@ from concertino.http.options import Polling
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError
 from concertino.http.session_connection import SessionConnection
-from concertino.http.worker_peers import NO_SESSION, WorkerPeers
+from concertino.http.worker_peers import NO_SESSION, WorkerPeers, create_session_id
 from concertino.runtime.host import Host, Wrap
 
 __all__ = ["SessionTable"]
@@ -71,7 +70,7 @@ class SessionTable:
         Raises HttpError 429 or 503 if there are too many sessions and all of them are in use.
         """
         self._make_room(identity_of(exchange.principal))
-        id = secrets.token_hex(16) if self.peers is None else self.peers.create_id()
+        id = create_session_id(self.peers)
         caller = HttpCaller(exchange.connection.facts, exchange.principal, self._challenges)
         session = SessionConnection(
             id, caller, self._budget, lambda: self._sessions.pop(id, None), self._polling

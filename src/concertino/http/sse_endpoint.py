@@ -8,7 +8,6 @@ Spec: 2024-11-05 basic/transports "HTTP with SSE".
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -21,7 +20,7 @@ from concertino.http.connection import Exchange, unavailable
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError
 from concertino.http.responses import encode_event
-from concertino.http.worker_peers import WorkerPeers
+from concertino.http.worker_peers import WorkerPeers, create_session_id
 from concertino.jsonrpc.messages import NEWLINE, Id, one_line
 from concertino.runtime.host import Host, Wrap
 from concertino.transports.connection import Receiver
@@ -78,7 +77,7 @@ class SseEndpoint:
             if len(own) >= self._max_own_sessions:
                 raise too_many(f"{self._max_own_sessions} sessions of yours are in use")
 
-        id = secrets.token_hex(16) if self._peers is None else self._peers.create_id()
+        id = create_session_id(self._peers)
         caller = HttpCaller(exchange.connection.facts, exchange.principal, self._challenges)
         session = SseConnection(exchange, caller, lambda: self._sessions.pop(id, None))
         self._sessions[id] = session

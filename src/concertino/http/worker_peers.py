@@ -25,7 +25,13 @@ from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.runtime.worker_link import WorkerPlace
 from concertino.transports.listeners import Listener, listen_unix
 
-__all__ = ["MAX_PRINCIPAL_BYTES", "NO_SESSION", "WorkerPeers", "read_passed_on"]
+__all__ = [
+    "MAX_PRINCIPAL_BYTES",
+    "NO_SESSION",
+    "WorkerPeers",
+    "create_session_id",
+    "read_passed_on",
+]
 
 # The headers of a request that are passed on. This worker has already checked the others.
 PASSED = (
@@ -91,14 +97,16 @@ class WorkerPeers:
             return False
         if owner is None:
             raise HttpError(HTTPStatus.NOT_FOUND, NO_SESSION)
-        relay = _Relay(exchange)
-        task = asyncio.get_running_loop().create_task(relay.connect(self._socket_of(owner)))
-        hide_from_all_tasks(task)
-        relay.connecting = task
+        _Relay(exchange, self._socket_of(owner))
         return True
 
     def _socket_of(self, number: int) -> Path:
         return self._place.folder / f"worker-{number}"
+
+
+def create_session_id(peers: WorkerPeers | None) -> str:
+    """Return an id that nobody can guess. peers: the workers; None if there is one process."""
+    return secrets.token_hex(16) if peers is None else peers.create_id()
 
 
 class _Relay(asyncio.Protocol):
@@ -107,12 +115,11 @@ class _Relay(asyncio.Protocol):
     It buffers at most MAX_UNREAD_BYTES of a response that the client does not read. The rest stays
     in the worker with the session, whose limits apply to it.
 
-    connecting: the task that connects.
+    path: the socket at which the other worker listens.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, path: Path) -> None:
         self._exchange = exchange
-        self.connecting: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         # The head of the response while it arrives; None afterwards.
         self._head: bytes | None = b""
@@ -120,8 +127,10 @@ class _Relay(asyncio.Protocol):
         self._missing_bytes = 0
         self._chunks = ChunkedBody()
         exchange.on_disconnect = self._close
+        task = asyncio.get_running_loop().create_task(self._connect(path))
+        self._connecting = hide_from_all_tasks(task)
 
-    async def connect(self, path: Path) -> None:
+    async def _connect(self, path: Path) -> None:
         """Connect to the worker that listens at a path. If none does, the session has ended."""
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: self, os.fspath(path))
@@ -240,8 +249,7 @@ class _Relay(asyncio.Protocol):
 
     def _close(self) -> None:
         """Close the connection to the other worker."""
-        if self.connecting is not None:
-            self.connecting.cancel()
+        self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
 
