@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import statistics
 import subprocess
 import sys
@@ -64,9 +65,10 @@ asyncio.run(main())
 """
 
 
-def start(code: str, address: str) -> subprocess.Popen[bytes]:
-    """Start a worker, and wait until it is ready."""
-    process = subprocess.Popen([sys.executable, "-c", code, address], stdout=subprocess.PIPE)
+def start(code: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a worker, and wait until it is ready. It ends with this process at the latest."""
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE)
+    atexit.register(process.kill)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     return process

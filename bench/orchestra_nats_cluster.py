@@ -34,6 +34,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "orchestra"), str(ROOT / "bench")]
 
+from orchestra_nats import BARE, start  # noqa: E402
+
 # As in WORKER.
 WORK_S = 0.005
 CALLERS = 32
@@ -66,14 +68,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def start(code: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a worker, and wait until it is ready."""
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    return process
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -156,7 +150,6 @@ async def scaling(address: str, rounds: int) -> None:
 
 async def large(address: str, rounds: int) -> None:
     import nats
-    from orchestra_nats import BARE
 
     workers = [start(WORKER, address, "any"), start(BARE, address)]
     cluster, call = await open_link(address)
