@@ -4,9 +4,9 @@
     concertino plugin gemini    Gemini; the key is in GEMINI_API_KEY
     concertino plugin local     a server on this machine with OpenAI's interface, such as Ollama
 
-The tool ai_prompt is the one that the Go implementation's providers have. The tool ai_sample takes
-a sampling request of MCP; PluginContext.sample() calls it. Keys come from the environment or from a
-secret, never from arguments, because arguments are logged and shown.
+Each provider has two tools. ai_prompt has the same parameters as in the Go implementation.
+ai_sample takes a sampling request of MCP; PluginContext.sample() calls it. Keys come from the
+environment or from a secret, never from arguments, because arguments are logged and shown.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Model:
 
 
 async def _read_stream(stream: Any, report: Report) -> ChatAnswer:
-    """Join the chunks of a stream to an answer. The types of the SDK are Any here."""
+    """Join the chunks of a stream into one answer. The SDK's types are Any here."""
     texts: list[str] = []
     refusals: list[str] = []
     calls: dict[int, list[str]] = {}

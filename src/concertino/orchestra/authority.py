@@ -1,9 +1,9 @@
 """The certificate authority for hubs and plugins: create_authority(), issue(), renew() and others.
 
-Files are written under a lock, and completely or not at all. Only issuing needs the authority's
-private key: a hub or plugin that has its certificate runs without that key. An authority is created
-only when a user asks for it, because whoever has its key can issue any certificate.
-Subjects, extensions and periods are those of the Go implementation.
+Files are written under a lock, each in one atomic step. Only issuing needs the authority's private
+key: a hub or plugin that has its certificate runs without the authority's key. An authority is
+created only when a user asks for it, because its key can issue any certificate.
+Certificates have the same subjects, extensions and periods as in the Go implementation.
 Source: the Orchestra plugin protocol, "Certificates".
 """
 
@@ -322,7 +322,7 @@ def _pem(key: Ed25519PrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file with mode 0600, completely or not at all."""
+    """Write a file with mode 0600 in one atomic step."""
     try:
         write_private_file(path, data)
     except OSError as exc:

@@ -12,8 +12,9 @@ NAME states the role of the process that presents the certificate:
     PLUGIN                    a plugin, as a server
     PLUGIN-client             a plugin, as a client of the hub
 
-The layout is that of the Go implementation. Our certificates have Ed25519 keys; those of other
-implementations may have ECDSA P-256 keys. Every error names the command that corrects it.
+The Go implementation uses the same folder and file names. This package issues certificates with
+Ed25519 keys, and accepts ECDSA P-256 keys of other implementations too. Every error names the
+command that corrects it.
 Sources: the Orchestra plugin protocol, "Certificates"; RFC 5280; RFC 8446 section 4.4.2.
 """
 

@@ -1,8 +1,9 @@
 """ClientEvents: sends events of a hub to the MCP clients of a HubBackend.
 
 - When a stored document or a resource of an MCP server changes, clients that have subscribed to it
-  get notifications/resources/updated. For the resources of MCP servers, the plugins that offer
-  these servers must know which ones are wanted, so they get them as an event now and then.
+  get notifications/resources/updated. A plugin that offers an MCP server must subscribe to the
+  server's resources itself. So this class regularly publishes an event with the URIs that clients
+  want.
 - A client of a revision before 2026-07-28 that declares the experimental capability
   `orchestra/events` gets the events of its topics as `notifications/event`, with the members that
   the Go implementation sends.
@@ -47,14 +48,14 @@ log = logging.getLogger("concertino.orchestra")
 CAPABILITY = "orchestra/events"
 # The time limit of a stream, after which the next one is opened, in seconds.
 STREAM_S = 24 * 3600.0
-# The pause before the next attempt to open a stream, in seconds; and that pause with a hub that has
-# no streams of events.
-RETRY_S, NEVER_S = 1.0, 600.0
+# The pause before the next attempt to open a stream, in seconds. If the hub has no streams of
+# events, the pause is UNSUPPORTED_S.
+RETRY_S, UNSUPPORTED_S = 1.0, 600.0
 
 # The topic of the events that name the wanted resources of MCP servers, how often they are sent,
 # and after which time without one a plugin forgets them, in seconds.
 WATCHED_TOPIC = "resources.watched"
-TELL_S, FORGET_S = 30.0, 100.0
+REPEAT_S, FORGET_S = 30.0, 100.0
 PUBLISH_S = 10.0
 # The largest number of resources in such an event.
 MAX_WATCHED = 1000
@@ -79,8 +80,8 @@ class ClientEvents:
         self._topics: dict[CallerSession, frozenset[str]] = {}
         self._cursor = ""
         self._task: asyncio.Task[None] | None = None
-        # Names the wanted resources of MCP servers, under the name of this object.
-        self._telling: asyncio.Task[None] | None = None
+        # The task that publishes the wanted resources, and the name under which it does.
+        self._publishing: asyncio.Task[None] | None = None
         self._id = str(uuid.uuid4())
 
     def start(self, outlet: Notifier) -> None:
@@ -94,9 +95,9 @@ class ClientEvents:
         self._update()
         wanted = _of_servers(uris)
         if wanted != before:
-            if self._telling is not None:
-                self._telling.cancel()
-            self._telling = asyncio.get_running_loop().create_task(self._tell(wanted))
+            if self._publishing is not None:
+                self._publishing.cancel()
+            self._publishing = asyncio.get_running_loop().create_task(self._publish_wanted(wanted))
 
     def on_call(self, context: Context) -> None:
         """Read from a call whether its client wants events. HubBackend calls it for each call."""
@@ -125,15 +126,15 @@ class ClientEvents:
 
     async def close(self) -> None:
         """End the tasks."""
-        tasks = [task for task in (self._task, self._telling) if task is not None]
-        self._task = self._telling = None
+        tasks = [task for task in (self._task, self._publishing) if task is not None]
+        self._task = self._publishing = None
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _tell(self, uris: list[str]) -> None:
-        """Name the wanted resources of MCP servers to the plugins, until there are none."""
+    async def _publish_wanted(self, uris: list[str]) -> None:
+        """Publish the URIs of wanted resources of MCP servers regularly, until there are none."""
         payload = {"watcher": self._id, "uris": uris}
         while True:
             try:
@@ -143,7 +144,7 @@ class ClientEvents:
             else:
                 if not uris:
                     return
-            await asyncio.sleep(TELL_S)
+            await asyncio.sleep(REPEAT_S)
 
     async def _read_events(self) -> None:
         """Read streams of events, one after the other, until cancelled."""
@@ -170,7 +171,7 @@ class ClientEvents:
                     self._deliver(event)
                 elif response.HasField("tool_call"):
                     log.info("the hub has no streams of events: %s", response.tool_call.error_code)
-                    return NEVER_S
+                    return UNSUPPORTED_S
         return RETRY_S
 
     def _deliver(self, event: EventDelivery) -> None:
@@ -212,7 +213,7 @@ def _wanted_topics(capabilities: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _of_servers(uris: frozenset[str]) -> list[str]:
-    """Return those URIs that are not of stored documents, and so of MCP servers."""
+    """Return the URIs of MCP servers' resources: all URIs that are not of stored documents."""
     return sorted(uri for uri in uris if not uri.startswith(SCHEME))[:MAX_WATCHED]
 
 

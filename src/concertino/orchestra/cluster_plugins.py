@@ -109,7 +109,7 @@ class ClusterPlugin:
     Attributes:
     id: the plugin's id.
     features: the tools and prompts that it offers.
-    workers: the ids of its workers, with the time when each was heard last.
+    workers: worker id -> the time of its last announcement.
     """
 
     uses_quic = False
@@ -190,7 +190,7 @@ class ClusterPlugins:
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Begin to find plugins, and wait a moment for those that are there."""
+        """Begin to find plugins, and wait a moment for plugins that already run."""
         self._cluster.on_connect.append(self._subscribe)
         self._subscribe(self._cluster.connection)
         self._discover()
@@ -253,7 +253,7 @@ class ClusterPlugins:
         try:
             await plugin.fetch(manifest)
         except (ConcertinoError, DecodeError) as exc:
-            # The next announcement begins another attempt.
+            # The lists are fetched again after the worker's next announcement.
             log.warning("%s: its tools could not be listed: %s", plugin.id, exc)
             return
         if plugin.workers:

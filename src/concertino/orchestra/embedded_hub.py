@@ -34,13 +34,13 @@ THIS_PROCESS = RemotePeer("this process")
 
 
 class EmbeddedHub(HubBackend):
-    """A Backend with a hub of its own, which starts the plugins of a plugins file.
+    """A Backend that runs a hub in this process. The hub starts the plugins of a plugins file.
 
     trust: whether changes of the file are applied without approval.
-    poll_s: how often the file is looked at, in seconds.
+    poll_s: how often the file is checked for changes, in seconds.
 
     Attribute:
-    cluster: the address of a NATS cluster whose plugins are served, too; None for that in the file.
+    cluster: the address of a NATS cluster whose plugins are served too; None to use the file's.
     """
 
     def __init__(self, file: PluginsFile, *, trust: bool = False, poll_s: float = POLL_S) -> None:

@@ -1,6 +1,6 @@
 """EventLog: the latest events of a hub. EventReader: the position of one subscriber in the log.
 
-All subscribers read from one log, so that a slow subscriber takes no memory. The log keeps at most
+All subscribers read from one log, so a slow subscriber takes no memory. The log keeps at most
 MAX_BYTES and drops the oldest events. A reader that is too slow learns how many events it has
 missed. Events are numbered while the hub runs; the number of an event is its cursor.
 """

@@ -2,9 +2,9 @@
 
 The protocol has one general error response, a failed tool call (rpc_interface.error_response()).
 But Go programs accept only a response of the type that belongs to the request. So these functions
-return a response of that type in which only the field `failure` is set. This field is an addition
-of this package: its programs read the error from it. Go programs ignore it, and see an empty
-document or list, or a prompt without messages.
+return a response of that type in which only the field `failure` is set. Only this package defines
+the field, and reads the error from it. Go programs ignore it, and see an empty document or list, or
+a prompt without messages.
 """
 
 from __future__ import annotations

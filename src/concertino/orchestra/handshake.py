@@ -2,8 +2,8 @@
 
 aioquic does not request client certificates, and does not verify them. So each connection of this
 package replaces the class of its TLS context with a stricter subclass; other users of aioquic in
-this process are not affected. The attributes that are used for that are private ones of aioquic.
-Therefore its version is pinned to 1.7, and ensure_strict() tests before the first use that a client
+this process are not affected. The subclass overrides private attributes of aioquic. Therefore the
+version of aioquic is pinned to 1.7, and ensure_strict() tests before the first use that a client
 without a certificate is refused.
 Session tickets are not used: a client that resumes a session presents no certificate.
 Sources: RFC 8446 sections 4.3.2 and 4.4.2; RFC 9001 section 8; the Orchestra plugin protocol,
@@ -135,7 +135,7 @@ def peer_name(connection: QuicConnection) -> tuple[str, datetime]:
 class _StrictContext(tls.Context):
     """aioquic's TLS context, changed so that each side verifies the other's certificate.
 
-    aioquic calls the methods.
+    aioquic calls the overridden methods during the handshake.
     identity, check_name: the arguments of require_peer_certificate().
     name: the name in the peer's certificate, once it is verified.
     """

@@ -74,7 +74,8 @@ class Hub:
 
     Attributes:
     on_change: called with "tools" or "prompts" when that list has changed.
-    withheld: plugins of the file that are not started, or not with their present entry: id -> why.
+    withheld: plugin id -> reason, for each plugin that is not started, or that still runs with an
+        older entry of the file.
     """
 
     def __init__(
@@ -201,7 +202,8 @@ class Hub:
     def routes(self) -> Routes[HubPlugin]:
         """The current routes. Building them logs new conflicts between plugins."""
         if self._routes is None:
-            # The hub's own processes come first: calls of them do not leave this machine.
+            # Plugins of this hub come before plugins of the cluster, so that calls stay on this
+            # machine.
             others = self._cluster.plugins if self._cluster is not None else ()
             remote = [plugin for plugin in others if plugin.id not in self.plugins]
             self._routes = build_routes([*self.plugins.values(), *remote])
@@ -235,7 +237,7 @@ class Hub:
         return await self._answer(request, kind, peer)
 
     async def _check_saves(self) -> None:
-        """Let the request that follows wait for plugins whose watched files have changed."""
+        """Announce the replacement of plugins whose watched files have changed."""
         if self._plugins.has_watches:
             await self._plugins.check_saves()
 
@@ -279,7 +281,7 @@ class Hub:
             return self._events.subscribe(plugin, request.subscribe)
         if kind == "unsubscribe":
             return self._events.unsubscribe(plugin, request.unsubscribe.subscription_id)
-        # Do not trust the request's own claim if the sender is known.
+        # Use the verified sender, if it is known, and not the sender that the request names.
         source = (request.publish.source_plugin or "unknown") if plugin is None else plugin.id
         if plugin is None and peer.name is not None:
             source = plugin_id(peer.name)
@@ -341,7 +343,8 @@ class Hub:
         """
         if provider is None:
             return not self._is_started
-        # Plugins of the cluster are found when they run.
+        # The hub knows a plugin of the cluster only while it runs, so there is no start to wait
+        # for.
         if not isinstance(provider, PluginProcess):
             return False
         if provider.is_replaced or not provider.first_start.is_over.is_set():
@@ -507,7 +510,7 @@ def _is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
 def _is_process_of(peer: RemotePeer, plugin: PluginProcess) -> bool:
     """Return whether a peer on a Unix socket belongs to the process group of a plugin.
 
-    On systems that do not report the peer's process id, every local peer counts as such.
+    On systems that do not report the peer's process id, this returns True for every local peer.
     """
     if peer.pid is None:
         return peer.may_register_as(plugin.id)

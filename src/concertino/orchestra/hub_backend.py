@@ -113,8 +113,8 @@ class HubBackend:
         self._events = ClientEvents(ask, stream)
         self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
-        # The warnings about lists that were logged. As lists are fetched again and again, each
-        # warning is logged once.
+        # The warnings about lists that were already logged. Each one is logged once, although lists
+        # are fetched again and again.
         self._logged: set[str] = set()
         self._lists: dict[ListName, _CachedList] = {
             "tools": _CachedList(
@@ -213,11 +213,11 @@ class HubBackend:
         return call_result(read_response(response, "tool_call"))
 
     async def _call_as_stream(self, request: bytes, context: Context) -> ToolResponse | None:
-        """Call a tool, and report the chunks of its stream as progress.
+        """Call a tool as a stream, and report the chunks as progress.
 
         request: the serialized tool call.
-        Returns None if the call must be sent as usual, because the hub has no streams, like the Go
-        implementation's, or is down.
+        Returns None if the hub is down or, like a Go hub, has no streams. The caller must then send
+        the call as usual.
         """
         start = start_of_call(PluginRequest.FromString(request).tool_call)
         stream = self._stream(PluginRequest(stream_start=start), CALL_S)

@@ -2,8 +2,8 @@
 
 A tool can be called with a tool_call request, or as a stream (streams.py). Plugins of this package
 accept both for every tool. A Go plugin accepts only one of the two for each tool, and its list of
-tools does not say which. So a call that it refuses, and has not run, is sent again in the other
-way.
+tools does not say which. So if it refuses a call without running it, the call is sent again as the
+other kind of request.
 Source: the Orchestra plugin protocol, "Orchestrator" and "Streaming".
 """
 
@@ -111,8 +111,7 @@ class ToolCalls:
 
     def __init__(self, finder: ToolFinder) -> None:
         self._finder = finder
-        # (plugin id, tool name) of the tools that cannot be called as streams, as far as known from
-        # earlier calls.
+        # (plugin id, tool name) of each tool that has refused to be called as a stream.
         self._plain_tools: set[tuple[str, str]] = set()
         # The tasks that call tools as streams, for relayed calls of tools that require it.
         self._collecting: set[asyncio.Task[PluginResponse]] = set()
@@ -122,14 +121,14 @@ class ToolCalls:
         self._plain_tools.clear()
 
     def cancel(self) -> None:
-        """Cancel what runs in tasks of this object."""
+        """Cancel the tasks that call tools as streams."""
         for task in self._collecting:
             task.cancel()
 
     async def call(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         """Forward a tool call, and return the response."""
         call = request.tool_call
-        # A certificate says who the caller is. What the request says could be false.
+        # Use the name in the peer's certificate, because the caller in the request could be false.
         if peer.name is not None:
             call.caller_plugin = plugin_id(peer.name)
         plugin = await self._finder.find_tool(call.tool_name, call.provider, peer)
@@ -173,8 +172,8 @@ class ToolCalls:
     ) -> PluginResponse:
         """Call a tool of a Go plugin as a stream, and return its chunks as the text of a result.
 
-        Go plugins list tools that can only be called as a stream, and answer another call of them
-        with `tool_not_found`. If the plugin has no such tool either, return `not_found`.
+        A Go plugin answers `tool_not_found` to a tool_call for a tool that can only be called as a
+        stream. Returns `not_found` if the plugin does not have the tool as a stream either.
         """
         id = request.request_id
         collected = CollectedStream()
@@ -244,13 +243,13 @@ class ToolCalls:
 
 
 class _RelayedCall:
-    """A relayed call of a Go plugin. work: the call, then the stream that it is repeated as."""
+    """A relayed call of a Go plugin. work: the call, or the stream that repeats it."""
 
     def __init__(self) -> None:
         self.work: Cancellable | None = None
 
     def cancel(self) -> object:
-        """Cancel what is in progress."""
+        """Cancel the call or stream that is in progress."""
         return None if self.work is None else self.work.cancel()
 
 
@@ -335,7 +334,7 @@ async def _forward_stream(plugin: HubPlugin, start: StreamStart) -> ResponseStre
 
 
 def _has_no_stream(response: PluginResponse) -> bool:
-    """Return whether a plugin has not run a tool, because it does not offer it as a stream."""
+    """Return whether a plugin has refused to run a tool because the tool is not a stream."""
     end = response.stream_end
     return not end.total_chunks and end.error_code in (NOT_FOUND, "unknown_request")
 

@@ -1,8 +1,9 @@
 """HubControl: lets `concertino hub` see and manage the plugins of a running hub.
 
-It is a Unix socket in a folder that only this user can enter, as for `concertino ps`. A client
-sends one line of JSON, a ControlRequest, and gets a ControlAnswer. The name of the socket contains
-the id and the start time of the hub's process, so that sockets of killed hubs are recognized.
+The hub listens at a Unix socket in a folder that only this user can enter, as for `concertino ps`.
+A client sends a ControlRequest as one line of JSON, and gets a ControlAnswer. The name of the
+socket contains the id and the start time of the hub's process, so that sockets of killed hubs are
+recognized.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LOGGER = "concertino.hub"
 log = logging.getLogger(LOGGER)
 
 FOLDER = "hubs"
-# How many of its latest log lines are kept for each plugin, and the longest of them in characters.
+# How many of the latest log lines are kept for each plugin, and the longest line in characters.
 MAX_LINES, MAX_LINE = 200, 1000
 MAX_REQUEST, MAX_ANSWER = 2**16, 2**22
 # Time limits: for the request of a client, and for the answer of a hub, which may end a plugin.
@@ -54,7 +55,7 @@ Command = Literal["ps", "restart", "stop", "logs"]
 
 
 class ControlRequest(Struct, frozen=True):
-    """A wish of a client. plugin: the id of a plugin; "" for all, with `ps`."""
+    """A request of a client. plugin: the id of a plugin; with `ps`, "" stands for all plugins."""
 
     command: Command
     plugin: str = ""
@@ -66,8 +67,8 @@ class PluginStatus(Struct, frozen=True):
     calls: how many calls it has now.
     reason: why it does not run.
     calls_total: how many calls it has got since the start of the hub.
-    health: what it has answered to the last health ping, unless it is healthy.
-    last_error, last_error_s: why its process has ended last, and how many seconds ago.
+    health: its answer to the last health ping, unless it is healthy.
+    last_error, last_error_s: why its last process ended, and how many seconds ago.
     failed_change: why its latest change does not run, while the program before the change does.
     """
 
@@ -86,7 +87,7 @@ class PluginStatus(Struct, frozen=True):
 
 
 class ControlAnswer(Struct, frozen=True):
-    """What a hub answers. error: why it has not done what was asked; "" if it has."""
+    """The answer of a hub. error: why the request failed; "" if it succeeded."""
 
     pid: int
     plugins: tuple[PluginStatus, ...] = ()
@@ -110,7 +111,7 @@ class _LogTails(logging.Handler):
         plugins = self._plugins()
         if id in plugins:
             if id not in self._lines:
-                # Plugins that are gone from the file.
+                # Drop the lines of plugins that the file does not have any more.
                 for gone in [other for other in self._lines if other not in plugins]:
                     del self._lines[gone]
             text = f"[{record.levelname}] {redactor().text(record.getMessage())}"
@@ -130,7 +131,7 @@ class HubControl:
         self._listener: Listener | None = None
         self._server: asyncio.Server | None = None
         self._tails = _LogTails(lambda: hub.plugins)
-        # One restart or stop at a time: two of the same plugin would start it twice.
+        # Only one restart or stop runs at a time: two restarts of one plugin would start it twice.
         self._lock = asyncio.Lock()
         self._clients: set[asyncio.Task[None]] = set()
 
@@ -146,7 +147,7 @@ class HubControl:
             )
 
     async def close(self) -> None:
-        """Stop listening, and give up what clients have asked for and is not done."""
+        """Stop listening, and cancel the requests that are in progress."""
         log.removeHandler(self._tails)
         if self._server is not None:
             self._server.close()
@@ -175,7 +176,7 @@ class HubControl:
             writer.close()
 
     async def answer(self, request: ControlRequest) -> ControlAnswer:
-        """Do what a client has asked for, and return the answer."""
+        """Carry out a request of a client, and return the answer."""
         hub, pid, id = self._hub, os.getpid(), request.plugin
         if request.command != "ps" and id not in hub.plugins:
             available = ", ".join(hub.plugins) or "none"
@@ -189,7 +190,7 @@ class HubControl:
         return ControlAnswer(pid, tuple(self._statuses(id)))
 
     def _statuses(self, id: str) -> list[PluginStatus]:
-        """Return the states of a plugin; with "" of all plugins, and of those that are withheld."""
+        """Return the state of a plugin; with "", of all plugins, withheld ones too."""
         withheld = self._hub.withheld
         plugins = self._hub.plugins
         statuses = [

@@ -7,8 +7,8 @@ A plugin gets an event as a request, as from a hub of the Go implementation. Its
 acknowledgement. An event without acknowledgement is sent again, also if the plugin was restarted
 meanwhile. So an event arrives at least once while the hub runs, unless the EventLog has dropped it.
 
-The hub has no connection to a bridge. So a bridge opens a stream, on which it gets events. When it
-opens the next stream, it names the last event that it has received.
+The hub cannot send requests to a bridge, so the bridge opens a stream and gets events on it. When a
+bridge opens its next stream, it names the last event that it has received.
 Source: the Orchestra plugin protocol, "Events".
 """
 
@@ -41,8 +41,8 @@ log = logging.getLogger("concertino.hub")
 
 # The content type of chunks that are events.
 EVENT_TYPE = "application/x-orchestra-event"
-# The topic of the hub's own events: a document was written or deleted through the hub. Their source
-# is empty, as that of no plugin's event can be.
+# The topic of the hub's own events: a document was written or deleted through the hub. The source
+# of these events is empty, which no plugin can imitate.
 STORAGE_TOPIC = "storage.changed"
 MAX_SUBSCRIPTIONS = 256
 # Time limit for the acknowledgement of an event, and the pause before it is sent again.
@@ -124,8 +124,8 @@ class HubEvents:
             if topic not in topics:
                 id = f"auto-{plugin.id}-{topic}"
                 wanted[id] = Subscribe(subscription_id=id, topic=topic)
-        # Subscriptions that the manifest does not have were made by an earlier process of the
-        # plugin, because a plugin registers when it starts.
+        # A plugin registers when it starts. So subscriptions that the manifest does not have were
+        # made by an earlier process of the plugin.
         self._end([key for key in self._deliveries if key[0] == plugin.id and key[1] not in wanted])
         for subscribe in wanted.values():
             try:
@@ -183,7 +183,7 @@ class HubEvents:
                 self._deliveries.pop(key)[1].cancel()
 
     async def _deliver(self, plugin: PluginProcess, reader: EventReader) -> None:
-        """Send the events of a subscription to a plugin. Each waits for the last acknowledgement.
+        """Send the events of a subscription to a plugin. Wait for each acknowledgement.
 
         It does not return.
         """

@@ -28,7 +28,7 @@ __all__ = ["HubListeners"]
 # The temporary folder for sockets has this prefix. The hub's socket for its plugins lies in it.
 FOLDER_PREFIX = "orchestra-"
 HUB_SOCKET = "hub.sock"
-# A folder that is younger is not removed as abandoned, because its hub may still be starting.
+# A younger folder is never removed as abandoned, because its hub may still be starting.
 ABANDONED_S = 60.0
 
 
@@ -86,7 +86,7 @@ class HubListeners:
     ) -> HubEnvironment:
         """Return the settings that the plugins need, after open() has begun to listen.
 
-        Parameters and exceptions are those of open().
+        Has the parameters of open(), and raises the same exceptions.
         """
         environment = self.environment
         assert environment is not None, "the hub has not been launched"
@@ -144,6 +144,6 @@ def _remove_abandoned_folders() -> None:
                 sock.connect(str(folder / HUB_SOCKET))
         except ConnectionRefusedError:
             shutil.rmtree(folder, ignore_errors=True)
-        # The hub is alive but busy, or the folder is not that of a hub.
+        # The hub is alive but busy, or no hub has made this folder.
         except OSError:
             continue

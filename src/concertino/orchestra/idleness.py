@@ -37,8 +37,8 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
         await asyncio.sleep(max(for_s, UNKNOWN_S))
         return
 
-    # Idle samples are counted, and not seconds. On a loaded machine, this process may get no
-    # processor time for a while, and the other process may not get any either.
+    # Count idle samples and not seconds: on a loaded machine, both processes may get no processor
+    # time for a while.
     idle_samples_needed = round(for_s / SAMPLE_S)
     idle_samples = 0
     last_ticks: int | None = None

@@ -17,7 +17,7 @@ CHANGE_S = 0.05
 
 
 class ListChanges:
-    """Compares the lists of a hub with those of the last comparison.
+    """Compares the lists of a hub with the same lists at the last comparison.
 
     serialize: returns the lists of tools and prompts as bytes.
     report: called with the name of a list that has changed.

@@ -1,10 +1,10 @@
 """McpPlugin: an MCP server, in any language, as a plugin of a hub (`protocol: mcp`).
 
-The hub starts `concertino plugin mcp` for each such entry of its plugins file. This process starts
-the server, or connects to it, behind a Proxy with the guards and the isolation of the entry. Its
-tools and prompts become those of the plugin, and its resources become documents of the storage type
-RESOURCES (mcp_resources.py). When a list of the server changes, the plugin registers again, and the
-hub fetches the lists.
+For each entry with `protocol: mcp` of its plugins file, the hub starts `concertino plugin mcp`.
+This process starts the MCP server, or connects to it, behind a Proxy with the guards and the
+isolation of the entry. The plugin offers the server's tools and prompts as its own. The server's
+resources become documents of the storage type RESOURCES (mcp_resources.py). When a list of the
+server changes, the plugin registers again, and the hub fetches the lists.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ class McpPlugin:
         try:
             launch = expand_entry(entry, file, Expander(file, os.environ, {}), {})
         except InvalidServerFile as exc:
-            # Without the place of the error: it is one in the JSON that the hub has sent, and not
+            # Leave out the place of the error: it is a place in the JSON that the hub has sent, not
             # in the plugins file.
             raise ConcertinoError(str(exc).partition(f"{entry.name}.")[2]) from None
         await self._sessions.open(FileServer(self.name, launch, entry.options))
         await self._learn_prompts()
 
     async def _find_model(self) -> Sample | None:
-        """Return what answers sampling requests of the server: the hub's AI provider, if any."""
+        """Return a function that answers sampling requests with the hub's AI provider."""
         if (hub := self.hub) is None:
             return None
         found = await hub.request(PluginRequest(list_tools=ListToolsRequest()))

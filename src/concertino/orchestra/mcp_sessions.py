@@ -1,9 +1,9 @@
 """McpSessions: the MCP sessions of a plugin that offers an MCP server (mcp_plugin.py).
 
 The calls of such a plugin come from MCP clients of a bridge and from other plugins. Each of these
-callers gets an MCP session of its own with the server, through a Proxy. So a server that keeps
-state for its client gets a process for each caller, as behind any Proxy (`isolation`). One further
-session fetches the lists and reads resources.
+callers gets a separate MCP session with the server, through a Proxy. If the server keeps state for
+its client, the Proxy starts one process for each caller (`isolation`). One further session fetches
+the lists and reads resources.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from concertino.types.results import CallToolResult, ListToolsResult
 
 __all__ = ["McpSessions", "list_or_nothing"]
 
-# How many sessions are kept open. Beyond it, those that have not been used for the longest time are
-# closed.
+# How many sessions are kept open. If there are more, the least recently used ones are closed.
 MAX_SESSIONS = 64
 # How long opening a session may take, in seconds, if its server must be started first.
 OPEN_S = START_S + 5.0
@@ -62,8 +61,8 @@ class McpSessions:
     name: the plugin's id.
     on_change: called with "tools", "prompts" or "resources" when that list has changed.
     on_update: called with the URI of a resource that has changed, if main.watch() has named it.
-    find_model: returns what answers the server's sampling requests in a new session; None for
-        nothing.
+    find_model: called for each new session. It returns the function that answers the server's
+        sampling requests; None if there is none.
     """
 
     def __init__(
@@ -78,7 +77,8 @@ class McpSessions:
         self._on_change = on_change
         self._on_update = on_update
         self._host: Host | None = None
-        # (caller, session id of the bridge) -> session. The one that was used last is at the end.
+        # (caller, session id of the bridge) -> session. The most recently used session is at the
+        # end.
         self._sessions: dict[tuple[str, str], _Session] = {}
         self._lock = asyncio.Lock()
         self._main: Client | None = None
@@ -164,7 +164,7 @@ class McpSessions:
             await self._close_unused()
 
     async def _close_unused(self) -> None:
-        """Close the sessions beyond MAX_SESSIONS that were not used for the longest time."""
+        """Close the least recently used sessions if there are more than MAX_SESSIONS."""
         excess = len(self._sessions) - MAX_SESSIONS
         if excess > 0:
             idle = [key for key, session in self._sessions.items() if not session.calls]

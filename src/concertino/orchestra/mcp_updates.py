@@ -71,7 +71,7 @@ class McpUpdates:
         await self._watch()
 
     def _expire(self) -> None:
-        """Forget resources that no HubBackend has named again in time. Repeats itself."""
+        """Forget resources that no HubBackend has named again in time. Schedule the next call."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._wanted = {id: item for id, item in self._wanted.items() if item[1] > now and item[0]}
@@ -79,7 +79,7 @@ class McpUpdates:
         self._start(self._watch())
 
     async def _watch(self) -> None:
-        """Subscribe to those of the wanted resources that the server has."""
+        """Subscribe to the wanted resources that the server has."""
         async with self._lock:
             wanted = frozenset[str]().union(*(uris for uris, _ in self._wanted.values()))
             try:

@@ -1,6 +1,6 @@
 """peek_tool_call() and others: read a few fields of a serialized message without decoding it.
 
-A hub forwards tool calls and their responses in this way.
+A hub uses these functions to forward tool calls and their responses.
 
 The fields are the request id, the name of the called tool, and the caller. Protobuf allows fields
 in any order and repeated, but serializers write them in ascending order and once. For a message
@@ -54,7 +54,7 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
     """Return the tool's name and the caller of a tool call; None for any other request.
 
     Also returns None if the call names an AI provider, and if a field of the call is repeated: the
-    receiver would use its last value, and this function its first.
+    receiver would use the field's last value, while this function would read its first.
     body: the request without its id, as split_id() returns it.
     """
     at = _content_start(body)

@@ -1,4 +1,4 @@
-"""Connects a hub or plugin to a NATS cluster, with TLS by Orchestra's certificates or with a key.
+"""Connects a hub or plugin to a NATS cluster, with Orchestra's certificates or with a key (nkey).
 
     cluster = await open_cluster("tls://a,b,c", "tools.notes", certificates)
 
@@ -6,7 +6,7 @@
                       NATS_SERVER for a server, PLUGIN-client for a plugin, `orchestrator` for a hub
     nats://HOST,...   without TLS, unless the server requires it
 
-CONCERTINO_CLUSTER_SEED names a file with a key (nkey) that is presented in addition.
+If CONCERTINO_CLUSTER_SEED names a file with an nkey, the client also authenticates with this key.
 """
 
 from __future__ import annotations

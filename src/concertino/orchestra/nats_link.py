@@ -4,10 +4,10 @@
     response = await link.request(request)
 
 A worker is one process of the plugin that is called. The worker that gets a request sends an ack at
-once, unless its response is ready as soon, and sends heartbeats while calls are in progress. So the
-caller notices within about a second that a worker is lost. The request goes to another worker only
-if the first one has refused it, and so has certainly not run it. After any other failure, the error
-says that the request may have been executed.
+once, unless the response itself is ready at once, and sends heartbeats while calls are in progress.
+So the caller notices within about a second that a worker is lost. The request is sent to another
+worker only if the first one has refused it, because that worker has certainly not run it. After any
+other failure, the error says that the request may have been executed.
 
 NATS can lose messages between two servers while caller and worker stay connected. So the caller
 also asks every ASK_S seconds whether the worker still has the request, and counts the chunks of a
@@ -68,8 +68,8 @@ LOST_S = 0.9
 ASK_S = 2.0
 # How often these limits are checked.
 CHECK_S = 0.1
-# How often a request is sent until a worker accepts it, and the pause before the next time: a
-# random part of PAUSE_S, times the number of refusals so far.
+# How often a request is sent until a worker accepts it. The pause before each repetition is a
+# random part of PAUSE_S, multiplied by the number of refusals so far.
 MAX_ATTEMPTS = 8
 PAUSE_S = 0.02
 EXECUTED = "the request may have been executed"
@@ -304,14 +304,14 @@ class NatsLink(RpcClient):
 
     def _on_ack(self, key: str, call: _Call, worker: str) -> None:
         call.worker = worker
-        # The request must not be sent again, so its bytes are not needed any more.
+        # An accepted request must not be sent again, so its bytes are not needed any more.
         call.payload = b""
         self._heard[worker] = self.loop.time()
         if call.outgoing is not None:
             call.outgoing.on_receipt()
 
     def _on_refused(self, key: str, call: _Call, reason: str) -> None:
-        """Ask another worker: this one has not run the request."""
+        """Send a refused request to another worker; the first one has not run it."""
         pause_s = PAUSE_S * random.random() * call.attempts
         if (
             call.attempts >= MAX_ATTEMPTS
@@ -386,7 +386,8 @@ class NatsLink(RpcClient):
     def _check(self) -> None:
         """Fail the calls whose worker has sent no ack or no heartbeat in time."""
         now = self.loop.time()
-        # If this check is late, the process was busy, and may not have read its messages.
+        # If this check runs late, the process was busy and may have unread heartbeats. Then the
+        # time limits begin again.
         was_held_up = now - self._check_due > CHECK_S
         for key, call in list(self._calls.items()):
             if was_held_up:

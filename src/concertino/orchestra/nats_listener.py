@@ -3,8 +3,8 @@
     listener = NatsListener(cluster, "tools.notes", answer)
 
 The process becomes a worker of a plugin: a member of the plugin's queue group (nats_messages.py).
-While the connection to the cluster is lost, the process gets no requests, and its responses are
-dropped: their callers have already got an error, and must not get a second response.
+While the connection to the cluster is lost, the process gets no requests, and drops its responses:
+the callers have already got an error, and must not get a second response.
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ MAX_IN_FLIGHT = 1024
 # The largest total size of the requests that are arriving in pieces.
 MAX_INCOMING_BYTES = 4 * MAX_FRAME_BYTES
 # How long to wait for the next piece of a request, or for the receipt of a piece of a response, in
-# seconds. After that the caller counts as gone, and the request or response is dropped.
+# seconds. After this time, the request or response is dropped, because its caller is probably gone.
 PIECE_S = 30.0
-# When handling a request has blocked the event loop for SLOW_S seconds, requests are acknowledged
-# before they are handled, and handled one in each loop iteration, for the next CAUTIOUS_S seconds.
+# If a handler has blocked the event loop for SLOW_S seconds, the worker becomes cautious for
+# CAUTIOUS_S seconds: it acknowledges requests before it handles them, and handles one request in
+# each loop iteration.
 SLOW_S, CAUTIOUS_S = 0.01, 1.0
 # Callers whose state is kept; idle ones are forgotten.
 MAX_CALLERS = 256
@@ -265,8 +266,8 @@ class _Request(Struct, frozen=True):
 class _RequestQueue:
     """Hands requests to the function that handles them, which may block the event loop.
 
-    Handlers that compute for a while would delay the acks of the requests behind them, and the
-    heartbeats. So after one that was slow, requests wait here, and the loop does everything else
+    A handler that computes for a while delays heartbeats, and the acks of the requests behind it.
+    So after a slow handler, requests wait in this queue, and the event loop does its other work
     between two of them.
 
     handle: begins to handle a request.
@@ -289,7 +290,7 @@ class _RequestQueue:
         return False
 
     def _run_next(self) -> None:
-        # First, so that an error in one does not stop the others.
+        # Schedule the next call first, so that an error in one request does not stop the others.
         if len(self._waiting) > 1:
             self._loop.call_soon(self._run_next)
         self._run(self._waiting.popleft())
@@ -319,7 +320,7 @@ class _Caller(RpcServer):
 class _Worker:
     """Answers the requests that arrive on one connection.
 
-    For the parameters see NatsListener.
+    NatsListener describes the parameters.
     """
 
     def __init__(
@@ -644,4 +645,4 @@ def _read_int(text: str | None) -> int | None:
 
 
 def _ignore(is_full: bool) -> None:
-    """Do nothing: requests are refused instead of held back. See _refusal()."""
+    """Do nothing: a worker cannot pause reading, so it refuses requests instead. See _refusal()."""

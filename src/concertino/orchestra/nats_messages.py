@@ -84,9 +84,10 @@ LATE = "late"
 # The longest time limit of a request. It is also used for a request without a valid limit.
 MAX_LEFT_S = 3600.0
 
-# Longer messages are sent in pieces, so that they do not delay others. A sender waits for receipts
-# when so many pieces are on their way. Others wait for these at each step, so there are few of
-# them (docs/decisions/0088): their p50 is three times as long beside a message of 10 MB.
+# Messages longer than MAX_WHOLE_BYTES are sent in pieces, so that they do not delay other messages.
+# A sender waits for a receipt when MAX_WINDOW pieces have none. The window is small because other
+# messages wait behind its pieces: a message of 10 MB makes the p50 of short calls three times as
+# long (docs/decisions/0088).
 MAX_WHOLE_BYTES = 256 * 1024
 PIECE_BYTES = 64 * 1024
 MAX_WINDOW = 2
@@ -147,8 +148,8 @@ def request_headers(left_s: float, size: int | None) -> bytes:
     left_s: how many seconds are left until the request's time limit.
     size: the size of the whole request if this message is only its first piece.
     """
-    # The headers have the duration and also a time. The duration is right even if the clocks of
-    # caller and worker differ; the time shows how long the request was on its way.
+    # Send both the remaining seconds and the time of sending. The remaining seconds are right even
+    # if the clocks of caller and worker differ; the time shows how long the request was on its way.
     left_s = min(left_s, MAX_LEFT_S)
     until = int((time.time() + left_s) * 1000)
     extra = b"" if size is None else b"\r\nSize:%d" % size
@@ -156,7 +157,7 @@ def request_headers(left_s: float, size: int | None) -> bytes:
 
 
 def read_deadline(fields: Mapping[str, str]) -> float:
-    """Return how many seconds are left for a request; 0 or less if it comes too late."""
+    """Return how many seconds are left for a request; 0 or less if its time limit has passed."""
     try:
         left_s = int(fields["Left"]) / 1000
         until = int(fields["Until"]) / 1000

@@ -3,8 +3,8 @@
     storage = NatsStorage("tls://a,b,c", "storage.nats", certificates, replicas=3)
 
 A document is one value of the bucket, so content, metadata and version change together. Each worker
-of the plugin may write: a write succeeds only if nobody else has written since it read the version.
-storage.py defines the interface and its rules.
+of the plugin may write: a write succeeds only if no other worker has written the document since the
+writer has read its version. storage.py defines the interface and its rules.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["NatsStorage"]
 
 # How often a write with UPSERT is tried while other workers write the same document.
 TRIES = 32
-# The documents of which the last own write is remembered.
+# For how many documents the last write of this process is remembered.
 MAX_REMEMBERED = 4096
 # Documents that list() fetches at once. Each may have MAX_VALUE_BYTES.
 BATCH = 16
@@ -75,8 +75,8 @@ class NatsStorage:
 
     address: the address of the cluster; see open_cluster().
     certificates: see open_cluster().
-    name: the id of the plugin, which has a bucket of its own.
-    replicas: on how many servers each document is stored: 1, 3 or 5. For a new bucket.
+    name: the id of the plugin. Each plugin has one bucket.
+    replicas: on how many servers each document of a new bucket is stored: 1, 3 or 5.
     Raises ValueError, OSError and CertificateError as open_cluster() does. Raises StorageError if
     the bucket cannot be reached.
     """
@@ -92,8 +92,9 @@ class NatsStorage:
         servers = parse_servers(address)
         server = BlockingNats(servers, nats_options(servers, name, certificates))
         self._bucket = Bucket(server, bucket_name(name), replicas=replicas)
-        # Path -> the revision and version of the last own write. If nobody else has written since
-        # then, the next write need not read first. The server checks the revision.
+        # Path -> the revision and version that the last write of this process has created. If no
+        # other process has written since then, the next write need not read first. The server
+        # checks the revision.
         self._written: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._lock = Lock()
         with _convert_errors():
@@ -136,12 +137,13 @@ class NatsStorage:
     def _find(self, path: str, key: str, expected_version: int) -> tuple[int, int]:
         """Return the revision and the version of a document; the version is 0 if there is none.
 
-        They are those of the last own write if that may still be the last one of all. It is used
-        once, so that the next attempt reads.
+        If this process has written the document, its last write is taken to be the newest one,
+        without reading. This guess is used once, so that the next attempt reads the document.
         """
         with self._lock:
             written = self._written.pop(path, None)
-        # A version that does not fit is a conflict, of which only the stored one can tell.
+        # If another version is expected, only the stored version can tell whether there is a
+        # conflict.
         if written is not None and expected_version in (UPSERT, written[1]):
             return written
         with _convert_errors():

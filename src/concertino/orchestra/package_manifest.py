@@ -6,7 +6,7 @@
       "extra": {"plugin-id": "tools.notes", "provides_ai": [], "args": [], "socket": true}
     }
 
-The format is that of the Go implementation's plugins, with additional members `version`,
+Plugins of the Go implementation have the same format. This package adds the members `version`,
 `extra.args` and `extra.socket`. Both implementations ignore unknown members.
 """
 

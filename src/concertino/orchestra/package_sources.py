@@ -81,7 +81,7 @@ class PackageFiles:
         self._tree.update(f"{path}\0{int(is_executable)}\0{digest.hexdigest()}\n".encode())
 
     def tree_digest(self) -> str:
-        """Return the digest of the files that were added, in the order in which they were."""
+        """Return the digest of all added files, in the order in which they were added."""
         return f"sha256:{self._tree.hexdigest()}"
 
 
@@ -159,7 +159,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
 
 
 def _describe(mode: int) -> str:
-    """Return a description of what is neither a file nor a folder."""
+    """Return a description of a path that is neither a file nor a folder."""
     return "a symbolic link" if stat.S_ISLNK(mode) else "a device, pipe or socket"
 
 
@@ -183,7 +183,7 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
                 if item.is_dir():
                     check_package_path(item.filename.rstrip("/"))
                     continue
-                # The name as it is in the file: zipfile cuts it at a NUL.
+                # Use the original name, because zipfile cuts the name at a NUL.
                 check_package_path(item.orig_filename)
                 with wheel.open(item) as content:
                     files.add(item.filename, content, bool(mode & stat.S_IXUSR))

@@ -51,7 +51,7 @@ class PendingResponse(PendingOutcome, eq=False):
     on_outcome: ResponseCallback | None = None
 
     def resolve(self, payload: bytes) -> None:
-        """Set the response. The waiting task or function runs before this method returns.
+        """Set the response, and run the waiting task or function before returning.
 
         Call this only from a callback of the event loop: a task cannot run inside another task.
         """

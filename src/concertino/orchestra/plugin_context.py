@@ -1,9 +1,9 @@
 """PluginContext: the Context of a call that arrived over the plugin protocol.
 
-While a call runs, the only messages that the protocol has for its caller are the chunks of a
-stream. So progress is sent as chunks, or dropped if the call is no stream. Log messages are written
-to stderr. Sampling calls the hub's AI provider (plugin_sampling.py). Elicitation and roots fail as
-with a client without these capabilities.
+While a call runs, the protocol can send nothing to its caller but the chunks of a stream. So
+progress is sent as chunks, or dropped if the call is no stream. Log messages are written to stderr.
+Sampling calls the hub's AI provider (plugin_sampling.py). Elicitation and roots fail as if the
+client did not have these capabilities.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class PluginContext:
 
     backend: runs the tools of call_tool().
     name: the plugin's name, for log lines.
-    meta: those of the members `traceparent`, `orchestra/caller`, `orchestra/session` and
-        `orchestra/provider` that the request has.
+    meta: the members `traceparent`, `orchestra/caller`, `orchestra/session` and
+        `orchestra/provider`, if the request has them.
     chunks: gets the progress of a stream; None if the call is no stream.
     hub: the connection to the hub; None if there is none.
     """
@@ -201,7 +201,8 @@ class PluginContext:
     def wait(self, awaitable: Awaitable[Any]) -> Any:
         """Wait for an awaitable from a thread, and return its result.
 
-        Cancelling the call does not cancel the awaitable: requests have time limits of their own.
+        Cancelling the call does not cancel the awaitable, because each request has its own time
+            limit.
         """
         return wait_in_thread(awaitable, self._loop, set(), lambda: False)
 

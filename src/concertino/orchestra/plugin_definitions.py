@@ -29,8 +29,8 @@ def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
 def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
     """Return the definition of a plugin, which the user approves.
 
-    It has the program, the arguments, the variables and the configuration. The definition of an MCP
-    server is the same as in a server file.
+    The definition has the program, the arguments, the variables and the configuration. For an MCP
+    server it is the same as in a server file.
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])

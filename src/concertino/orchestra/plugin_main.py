@@ -8,8 +8,9 @@
     --manifest                 print the plugin's manifest, one line of JSON, and exit
 
 When the plugin is ready for calls, it writes the line `READY ADDR` to stderr. Our hub passes its
-process id in CONCERTINO_HUB_PID, and the plugin ends when that process ends. Under any other hub
-the plugin ends when the hub cannot be reached and the plugin's parent process is gone.
+process id in CONCERTINO_HUB_PID, and the plugin ends when that process ends. Other hubs do not set
+this variable. Then the plugin ends when the hub cannot be reached and the plugin's parent process
+is gone.
 Exit codes: 0 after an orderly end, 1 if the plugin could not start or the hub refused it, 2 for
 wrong flags.
 Source: the Orchestra plugin protocol, "SDK".
@@ -55,7 +56,7 @@ HUB_PID = "CONCERTINO_HUB_PID"
 # Time for pending calls to finish when the plugin ends.
 DRAIN_S = 2.0
 REGISTER_S = 5.0
-# Time between two attempts to write READY, while nobody reads stderr.
+# Time between two attempts to write READY, while the pipe of stderr is full.
 FLUSH_S = 0.02
 # If the parent process is gone, the plugin ends after the hub was unreachable for this time.
 UNREACHABLE_S = 2.0
@@ -185,8 +186,8 @@ class _ParentWatch:
     """Ends the process when the hub cannot be reached and the parent process is gone.
 
     A Go hub is the parent of its plugins, so both conditions together mean that the hub has ended.
-    One alone does not: an unreachable hub may come back, and a plugin that a user or init has
-    started may outlive its parent.
+    One condition alone does not: an unreachable hub may come back, and a plugin that a user or init
+    has started may outlive its parent.
     """
 
     def __init__(
@@ -306,7 +307,7 @@ async def _serve_hub(
 
 
 def _report_ready(writer: BoundedWriter, address: str) -> asyncio.Task[None]:
-    """Write the line READY to stderr, in a task if nobody reads stderr yet."""
+    """Write the line READY to stderr, in a task if stderr is full."""
     writer.write_first(f"READY {address}\n".encode())
     return asyncio.get_running_loop().create_task(_flush(writer))
 

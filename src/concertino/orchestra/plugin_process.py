@@ -135,7 +135,7 @@ class PluginProcess:
     def provides_ai(self) -> Sequence[str]:
         """The AI providers, such as "claude", that the plugin is a bridge to.
 
-        Those of the plugins file come first, then those of the plugin's manifest.
+        Providers in the plugins file come first, then providers in the plugin's manifest.
         """
         named = self._settings.entry.provides_ai
         return [*dict.fromkeys((*named, *self.features.manifest.provides_ai))]
@@ -152,7 +152,7 @@ class PluginProcess:
 
     @property
     def groups(self) -> frozenset[int]:
-        """The process groups of the plugin: the present one, and those that start or finish."""
+        """The process groups of the present, the starting and the finishing processes."""
         groups = {*self._replacement.groups()}
         return frozenset(groups if self.pid is None else groups | {self.pid})
 
@@ -162,7 +162,7 @@ class PluginProcess:
         return self._replacement.is_pending or self._replacement.next is not None
 
     def announce_replacement(self, is_pending: bool) -> None:
-        """Let calls wait for a call of replace() that follows (is_pending), or no longer."""
+        """Make calls wait because replace() will be called soon (is_pending), or no longer wait."""
         self._replacement.is_pending = is_pending
         self._on_change()
 
@@ -173,7 +173,7 @@ class PluginProcess:
 
     @property
     def health(self) -> str:
-        """What the plugin has answered to the last health ping, unless it is healthy."""
+        """The plugin's answer to the last health ping, unless it is healthy."""
         return self._run.health
 
     @property
@@ -283,11 +283,11 @@ class PluginProcess:
         self._in_flight -= 1
 
     async def replace(self, settings: LaunchSettings, environment: HubEnvironment) -> None:
-        """Run the program with other settings, or anew after a change of its files.
+        """Start a new process, with other settings or because files of the program have changed.
 
-        Waits until the new process has started. It gets all calls from then on, and the old one
-        ends after its calls. If the new one does not start, the old one serves on. Start a plugin
-        at once that does not run, except one that was stopped.
+        Waits until the new process has started. It gets all calls from then on, and the old process
+        ends after its calls. If the new process fails to start, the old one serves on. If the
+        plugin does not run, it is started at once, unless it was stopped.
         """
         self._settings = settings
         if self.state == "running":
@@ -304,7 +304,7 @@ class PluginProcess:
                     await self._replacement.has_started.wait()
 
     async def _take_over(self, environment: HubEnvironment) -> None:
-        """Start a new process that takes over from the one that runs. See replace()."""
+        """Start a new process, which takes over from the present one. See replace()."""
         await self._stop_supervising()
         old = self._run
         new = self._replacement.next = PluginRun(self._settings)
@@ -373,7 +373,7 @@ class PluginProcess:
         self._set_state("stopped", reason)
 
     async def retire(self) -> None:
-        """End the plugin after its calls, which may take as long as a call may. It gets no more."""
+        """Send the plugin no more calls, and end it after the pending ones."""
         await self._replacement.cancel()
         await self._stop_supervising()
         if self.state == "running":

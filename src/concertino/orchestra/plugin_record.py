@@ -13,12 +13,12 @@ class PluginRecord:
     Attributes:
     calls: how many requests the plugin has received.
     restarts: how often a new process was started.
-    last_error: why the last process that ended has ended; empty if none has ended.
+    last_error: why the last process ended; empty if no process has ended yet.
     last_error_at: the time of last_error, in seconds since 1970.
     failed_change: why the new version of the plugin could not be started while the old one runs on;
         empty if it could.
     unsent_failure: failed_change after a change of watched files, until one call of a tool has got
-        it; then empty.
+        this text as its error; then empty.
     """
 
     def __init__(self) -> None:

@@ -330,7 +330,8 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
         json = bytes(structured) if isinstance(structured, Raw) else encode(structured)
         kind = ToolResponse.RESULT
         is_object = json.lstrip().startswith(b"{")
-        # The text of other MCP servers may say more than the structured content.
+        # The text may say more than the structured content if the result comes from an MCP server
+        # in another language.
         if len(members) > 1 or not is_object or not _is_same_json(text, json):
             members.append(b'"data":%s' % json)
             kind = ToolResponse.DATA

@@ -55,7 +55,8 @@ __all__ = ["HubEnvironment", "LaunchSettings", "PluginRun"]
 READY_S = 10.0
 # Time limit for register, and for each list.
 STEP_S = 10.0
-# Time limit for the boot of an MCP server: that for its start, and some time to report a failure.
+# Time limit for the boot of an MCP server: the time limit of its start, and some time to report a
+# failure.
 MCP_BOOT_S = START_S + 15.0
 # Time between two health pings, and time limit for the answer to one.
 HEALTH_S = 5.0
@@ -127,7 +128,7 @@ class PluginRun:
     link: the connection to the plugin; None while there is none.
     exited: a task that returns the exit status; None while there is no process.
     address: where the plugin listens; empty before READY.
-    health: what the plugin has answered to the last health ping, unless it is healthy.
+    health: the plugin's answer to the last health ping, unless it is healthy.
     """
 
     def __init__(self, settings: LaunchSettings) -> None:
@@ -267,7 +268,7 @@ class PluginRun:
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Connect, register and boot. Returns the plugin's tools and prompts."""
         id = self._settings.entry.id
-        # _wait_ready() has checked that a socket is the one that was assigned to the plugin.
+        # _wait_ready() has checked that a plugin with a socket listens at its assigned address.
         if self.address.startswith("unix:"):
             link = self.link = await open_link(self.address)
         else:
@@ -282,8 +283,8 @@ class PluginRun:
             reason = response.register.reject_reason or _error_text(response)
             raise HandshakeFailure(f"it refuses to be {id}: {reason}")
 
-        # With a longer time limit, since on_boot functions may take long, and npx may have to
-        # install an MCP server.
+        # This request has a longer time limit, because on_boot functions may take long, and npx may
+        # have to install an MCP server.
         entry = self._settings.entry
         limit_s = MCP_BOOT_S if entry.is_mcp else TIMEOUT_S
         request = PluginRequest(boot=BootRequest(config=dict(entry.config)))

@@ -2,8 +2,8 @@
 
 The plugin protocol cannot ask the client for its model, so the request goes to a plugin that is an
 AI provider. Our providers (ai_provider.py) have the tool ai_sample, which takes a whole sampling
-request. Those of the Go implementation have only ai_prompt, which takes one text. It can be used if
-the request has a single message of text and no tools.
+request. Providers of the Go implementation have only ai_prompt, which takes one text. It can be
+used if the request has a single message of text and no tools.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from concertino.types.results import TextContent
 
 __all__ = ["MODEL_TOOLS", "decode_sample_result", "sample_at_hub"]
 
-# The tools of AI providers: ours, and those of the Go implementation.
+# The tool of our AI providers, and the tool that providers of the Go implementation also have.
 MODEL_TOOLS = ("ai_sample", "ai_prompt")
 decode_sample_result = Decoder(CreateMessageResult).decode
 SAMPLE_S = 600.0

@@ -50,7 +50,7 @@ class PluginSet:
         self._put(entries)
 
     def _put(self, entries: Sequence[PluginEntry]) -> list[PluginProcess]:
-        """Make these entries the plugins of the set. Returns the plugins that are new."""
+        """Set the plugins of the set by their entries. Returns the new plugins."""
         # Plugins over QUIC are started one after the other. Some of the Go plugins share a
         # database, and fail if two of them create it at the same time.
         previous: PluginProcess | None = None
@@ -115,7 +115,7 @@ class PluginSet:
         entries: all plugins from now on.
         environment: the settings that all plugins share from now on.
         New plugins are started. Plugins without an entry end after their calls. A plugin whose
-        entry has changed is replaced, see PluginProcess.replace(). All others run on.
+        entry has changed is replaced, see PluginProcess.replace(). All other plugins run on.
         Waits until the replaced plugins have started. Raises ValueError, and changes nothing, if a
         dependency is missing or dependencies form a circle.
         """

@@ -7,10 +7,10 @@
         enabled: true
         socket: true
 
-The format is that of the Go implementation, with the member `socket` added. Unknown members and
-invalid values are errors that name file, line and member; the Go implementation ignores them.
-`tcp_addr` configures a listener without encryption there. This package has no such listener: it
-ignores the member with a warning.
+The Go implementation reads the same format, without the members that this package adds, such as
+`socket`. Unknown members and invalid values are errors here, which name file, line and member; the
+Go implementation ignores them. In the Go implementation, `tcp_addr` configures a listener without
+encryption. This package has no such listener, and ignores the member with a warning.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _BOOLS = {
     **dict.fromkeys(("false", "no", "off", "n"), False),
 }
 
-# The members of every plugin's entry, and those that only plugins of the plugin protocol have.
+# The members of every plugin's entry, and the members that only plugins of the plugin protocol
+# have.
 MEMBERS = ("id", "args", "env", "enabled", "provides_ai", "depends_on", "protocol", "watch")
 OWN_MEMBERS = ("binary", "config", "provides_storage", "socket")
 PACKAGE_MEMBERS = ("package", "digest")
@@ -101,7 +102,8 @@ class PluginEntry(Struct, frozen=True):
     def is_mcp(self) -> bool:
         """Whether the plugin is an MCP server (`protocol: mcp`).
 
-        `config` then has the server, and the other fields start `concertino plugin mcp`.
+        `config` then contains the server, and the other fields say how to start `concertino plugin
+        mcp`.
         """
         return self.args[:2] == MCP_ARGS and SERVER in self.config
 
@@ -308,7 +310,8 @@ class _Reader:
             id,
             "concertino",
             (*MCP_ARGS, f"--id={id}"),
-            # The plugin needs the hub's variables for the references ${...}. The server gets few.
+            # The process needs all of the hub's variables, for references such as ${HOME}. It
+            # passes only a few of them on to the server.
             env=dict.fromkeys(os.environ),
             config={FILE: str(self._path.absolute()), SERVER: server},
             enabled=self._optional(members, "enabled", self._bool, label) or False,

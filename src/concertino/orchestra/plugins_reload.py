@@ -1,8 +1,8 @@
 """PluginsReload: applies changes of a plugins file while its hub runs.
 
-Only plugins that have changed are started, replaced or ended. The user who starts a hub names its
-file, and so approves its content at that time. Somebody else may change the file later. So a change
-of a plugin's program, arguments, variables or configuration must be approved with
+Only plugins that have changed are started, replaced or ended. A user who starts a hub with a file
+approves the content that the file has then. Somebody else may change the file later. So a change of
+a plugin's program, arguments, variables or configuration must be approved with
 `concertino approve FILE`. Until then the plugin runs on as before the change.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["POLL_S", "PluginsReload"]
 
 log = logging.getLogger("concertino.hub")
 
-# How often the file and its approvals are looked at, in seconds.
+# How often the file and its approvals are checked for changes, in seconds.
 POLL_S = 1.0
 # A change is applied when both files were unchanged for this time, in seconds, because an editor
 # may write a file in steps.
@@ -47,7 +47,7 @@ class PluginsReload:
     file: the file as the hub was started with it.
     trust: whether changes need no approval.
     store: the user's approvals; by default those in the user's state folder.
-    poll_s: how often the file is looked at, in seconds.
+    poll_s: how often the file is checked for changes, in seconds.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PluginsReload:
             await asyncio.wait((self._following,))
 
     def _read_statuses(self) -> tuple[FileStatus, ...]:
-        """Return the status of the plugins file, and that of its approvals if they are needed."""
+        """Return the file's status and, if approvals are needed, the approvals' status."""
         paths = [self._path]
         if self._store is not None:
             paths.append(self._store.stored_at(self._path.resolve()))
@@ -123,7 +123,7 @@ class PluginsReload:
         log.info("%s was reloaded: %d plugins", self._path, len(entries))
 
     def _log_fixed(self, file: PluginsFile) -> None:
-        """Log which changed settings need a restart of the hub."""
+        """Log the changed settings that need a restart of the hub."""
         for name in FIXED:
             if getattr(file, name) != getattr(self._file, name):
                 log.warning("%s: %s has changed; restart the hub to apply it", self._path, name)
@@ -191,7 +191,7 @@ class PluginsReload:
         for id, definition in unapproved.items():
             if self._shown.get(id) == definition:
                 continue
-            # One call for each line, because a log record must be one line.
+            # Log each line separately, because a log record must be one line.
             for line in describe_unapproved(approved, id, definition):
                 log.warning("%s", line)
             outcome = "the plugin runs as before" if id in running else "it is not started"

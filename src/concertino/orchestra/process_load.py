@@ -1,4 +1,4 @@
-"""read_loads(): the memory and the processor time of process groups, such as those of plugins."""
+"""read_loads(): measures the memory and the processor time of process groups, such as plugins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_loads(groups: Collection[int], interval_s: float = INTERVAL_S) -> dict[
     elapsed_s = time.monotonic() - began
     loads: dict[int, ProcessLoad] = {}
     for group, now in _read_cpu(groups).items():
-        # A process that is new since the first measurement started at 0.
+        # A process that was started after the first measurement has used 0 s at that time.
         earlier = before.get(group, {})
         used_s = sum(max(0.0, cpu_s - earlier.get(pid, 0.0)) for pid, cpu_s in now.items())
         loads[group] = ProcessLoad(sum(map(read_memory, now)), 100 * used_s / elapsed_s)

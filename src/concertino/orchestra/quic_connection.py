@@ -10,8 +10,8 @@ streams for it. So few packets are sent:
   SENDING). One packet then carries the responses to several requests.
 - An acknowledgement waits a short time (ACK_S) for data to share its packet with.
 
-A peer that is killed sends nothing. So when a side has received nothing for PING_S, it sends a
-QUIC ping, and it ends the connection when nothing arrives within ANSWER_S.
+A peer that was killed cannot say so. So a side that has received nothing for PING_S sends a QUIC
+ping, and ends the connection if nothing arrives within ANSWER_S.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 13.2 for acknowledgements.
 """
@@ -63,7 +63,7 @@ class _Sending(threading.local):
     """A context manager in which connections delay sending. They all send when it ends.
 
     connections: the connections that may have data to send; None outside of `with`. The object is
-        thread-local, because each event loop runs in a thread of its own.
+        thread-local, because each event loop runs in a different thread.
     """
 
     connections: dict[QuicRpcConnection, None] | None = None
@@ -102,7 +102,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self._wakeup_at = inf
         # Whether transmit() will be called, at the end of SENDING or in the next loop iteration.
         self._is_transmit_scheduled = False
-        # When something was last received, and when the last ping was sent because nothing was.
+        # When the last datagram was received, and when the last ping was sent.
         self._last_received = self._last_ping = self._loop.time()
         self._expires: datetime | None = None
         self._clock = self._loop.call_later(HANDSHAKE_S, self._on_tick)

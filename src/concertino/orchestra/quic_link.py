@@ -1,12 +1,11 @@
 """RPC connections over QUIC: the client side, which sends requests.
 
-QUIC connects processes on different machines, and ours with Go programs. quic_listener.py has the
-server side, and quic_connection.py the code that both sides share.
+QUIC connects processes on different machines, and this package with Go programs. quic_listener.py
+has the server side, and quic_connection.py the code that both sides share.
 
-Each request uses a stream of its own. A frame and the end of its stream must be sent in one call:
-quic-go overlooks an end that arrives in a later packet than the last byte, and then never allows
-another stream in its place. The connection would stall after 100 requests. Cancelling a request
-resets its stream.
+Each request uses a new stream. A frame and the end of its stream must be sent in one call: quic-go
+overlooks an end that arrives in a later packet than the last byte, counts the stream as open
+forever, and allows no new streams after 100 requests. Cancelling a request resets its stream.
 
 Everything runs on the caller's event loop, not in a thread (decision 0013). aioquic sends about
 sixteen datagrams at a time, and udp.py receives for at most two milliseconds, so even a large
@@ -157,7 +156,7 @@ class QuicLink(RpcClient):
 
 
 class _QuicClientConnection(QuicRpcConnection):
-    """The QUIC connection of a QuicLink. Sends each request on a stream of its own.
+    """The QUIC connection of a QuicLink. Sends each request on a new stream.
 
     ready: a future that is done when the server has accepted this client. If the server refuses it,
         the future has the exception.
@@ -175,7 +174,7 @@ class _QuicClientConnection(QuicRpcConnection):
 
     def open_socket(self, family: socket.AddressFamily, address: Address) -> None:
         """Begin the handshake. Raises OSError."""
-        # On a connected socket the system reports it if nobody listens at the port.
+        # On a connected socket, the system reports an error if no process listens at the port.
         sock = socket.socket(family, socket.SOCK_DGRAM)
         try:
             sock.connect(address)
@@ -227,7 +226,7 @@ class _QuicClientConnection(QuicRpcConnection):
             self._transport.close()
 
     def error_received(self, exc: Exception) -> None:
-        """End the connection if the system reports that nobody listens at a local port.
+        """End the connection if the system reports that no process listens at a local port.
 
         For remote addresses the report is an ICMP packet, which anybody could forge: it is ignored.
         """

@@ -7,8 +7,8 @@ later.
 Anybody can begin handshakes, even with forged addresses. So there are two limits for handshakes
 that are not finished. Above MAX_UNPROVEN, a new client must first answer a Retry packet, which
 proves its address; until then the server stores nothing for it. Above MAX_HALF_OPEN, each new
-handshake ends the oldest one: a real client finishes its handshake within one round trip, before it
-is the oldest.
+handshake ends the oldest one: a real client finishes its handshake within one round trip, so its
+handshake does not become the oldest.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 8.1.2 for Retry.
 """
@@ -180,7 +180,7 @@ class _QuicRpcServer(QuicServer):
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
         data = cast(bytes, data)
         if not data or not data[0] & PACKET_LONG_HEADER:
-            # A packet of an established connection, which parses the rest itself.
+            # The packet belongs to an established connection, which parses the rest itself.
             connection = self._protocols.get(data[1 : 1 + CONNECTION_ID_BYTES])
             if connection is not None:
                 connection.datagram_received(data, addr)

@@ -139,7 +139,8 @@ class ReconnectingLink:
 
     def _set_reason(self, exc: Exception) -> None:
         text = str(exc) if _is_expected(exc) else f"{type(exc).__name__}: {exc}"
-        # Messages of a connection begin with the address, as those of this class do.
+        # Remove the address at the beginning of the text, because messages of this class add it
+        # again.
         self._reason = text.removeprefix(f"{self.peer.address}: ")
 
     def _set_link(self, link: RpcConnection | None) -> None:

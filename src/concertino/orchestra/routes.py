@@ -10,8 +10,8 @@ AI bridges (`provides_ai`) all offer the same tools, such as `ai_prompt`. A call
 provider goes to the bridge for that provider. Without a provider, the bridge for claude comes
 before all other plugins, and other bridges come last, as in the Go implementation.
 
-The Go implementation sends a call for a provider that it does not have to claude. This hub refuses
-it: a prompt that is meant for one company must not reach another.
+If no bridge to a provider exists, the Go implementation sends the call to claude. This hub refuses
+the call, because a prompt that is meant for one company must not reach another.
 
 Source: the Orchestra plugin protocol, "Orchestrator", routing.
 """
@@ -123,7 +123,8 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
 
 # The AI provider that the Go hub uses when a caller names none.
 DEFAULT_AI = "claude"
-# Providers whose interface is that of another one. Its bridge gets their calls if they have none.
+# AI provider -> another provider with the same interface. The other provider's bridge gets the
+# calls if the first provider has no bridge.
 AI_ALIASES: Mapping[str, str] = dict.fromkeys(
     ("grok", "perplexity", "deepseek", "qwen", "kimi"), "openai"
 )

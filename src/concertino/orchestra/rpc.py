@@ -57,8 +57,7 @@ MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
 # Responses of up to LARGE_BYTES are not counted, because MAX_IN_FLIGHT limits their number.
 MAX_UNREAD_BYTES = 256 * 2**20
 LARGE_BYTES = 16 * 1024
-# A stream pauses while its peer has not read so many bytes of responses. This is checked every
-# POLL_S.
+# A stream pauses while this many bytes of its responses are unread. This is checked every POLL_S.
 MAX_UNREAD_CHUNKS = 2**20
 POLL_S = 0.01
 
@@ -112,8 +111,8 @@ class RpcClient:
         # One timer for the time limits of all requests. It fires at the first deadline or earlier.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
-        # None while the transport accepts output. Otherwise an event that is set when it does
-        # again.
+        # None while the transport accepts output. Otherwise an event that is set when the transport
+        # accepts output again.
         self._writable: asyncio.Event | None = None
 
     # For the transport
@@ -422,8 +421,8 @@ class RpcServer:
             self._release(key, size)
         else:
             self._tasks[key] = task
-            # A callback, not a `finally` in _run(): a task that is cancelled before it begins runs
-            # no code of its own.
+            # Use a callback and not `finally` in _run(): a task that is cancelled before its first
+            # step runs none of its code.
             task.add_done_callback(lambda _: self._release(key, size))
 
     def _control_stream(self, request: PluginRequest) -> None:

@@ -8,7 +8,7 @@ link.py opens connections and listens for them, over a Unix socket (unix_link.py
 loop in which it was created.
 
 A request can be cancelled: on a Unix socket with a StreamCancel that has the request's id, and over
-QUIC with a reset of its stream. Neither has a response. Go programs ignore the cancellation and
+QUIC with a reset of its stream. There is no response then. Go programs ignore the cancellation and
 finish the request.
 """
 
@@ -67,8 +67,8 @@ class RemotePeer(Struct, frozen=True):
     def may_register_as(self, plugin: str) -> bool:
         """Return whether this peer may register under a plugin id.
 
-        Over QUIC the certificate must be that of the plugin. On a Unix socket any id is allowed,
-        because only processes of the same user can connect.
+        Over QUIC the certificate must contain the plugin's name. On a Unix socket any id is
+        allowed, because only processes of the same user can connect.
         """
         return (
             self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")

@@ -1,4 +1,4 @@
-"""RunnablePlugin: the members of a Plugin that the code needs which runs its process."""
+"""RunnablePlugin: the interface of a plugin for the code that runs its process."""
 
 from __future__ import annotations
 

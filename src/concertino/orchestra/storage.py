@@ -113,7 +113,7 @@ class Storage(Protocol):
 
         expected_version: the document's current version, CREATE or UPSERT.
         Raises StorageError with the code `conflict` if the document has another version.
-        Content, metadata and version change together or not at all.
+        Content, metadata and version change in one atomic step.
         """
         ...
 
@@ -210,8 +210,8 @@ def check_pattern(pattern: str) -> str:
 def matcher(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a glob, to use with fullmatch().
 
-    The syntax is that of Go: `*`, `?`, a class `[a-c]`, its complement `[^a-c]`, and `\\` before a
-    character that stands for itself.
+    The syntax is the same as in Go: `*`, `?`, a class `[a-c]`, its complement `[^a-c]`, and `\\`
+    before a character that stands for itself.
     """
     # For the text between two stars, the first place that fits is always right. So atomic groups
     # (?>...) forbid backtracking, which would be slow with many stars.

@@ -2,7 +2,7 @@
 
 A receiver buffers at most WINDOW_BYTES of chunks. It states this limit in the request, and sends a
 StreamCredit when it has processed chunks, so that a slow receiver slows the sender down. Go
-programs know neither, so they are sent chunks as fast as they read.
+programs know neither the limit nor credits, so chunks are sent to them as fast as they read.
 
     RpcClient.stream()  --StreamStart-->  RpcServer  -->  the generator that a handler returns
     ReceivedStream      <--StreamChunk--  StreamWindow
@@ -50,11 +50,11 @@ __all__ = [
 ResponseStream = AsyncGenerator[PluginResponse, None]
 """The responses of a stream: any number of stream_chunk, then one of another kind."""
 
-# How many bytes of chunks a receiver holds. Each chunk counts CHUNK_BYTES more, so that empty
-# chunks are limited too.
+# How many bytes of chunks a receiver buffers. Each chunk counts CHUNK_BYTES in addition to its
+# size, so that the number of empty chunks is limited too.
 WINDOW_BYTES = 256 * 1024
 CHUNK_BYTES = 256
-# A credit is sent when so many bytes were taken.
+# A receiver sends a credit when it has processed this many bytes.
 CREDIT_BYTES = WINDOW_BYTES // 2
 # A receiver drops a stream whose sender ignores the window, as Go programs do, beyond this size.
 MAX_HELD_BYTES = 16 * 2**20
@@ -78,7 +78,7 @@ class StreamWindow:
         self._granted = asyncio.Event()
 
     def grant(self, size: int) -> None:
-        """Allow so many bytes more."""
+        """Allow this many more bytes."""
         self._left += max(0, size)
         self._granted.set()
 
@@ -91,7 +91,7 @@ class StreamWindow:
 
 
 class ReceivedStream:
-    """The responses of a stream that have arrived and were not taken yet.
+    """A queue of the responses of a stream that have arrived. take() removes them.
 
     is_ended: whether the last response has arrived.
     """
@@ -275,7 +275,7 @@ def failed_end(stream: str, code: str, message: str, count: int = 0) -> PluginRe
     return end_response(stream, count, result, has_result=False)
 
 
-# What a StreamStart has in common with a ToolRequest, apart from the arguments.
+# The fields that a StreamStart has in common with a ToolRequest, apart from the arguments.
 _TEXTS = ("tool_name", "caller_plugin", "trace_parent", "provider", "session_id")
 
 

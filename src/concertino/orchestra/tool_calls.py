@@ -1,8 +1,8 @@
 """encode_tool_call() and others: encode tool calls and their results as Protobuf messages.
 
-They take a third of the time of the package protobuf.
-The messages have no id; message_peek.join_id() adds it. For all other messages, and for responses
-that another serializer has written differently, the classes of the package protobuf are used.
+These functions take a third of the time that the package protobuf takes. The messages have no id;
+message_peek.join_id() adds it. For all other messages, and for responses that another serializer
+has written differently, the classes of the package protobuf are used.
 Source: protobuf.dev "Encoding"; the Orchestra plugin protocol, ToolRequest and ToolResponse.
 """
 

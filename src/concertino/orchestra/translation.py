@@ -104,7 +104,7 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra.translation")
 
-# The plugin id of the caller, the same as that of the bridge in the Go implementation.
+# The plugin id of the caller. The bridge of the Go implementation has the same id.
 CALLER = "transport.stdio"
 SCHEME = "orchestra://"
 # The member of a request's `_meta` that names the AI provider whose bridge is to run the tool.
@@ -113,7 +113,7 @@ PROVIDER = "orchestra/provider"
 KINDS = ("features", "notes", "docs")
 EXTENSION = ".md"
 MARKDOWN = "text/markdown"
-# In characters. Room for a path of 4096 bytes with each byte percent-encoded.
+# The longest URI in characters. It can hold a path of 4096 bytes with each byte percent-encoded.
 MAX_URI = 16384
 # Error codes for the client's mistakes (-32602). For all others the client gets -32603.
 REFUSED_ARGUMENTS = "validation_error"
@@ -528,7 +528,7 @@ def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
     """Return the result of a resources/read. Raises ResourceNotFound, RpcError."""
     codes = answer.storage_read.failure.code, answer.tool_call.error_code
     if not uri.startswith(SCHEME) and any(code in NO_STORAGE for code in codes):
-        # There are no MCP servers behind the hub, so only its own resources can be meant.
+        # No MCP servers are behind the hub, so the URI can only name a stored document.
         _storage_path(uri)
     response: StorageReadResponse = read_response(answer, "storage_read")
     if response.HasField("failure"):

@@ -55,7 +55,7 @@ log = logging.getLogger("concertino.orchestra")
 # Buffered output: above high_water_bytes the producer of more output pauses, and below
 # low_water_bytes it continues.
 LIMITS = Limits(high_water_bytes=2**20, low_water_bytes=2**18)
-# Time for a frame to be complete, from its first byte.
+# Time limit for a frame to arrive completely, from its first byte.
 FRAME_S = 30.0
 MAX_CONNECTIONS = 512
 # How long no connection is accepted after the process had no file descriptors left.
@@ -328,7 +328,7 @@ class _UnixRpcListener:
         """Accept a connection. A callback, because a task that is cancelled could lose one."""
         try:
             sock, _ = self._listener.socket.accept()
-        # The client has left already.
+        # The client has disconnected already.
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         # The process has no file descriptors left.
@@ -370,7 +370,7 @@ class _UnixRpcListener:
         if connections:
             closings = [connection.begin_close() for connection in connections]
             await asyncio.wait(closings, timeout=1.0)
-        # The connections that are still open have peers that do not read the remaining output.
+        # The peers of the connections that are still open do not read the remaining output.
         for connection in list(self._connections):
             connection.abort("the peer does not read its responses")
 

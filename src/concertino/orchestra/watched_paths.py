@@ -26,9 +26,9 @@ class WatchedPaths(Struct, frozen=True):
 
 
 def watch_programs(programs: Sequence[str]) -> WatchedPaths | None:
-    """Return the paths to watch for programs: each program, and its folder's files of its suffix.
+    """Return the paths to watch: each program, and the files in its folder with the same suffix.
 
-    Of a program without a suffix, such as a compiled one, only the program itself is watched.
+    For a program without a suffix, such as a compiled one, only the program itself is watched.
     Returns None if none of them is an absolute path.
     """
     files = [path for path in map(Path, programs) if path.is_absolute()]
