@@ -949,6 +949,7 @@ PluginRequest
     51 unsubscribe: Unsubscribe (one request)
     52 publish: Publish (one request)
     1010 stream_credit: StreamCredit (one request)
+    1020 path: repeated string
 PluginResponse
     1 request_id: string
     10 register: RegistrationResult (one response)
@@ -986,6 +987,7 @@ PluginManifest
     17 env: map<string, string>
     18 provides_prompts: repeated string
     1001 subscriptions: repeated Subscribe
+    1002 lists: string
 RegistrationResult
     1 accepted: bool
     2 reject_reason: string

@@ -70,13 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run one of the subcommands and return the exit code. `up` does not return."""
     try:
-        names = _plugin_names(args.names)
+        names, offered = _plugin_names(args.names)
         if args.verb == "permissions":
             from concertino.orchestra.nats_permissions import authorization
 
-            sys.stdout.write(authorization(names, _read_keys(args.keys)))
+            sys.stdout.write(authorization(names, _read_keys(args.keys), offered))
             return 0
-        _run_server(args, names)
+        _run_server(args, names, offered)
     except ValueError as exc:
         sys.stderr.write(f"concertino cluster {args.verb}: {exc}\n")
         return USAGE
@@ -86,21 +86,27 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     return 0
 
 
-def _plugin_names(words: Sequence[str]) -> list[str]:
-    """Return the ids of plugins. A word that ends in .yaml is a file with their ids."""
+def _plugin_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the ids of plugins, and which of them the hub of a plugins file offers to others.
+
+    A word that ends in .yaml is a file with their ids.
+    """
     from concertino.orchestra.certificates import check_name
     from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 
     names: list[str] = []
+    offered: list[str] = []
     for word in words:
         if word.endswith((".yaml", ".yml")):
             try:
-                names += [entry.id for entry in read_plugins(word).plugins]
+                file = read_plugins(word)
             except InvalidPluginsFile as exc:
                 raise ValueError(str(exc)) from None
+            names += [entry.id for entry in file.plugins]
+            offered += [entry.id for entry in file.enabled if entry.offer]
         else:
             names.append(check_name(word))
-    return names
+    return names, offered
 
 
 def _read_keys(words: Sequence[str]) -> dict[str, str]:
@@ -113,7 +119,7 @@ def _read_keys(words: Sequence[str]) -> dict[str, str]:
     return keys
 
 
-def _run_server(args: argparse.Namespace, names: list[str]) -> None:
+def _run_server(args: argparse.Namespace, names: list[str], offered: list[str]) -> None:
     """Write the server's configuration, and replace this process by the server."""
     from concertino.orchestra.certificates import Certificates, default_folder
     from concertino.orchestra.nats_server import find_server, server_configuration
@@ -123,7 +129,8 @@ def _run_server(args: argparse.Namespace, names: list[str]) -> None:
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     certificates = Certificates(args.certs_dir or default_folder())
     configuration = store / "server.conf"
-    configuration.write_text(server_configuration(names, certificates, store, args.port))
+    text = server_configuration(names, certificates, store, args.port, offered)
+    configuration.write_text(text)
 
     address = f"tls://127.0.0.1:{args.port}"
     sys.stderr.write(

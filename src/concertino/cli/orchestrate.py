@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         metavar="ADDR",
-        help="a NATS cluster whose plugins the hub offers, too: tls://HOST,HOST,...",
+        help="a NATS cluster of hubs and plugins, which share their tools: tls://HOST,HOST,...",
     )
     parser.add_argument(
         "--trust",

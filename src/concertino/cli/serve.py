@@ -110,7 +110,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         metavar="ADDR",
-        help="with a plugins.yaml: a NATS cluster whose plugins are served, too: "
+        help="with a plugins.yaml: a NATS cluster of hubs and plugins, which share their tools: "
         "tls://HOST,HOST,...",
     )
     add_tools_options(parser)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from concertino.errors import ConcertinoError, Disconnected
@@ -17,6 +17,7 @@ from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import NatsMessage
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.cluster_offers import ClusterOffers
 from concertino.orchestra.nats_cluster import open_cluster
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
@@ -35,6 +36,7 @@ from concertino.orchestra.plugin_messages import (
     PluginRequest,
     PluginResponse,
 )
+from concertino.orchestra.plugin_process import PluginProcess
 from concertino.orchestra.plugins_file import HUB
 from concertino.orchestra.routes import PluginFeatures
 from concertino.orchestra.rpc_interface import TIMEOUT_S, RelayHandler, RequestHandler
@@ -61,18 +63,25 @@ class HubCluster:
     """Connects a hub to a cluster: it finds plugins there, and answers their requests.
 
     address: the address of the cluster; see open_cluster().
+    own: returns the hub's own plugins.
     on_change: called when a plugin has come or gone, or offers something else.
     """
 
     def __init__(
-        self, address: str, certificates: Certificates, on_change: Callable[[], None]
+        self,
+        address: str,
+        certificates: Certificates,
+        own: Callable[[], Mapping[str, PluginProcess]],
+        on_change: Callable[[], None],
     ) -> None:
         self._address = address
         self._certificates = certificates
+        self._own = own
         self._on_change = on_change
         self._cluster: NatsCluster | None = None
         self._listener: NatsListener | None = None
         self._plugins: ClusterPlugins | None = None
+        self._offers: ClusterOffers | None = None
 
     @property
     def plugins(self) -> Sequence[ClusterPlugin]:
@@ -90,11 +99,25 @@ class HubCluster:
         self._cluster = await open_cluster(self._address, HUB, self._certificates)
         self._listener = NatsListener(self._cluster, HUB, answer, relay)
         await self._listener.wait_accepted()
-        self._plugins = ClusterPlugins(self._cluster, self._on_change)
+        self._offers = ClusterOffers(self._cluster)
+        self._plugins = ClusterPlugins(self._cluster, lambda id: id in self._own(), self._on_change)
         await self._plugins.open()
+
+    def offer_plugins(self) -> None:
+        """Offer the hub's own plugins to other hubs, as they are now."""
+        if self._offers is not None:
+            self._offers.update(self._own().values())
+
+    def withdraw(self) -> None:
+        """Accept no more calls of the hub's own plugins from the cluster."""
+        if self._offers is not None:
+            self._offers.withdraw()
 
     async def close(self) -> None:
         """Leave the cluster. Calls in progress are cancelled."""
+        offers, self._offers = self._offers, None
+        if offers is not None:
+            await offers.close()
         if self._plugins is not None:
             await self._plugins.close()
         if self._listener is not None:
@@ -172,15 +195,22 @@ class ClusterPlugin:
 class ClusterPlugins:
     """Finds the plugins of a cluster. Use it on one event loop; call open() next.
 
+    is_own: returns whether the hub itself has a plugin with an id, so that it needs no other.
     on_change: called when a plugin has come or gone, or offers something else.
 
     Attributes:
     by_id: the plugins that have workers and whose lists are known.
     """
 
-    def __init__(self, cluster: NatsCluster, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        cluster: NatsCluster,
+        is_own: Callable[[str], bool],
+        on_change: Callable[[], None],
+    ) -> None:
         self.by_id: dict[str, ClusterPlugin] = {}
         self._cluster = cluster
+        self._is_own = is_own
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         # All plugins that have workers, even if their lists are not known yet.
@@ -235,6 +265,8 @@ class ClusterPlugins:
         if message.headers:
             if plugin is not None:
                 self._remove_worker(plugin, worker)
+            return
+        if self._is_own(id):
             return
         if plugin is None:
             if len(self._plugins) >= MAX_PLUGINS:

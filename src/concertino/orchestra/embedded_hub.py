@@ -40,7 +40,7 @@ class EmbeddedHub(HubBackend):
     poll_s: how often the file is checked for changes, in seconds.
 
     Attribute:
-    cluster: the address of a NATS cluster whose plugins are served too; None to use the file's.
+    cluster: the address of the hub's NATS cluster; None for the one in the file.
     """
 
     def __init__(self, file: PluginsFile, *, trust: bool = False, poll_s: float = POLL_S) -> None:

@@ -69,7 +69,8 @@ class Hub:
 
     listen_addr, certs_dir, cluster: override the settings in the file.
     is_private: listen only for the hub's own plugins, and not at listen_addr.
-    cluster: the address of a NATS cluster (nats_cluster.py) whose plugins the hub offers, too.
+    cluster: the address of a NATS cluster (nats_cluster.py). The hub offers the plugins that it
+        finds there, too, and its own plugins to the other hubs of the cluster.
     stop_s: seconds for plugins to end by themselves; killing them may take as long again.
 
     Attributes:
@@ -93,7 +94,9 @@ class Hub:
         certificates = Certificates(certs_dir or file.certs_dir or default_folder())
         cluster = cluster or file.cluster
         self._cluster = (
-            None if cluster is None else HubCluster(cluster, certificates, self._on_plugin_change)
+            None
+            if cluster is None
+            else HubCluster(cluster, certificates, lambda: self.plugins, self._on_plugin_change)
         )
         self._listeners = HubListeners(
             certificates,
@@ -165,6 +168,8 @@ class Hub:
 
         Takes at most twice stop_s.
         """
+        if self._cluster is not None:
+            self._cluster.withdraw()
         await self._plugins.stop()
         self._list_changes.cancel()
         self._calls.cancel()
@@ -478,6 +483,8 @@ class Hub:
         self._routes = None
         self._calls.forget()
         self._events.on_plugin_change()
+        if self._cluster is not None:
+            self._cluster.offer_plugins()
         self._is_started = all(
             plugin.first_start.is_over.is_set() and not plugin.is_replaced
             for plugin in self._plugins.by_start

@@ -125,7 +125,8 @@ class NatsListener:
         self.address = f"nats:{name}"
         self._cluster = cluster
         self._owns_cluster = owns_cluster
-        self._start_worker = partial(_Worker, cluster, name, answer, relay, manifest)
+        self._manifest = manifest
+        self._start_worker = partial(_Worker, cluster, name, answer, relay)
         self._workers: dict[NatsConnection, _Worker] = {}
         cluster.on_connect.append(self._begin)
         cluster.on_retire.append(self._retire)
@@ -143,8 +144,19 @@ class NatsListener:
         if worker is not None and worker.refusal:
             raise Disconnected(f"{connection.server}: {worker.refusal}")
 
+    def announce(self, manifest: bytes) -> None:
+        """Send another manifest to the hubs from now on."""
+        self._manifest = manifest
+        for worker in self._workers.values():
+            worker.change_manifest(manifest)
+
+    def leave(self) -> None:
+        """Accept no more requests, until close(). Those in progress go on."""
+        for worker in self._workers.values():
+            worker.leave()
+
     def _begin(self, connection: NatsConnection) -> None:
-        self._workers[connection] = self._start_worker(connection)
+        self._workers[connection] = self._start_worker(self._manifest, connection)
         connection.ended.add_done_callback(lambda _: self._workers.pop(connection).end())
 
     def _retire(self, connection: NatsConnection) -> None:
@@ -157,8 +169,7 @@ class NatsListener:
         self._cluster.on_connect.remove(self._begin)
         self._cluster.on_retire.remove(self._retire)
         workers = list(self._workers.values())
-        for worker in workers:
-            worker.leave()
+        self.leave()
         if drain_s and workers:
             drains = [asyncio.ensure_future(worker.drain()) for worker in workers]
             _, late = await asyncio.wait(drains, timeout=drain_s)
@@ -378,6 +389,12 @@ class _Worker:
     def _announce(self) -> None:
         headers = encode_headers(LEAVING) if self._is_leaving else b""
         self._publish(announcement_subject(self._name, self.id), self._manifest or b"", headers)
+
+    def change_manifest(self, manifest: bytes) -> None:
+        """Announce another manifest, unless this worker is leaving."""
+        self._manifest = manifest
+        if not self._is_leaving and not self._connection.ended.done():
+            self._announce()
 
     def leave(self) -> None:
         """Accept no more requests."""

@@ -7,6 +7,7 @@ server guarantees that the names are true:
 - It receives the requests for its own name only, as a member of the queue group of that name.
 - It receives the responses to its own requests only, and responds only to requests that it got.
 - It can use its own buckets only, and has no access to the system account.
+- A hub may also do what the workers of those plugins do that hubs offer to other hubs.
 
 Source: docs.nats.io, "Authorization".
 """
@@ -35,26 +36,31 @@ __all__ = ["authorization", "bucket_name", "permissions_of"]
 RESPONSES = {"max": 1_000_000, "expires": "1h"}
 
 
-def permissions_of(name: str) -> dict[str, Any]:
-    """Return the permissions of a plugin, or of a hub: the value of `permissions` of a user."""
+def permissions_of(name: str, offered: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the permissions of a plugin, or of a hub: the value of `permissions` of a user.
+
+    offered: the plugins that a hub offers to other hubs, and for which it answers.
+    """
     publish = [
         request_subject("*", name),
         worker_subject("*", "*", name),
-        heartbeat_subject(name, "*"),
         *_bucket_subjects(name),
     ]
     subscribe = [
-        f"{request_subject(name, '*')} {token(name)}",
-        worker_subject(name, "*", "*"),
         heartbeat_subject("*", "*"),
         f"{inbox_prefix(name)}>",
     ]
     if name == HUB:
         publish.append(discovery_subject(name))
         subscribe.append(announcement_subject("*", "*"))
-    else:
-        publish.append(announcement_subject(name, "*"))
+    if name != HUB or offered:
         subscribe.append(discovery_subject("*"))
+    for callee in (name, *offered):
+        publish.append(heartbeat_subject(callee, "*"))
+        subscribe.append(f"{request_subject(callee, '*')} {token(callee)}")
+        subscribe.append(worker_subject(callee, "*", "*"))
+        if callee != HUB:
+            publish.append(announcement_subject(callee, "*"))
     return {
         "publish": {"allow": publish},
         "subscribe": {"allow": subscribe},
@@ -79,16 +85,20 @@ def bucket_name(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c == "-") else f"_{ord(c):x}" for c in name)
 
 
-def authorization(names: Sequence[str], keys: Mapping[str, str]) -> str:
+def authorization(
+    names: Sequence[str], keys: Mapping[str, str], offered: Sequence[str] = ()
+) -> str:
     """Return the `authorization` block of a server's configuration.
 
     names: the plugins, besides the hub.
+    offered: those of them that hubs offer to other hubs.
     keys: name -> public key (nkey), for plugins that authenticate with a key. The others
         authenticate with a certificate of Orchestra's authority.
     """
     users: list[dict[str, Any]] = []
     for name in dict.fromkeys((HUB, *names)):
         identity = {"nkey": keys[name]} if name in keys else {"user": nats_user(name)}
-        users.append({**identity, "permissions": permissions_of(name)})
+        permissions = permissions_of(name, offered if name == HUB else ())
+        users.append({**identity, "permissions": permissions})
     # JSON is valid in the server's configuration.
     return f"authorization: {format(encode({'users': users}), indent=2).decode()}\n"

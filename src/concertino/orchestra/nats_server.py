@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.json import encode
@@ -46,12 +47,17 @@ def find_server() -> str:
 
 
 def server_configuration(
-    names: list[str], certificates: Certificates, folder: Path, port: int
+    names: Sequence[str],
+    certificates: Certificates,
+    folder: Path,
+    port: int,
+    offered: Sequence[str] = (),
 ) -> str:
     """Return the configuration of a server on loopback. Issues the certificates that are missing.
 
     names: the plugins that may connect, besides the hub.
     folder: where the server stores its streams and buckets.
+    offered: the plugins that hubs offer to other hubs.
     Raises CertificateError.
     """
     ensure_certificate(certificates, NATS_SERVER)
@@ -76,4 +82,4 @@ def server_configuration(
         "ping_max": 2,
     }
     lines = [f"{key}: {encode(value).decode()}" for key, value in settings.items()]
-    return "\n".join((*lines, authorization(names, {})))
+    return "\n".join((*lines, authorization(names, {}, offered)))

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PluginRequest(_message.Message):
-    __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_start", "stream_cancel", "subscribe", "unsubscribe", "publish", "stream_credit")
+    __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_start", "stream_cancel", "subscribe", "unsubscribe", "publish", "stream_credit", "path")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class PluginRequest(_message.Message):
     UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
     STREAM_CREDIT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     register: PluginManifest
     boot: BootRequest
@@ -50,7 +51,8 @@ class PluginRequest(_message.Message):
     unsubscribe: Unsubscribe
     publish: Publish
     stream_credit: StreamCredit
-    def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[PluginManifest, _Mapping]] = ..., boot: _Optional[_Union[BootRequest, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., tool_call: _Optional[_Union[ToolRequest, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsRequest, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsRequest, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetRequest, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadRequest, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteRequest, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteRequest, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListRequest, _Mapping]] = ..., stream_start: _Optional[_Union[StreamStart, _Mapping]] = ..., stream_cancel: _Optional[_Union[StreamCancel, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., stream_credit: _Optional[_Union[StreamCredit, _Mapping]] = ...) -> None: ...
+    path: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[PluginManifest, _Mapping]] = ..., boot: _Optional[_Union[BootRequest, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., tool_call: _Optional[_Union[ToolRequest, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsRequest, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsRequest, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetRequest, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadRequest, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteRequest, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteRequest, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListRequest, _Mapping]] = ..., stream_start: _Optional[_Union[StreamStart, _Mapping]] = ..., stream_cancel: _Optional[_Union[StreamCancel, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., stream_credit: _Optional[_Union[StreamCredit, _Mapping]] = ..., path: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PluginResponse(_message.Message):
     __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_chunk", "stream_end", "event_delivery")
@@ -89,7 +91,7 @@ class PluginResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[RegistrationResult, _Mapping]] = ..., boot: _Optional[_Union[BootResult, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownResult, _Mapping]] = ..., health: _Optional[_Union[HealthResult, _Mapping]] = ..., tool_call: _Optional[_Union[ToolResponse, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsResponse, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsResponse, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetResponse, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadResponse, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteResponse, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteResponse, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListResponse, _Mapping]] = ..., stream_chunk: _Optional[_Union[StreamChunk, _Mapping]] = ..., stream_end: _Optional[_Union[StreamEnd, _Mapping]] = ..., event_delivery: _Optional[_Union[EventDelivery, _Mapping]] = ...) -> None: ...
 
 class PluginManifest(_message.Message):
-    __slots__ = ("id", "version", "language", "provides_tools", "provides_events", "provides_storage", "provides_transport", "provides_ai", "needs_storage", "needs_events", "needs_ai", "needs_tools", "description", "author", "binary", "args", "env", "provides_prompts", "subscriptions")
+    __slots__ = ("id", "version", "language", "provides_tools", "provides_events", "provides_storage", "provides_transport", "provides_ai", "needs_storage", "needs_events", "needs_ai", "needs_tools", "description", "author", "binary", "args", "env", "provides_prompts", "subscriptions", "lists")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +118,7 @@ class PluginManifest(_message.Message):
     ENV_FIELD_NUMBER: _ClassVar[int]
     PROVIDES_PROMPTS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    LISTS_FIELD_NUMBER: _ClassVar[int]
     id: str
     version: str
     language: str
@@ -135,7 +138,8 @@ class PluginManifest(_message.Message):
     env: _containers.ScalarMap[str, str]
     provides_prompts: _containers.RepeatedScalarFieldContainer[str]
     subscriptions: _containers.RepeatedCompositeFieldContainer[Subscribe]
-    def __init__(self, id: _Optional[str] = ..., version: _Optional[str] = ..., language: _Optional[str] = ..., provides_tools: _Optional[_Iterable[str]] = ..., provides_events: _Optional[_Iterable[str]] = ..., provides_storage: _Optional[_Iterable[str]] = ..., provides_transport: _Optional[_Iterable[str]] = ..., provides_ai: _Optional[_Iterable[str]] = ..., needs_storage: _Optional[_Iterable[str]] = ..., needs_events: _Optional[_Iterable[str]] = ..., needs_ai: _Optional[_Iterable[str]] = ..., needs_tools: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., author: _Optional[str] = ..., binary: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., provides_prompts: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscribe, _Mapping]]] = ...) -> None: ...
+    lists: str
+    def __init__(self, id: _Optional[str] = ..., version: _Optional[str] = ..., language: _Optional[str] = ..., provides_tools: _Optional[_Iterable[str]] = ..., provides_events: _Optional[_Iterable[str]] = ..., provides_storage: _Optional[_Iterable[str]] = ..., provides_transport: _Optional[_Iterable[str]] = ..., provides_ai: _Optional[_Iterable[str]] = ..., needs_storage: _Optional[_Iterable[str]] = ..., needs_events: _Optional[_Iterable[str]] = ..., needs_ai: _Optional[_Iterable[str]] = ..., needs_tools: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., author: _Optional[str] = ..., binary: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., provides_prompts: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscribe, _Mapping]]] = ..., lists: _Optional[str] = ...) -> None: ...
 
 class RegistrationResult(_message.Message):
     __slots__ = ("accepted", "reject_reason")

@@ -53,7 +53,17 @@ _BOOLS = {
 
 # The members of every plugin's entry, and the members that only plugins of the plugin protocol
 # have.
-MEMBERS = ("id", "args", "env", "enabled", "provides_ai", "depends_on", "protocol", "watch")
+MEMBERS = (
+    "id",
+    "args",
+    "env",
+    "enabled",
+    "provides_ai",
+    "depends_on",
+    "protocol",
+    "watch",
+    "offer",
+)
 OWN_MEMBERS = ("binary", "config", "provides_storage", "socket")
 PACKAGE_MEMBERS = ("package", "digest")
 MCP = "mcp"
@@ -83,6 +93,7 @@ class PluginEntry(Struct, frozen=True):
     socket: whether the plugin uses a Unix socket instead of QUIC.
     line: the line of the entry in the file.
     watch: the files whose changes restart the plugin; None to watch none.
+    offer: whether a hub in a cluster offers the plugin to the other hubs.
     """
 
     id: str
@@ -97,6 +108,7 @@ class PluginEntry(Struct, frozen=True):
     socket: bool = False
     line: int = 0
     watch: WatchedPaths | None = None
+    offer: bool = True
 
     @property
     def is_mcp(self) -> bool:
@@ -263,6 +275,7 @@ class _Reader:
             self._optional(members, "socket", self._bool, label) or program.socket,
             node.line,
             self._optional(members, "watch", watched, label),
+            self._is_offered(members, label),
         )
 
     def _program(self, label: str, members: Mapping[str, YamlNode]) -> PackageProgram:
@@ -321,7 +334,12 @@ class _Reader:
             socket=True,
             line=node.line,
             watch=self._optional(members, "watch", partial(self._watched, server=server), label),
+            offer=self._is_offered(members, label),
         )
+
+    def _is_offered(self, members: Mapping[str, YamlNode], label: str) -> bool:
+        """Read the member `offer`. It is true by default."""
+        return self._optional(members, "offer", self._bool, label) is not False
 
     def _watched(
         self, node: YamlNode, label: str, binary: str = "", server: str = ""

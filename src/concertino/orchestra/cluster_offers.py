@@ -1,0 +1,189 @@
+"""ClusterOffers: the plugins of a hub that the other hubs of its cluster can call.
+
+For each of its plugins that runs, the hub is a worker in the cluster (nats_listener.py). Hubs that
+offer the same plugin share its calls, as all workers of a plugin do. A call goes straight to the
+plugin's process and not through the hub's routes, so hubs of a cluster cannot call in a circle.
+Tools and prompts are offered. Storage is not: the documents are those of one machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from concertino.errors import Disconnected
+from concertino.nats.cluster import NatsCluster
+from concertino.orchestra.hub_calls import ToolCalls, forward_request, plugin_id
+from concertino.orchestra.message_peek import peek_tool_call
+from concertino.orchestra.nats_listener import NatsListener
+from concertino.orchestra.plugin_messages import (
+    HealthResult,
+    ListPromptsResponse,
+    ListToolsResponse,
+    PluginManifest,
+    PluginRequest,
+    PluginResponse,
+)
+from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.plugins_file import HUB
+from concertino.orchestra.rpc_interface import (
+    Cancellable,
+    RemotePeer,
+    Respond,
+    error_response,
+)
+from concertino.orchestra.streams import ResponseStream
+
+__all__ = ["ClusterOffers"]
+
+log = logging.getLogger("concertino.hub")
+
+# How long calls in progress may take when a plugin is withdrawn from the cluster, in seconds.
+DRAIN_S = 5.0
+
+
+class ClusterOffers:
+    """Offers the plugins of a hub to the other hubs of a cluster. Use it on one event loop."""
+
+    def __init__(self, cluster: NatsCluster) -> None:
+        self._cluster = cluster
+        self._offers: dict[str, _Offer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def update(self, plugins: Iterable[PluginProcess]) -> None:
+        """Offer exactly those of the hub's plugins that run, after any change of a plugin."""
+        running = {
+            item.id: item for item in plugins if item.entry.offer and item.state == "running"
+        }
+        for id, offer in list(self._offers.items()):
+            if running.get(id) is not offer.plugin:
+                self._start(self._offers.pop(id).close(DRAIN_S))
+        for id, plugin in running.items():
+            offer = self._offers.get(id)
+            if offer is None:
+                offer = self._offers[id] = _Offer(self._cluster, plugin)
+                self._start(offer.check())
+            else:
+                offer.announce_changes()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def withdraw(self) -> None:
+        """Accept no more calls. Those in progress go on."""
+        for offer in self._offers.values():
+            offer.leave()
+
+    async def close(self) -> None:
+        """End all offers. Calls in progress are cancelled."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for offer in self._offers.values():
+            await offer.close(0.0)
+        self._offers.clear()
+
+
+class _Offer:
+    """A plugin of this hub in the cluster. It is the ToolFinder of its own calls."""
+
+    def __init__(self, cluster: NatsCluster, plugin: PluginProcess) -> None:
+        self.plugin = plugin
+        self._calls = ToolCalls(self)
+        self._features = plugin.features
+        manifest = _manifest(plugin)
+        self._listener = NatsListener(cluster, plugin.id, self._answer, self._relay, manifest)
+
+    async def check(self) -> None:
+        """Log a warning if the server does not let this hub offer the plugin."""
+        try:
+            await self._listener.wait_accepted()
+        except Disconnected as exc:
+            log.warning(
+                "%s is not offered to the cluster: %s; `concertino cluster permissions` with the "
+                "plugins file writes the permissions that the server needs",
+                self.plugin.id,
+                exc,
+            )
+
+    def announce_changes(self) -> None:
+        """Announce the plugin again if its tools or prompts have changed."""
+        if self.plugin.features is not self._features:
+            self._features = self.plugin.features
+            self._listener.announce(_manifest(self.plugin))
+
+    def leave(self) -> None:
+        """Accept no more calls."""
+        self._listener.leave()
+
+    async def close(self, drain_s: float) -> None:
+        """Accept no more calls, and wait up to drain_s seconds for those in progress."""
+        await self._listener.close(drain_s)
+        self._calls.cancel()
+
+    async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess:
+        """See ToolFinder.find_tool. The hub that has sent the call has chosen the plugin."""
+        return self.plugin
+
+    def explain_missing_tool(self, name: str, ai: str) -> str:
+        """See ToolFinder.explain_missing_tool."""
+        return f"{self.plugin.id} has no tool {name!r}"
+
+    async def _answer(
+        self, request: PluginRequest, peer: RemotePeer
+    ) -> PluginResponse | ResponseStream:
+        """Answer a request of another hub or of a plugin of the cluster. A RequestHandler."""
+        kind, id = request.WhichOneof("request") or "nothing", request.request_id
+        # A hub names the caller for which it forwards. A plugin can only call for itself.
+        caller = RemotePeer(peer.address) if _is_hub(peer) else peer
+        if kind == "tool_call":
+            return await self._calls.call(request, caller)
+        if kind == "stream_start":
+            return self._calls.stream(request.stream_start, caller)
+        if kind == "prompt_get":
+            name = request.prompt_get.prompt_name
+            return await forward_request(self.plugin, "prompt", name, request, kind)
+        if kind == "list_tools":
+            return PluginResponse(list_tools=ListToolsResponse(tools=self.plugin.features.tools))
+        if kind == "list_prompts":
+            prompts = self.plugin.features.prompts
+            return PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts))
+        if kind == "health":
+            return PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))
+        message = f"{self.plugin.id} is a plugin of another hub, which does not forward {kind}"
+        return error_response(id, "unknown_request", message)
+
+    def _relay(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
+        """Forward a tool call of another hub as bytes. A RelayHandler."""
+        if not _is_hub(peer) or peek_tool_call(body) is None:
+            return None
+        return self._calls.relay(self.plugin, body, respond)
+
+
+def _is_hub(peer: RemotePeer) -> bool:
+    return peer.name is not None and plugin_id(peer.name) == HUB
+
+
+def _manifest(plugin: PluginProcess) -> bytes:
+    """Return the manifest that is announced for a plugin."""
+    features = plugin.features
+    own = features.manifest
+    lists = hashlib.sha256()
+    for definition in (*features.tools, *features.prompts):
+        # In front of each definition its size, so that no two lists give the same bytes.
+        data = definition.SerializeToString()
+        lists.update(b"%d:%b" % (len(data), data))
+    return PluginManifest(
+        id=plugin.id,
+        version=own.version,
+        language=own.language,
+        description=own.description,
+        provides_ai=plugin.provides_ai,
+        lists=lists.hexdigest(),
+    ).SerializeToString()
