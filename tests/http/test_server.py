@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -80,6 +81,10 @@ class Client:
         async with asyncio.timeout(WAIT_S):
             return await self._reader.readuntil(text)
 
+    async def read_exactly(self, count: int) -> bytes:
+        async with asyncio.timeout(WAIT_S):
+            return await self._reader.readexactly(count)
+
     async def read_rest(self) -> bytes:
         async with asyncio.timeout(WAIT_S):
             return await self._reader.read()
@@ -115,8 +120,14 @@ class Rig:
         self.port = port
         self.clients: list[Client] = []
 
-    async def connect(self) -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**24))
+    async def connect(self, read_ahead: int = 2**24) -> Client:
+        """read_ahead: how many bytes the client's process takes before the test reads them."""
+        sock = socket.socket()
+        if read_ahead < 2**24:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_ahead)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        client = Client(*await asyncio.open_connection(sock=sock, limit=read_ahead))
         self.clients.append(client)
         return client
 
@@ -222,6 +233,34 @@ async def test_a_session_that_is_not_used_ends() -> None:
         async with asyncio.timeout(WAIT_S):
             while rig.host.connections:
                 await asyncio.wait([item.closed for item in rig.host.connections])
+
+
+@on_a_loop
+async def test_a_call_of_a_session_starts_when_an_earlier_response_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At once, and not when the session counts its unread output the next time."""
+    monkeypatch.setattr("concertino.http.session_output.CHECK_S", PATIENT)
+    async with running(HttpOptions(timeouts=USUAL)) as rig:
+        slow, other = await rig.connect(read_ahead=2**16), await rig.connect()
+        other.post(INITIALIZE, {"Accept": "application/json"})
+        head = await other.read_head()
+        (line,) = [line for line in head.split(b"\r\n") if line.startswith(b"Mcp-Session-Id")]
+        await other.read_until(b"}}")
+        headers = {
+            "Accept": "application/json",
+            "Mcp-Session-Id": line.partition(b": ")[2].decode(),
+            "Mcp-Protocol-Version": "2025-11-25",
+        }
+        slow.post(call(1, "large", size=8_000_000), headers)
+        length = re.search(rb"Content-Length: (\d+)", await slow.read_head())
+        assert length is not None
+
+        other.post(call(2, "echo", text="hi"), headers)
+        response = asyncio.ensure_future(other.read_response())
+        await slow.read_exactly(int(length[1]))
+
+        assert text_of(json.loads((await response)[1])) == "hi"
 
 
 @on_a_loop

@@ -13,14 +13,16 @@ from concertino.http.connection import HttpConnection
 
 __all__ = ["SessionOutput"]
 
-# The interval at which unread output is counted, in seconds.
+# The interval at which unread output is counted besides, in seconds. A connection reports only when
+# all of its output is read, and a slow client's progress must be known before that.
 CHECK_S = 0.25
 
 
 class SessionOutput:
     """The HTTP connections that carry a session's output, and the amount of unread output.
 
-    on_drain: called with the number of unread bytes when the client has read some.
+    on_drain: called with the number of unread bytes when the client has read some. A connection
+        whose output is read reports that at once, so that calls that wait for room start then.
     """
 
     def __init__(self, on_drain: Callable[[int], object]) -> None:
@@ -39,30 +41,49 @@ class SessionOutput:
         """Send the queued output."""
         for connection in list(self._connections):
             connection.flush()
-            if not connection.unread_bytes:
-                self._connections.discard(connection)
+            if connection.unread_bytes:
+                connection.on_drain = self._on_connection_drain
+            else:
+                self._remove(connection)
 
     def watch(self) -> int:
         """Return how many bytes are unread. While there are some, they are counted again later."""
         unread = self._count()
+        self._reported_bytes = unread
         if unread and self._timer is None:
-            self._reported_bytes = unread
             self._timer = self._loop.call_later(CHECK_S, self._check)
         return unread
 
     def close(self) -> None:
         """Remove the connections, and stop counting."""
-        self._connections.clear()
+        for connection in list(self._connections):
+            self._remove(connection)
         if self._timer is not None:
             self._timer.cancel()
 
     def _count(self) -> int:
         return sum(connection.unread_bytes for connection in self._connections)
 
+    def _on_connection_drain(self, _unread: int) -> None:
+        """Handle that the client has read all output of a connection."""
+        for connection in list(self._connections):
+            if not connection.unread_bytes:
+                self._remove(connection)
+        self._report()
+
+    def _remove(self, connection: HttpConnection) -> None:
+        self._connections.discard(connection)
+        # The next request on the connection may have been for another session.
+        if connection.on_drain == self._on_connection_drain:
+            connection.on_drain = None
+
     def _check(self) -> None:
         """Count the unread bytes, and call on_drain if the client has read some."""
+        self._timer = self._loop.call_later(CHECK_S, self._check) if self._count() else None
+        self._report()
+
+    def _report(self) -> None:
         unread = self._count()
         previous, self._reported_bytes = self._reported_bytes, unread
-        self._timer = self._loop.call_later(CHECK_S, self._check) if unread else None
         if unread < previous:
             self._on_drain(unread)
