@@ -9,8 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from concertino.client.channel import Channel
-from concertino.client.pending_request import UnreadRequest
+from concertino.client.channel_ending import ChannelEnding, UnreadRequest
 from concertino.client.supervision import Supervisor
 from concertino.proxy.forwarded_call import SuspendableCall
 from concertino.proxy.proxy import Proxy
@@ -105,11 +104,11 @@ def _unread_calls_are_not_sent_again() -> Any:
 
 
 def _read_calls_are_sent_again() -> Any:
-    def disconnected(self: Channel, label: str, waited_s: float = 0.0, id: Any = None) -> Any:
+    def disconnected(self: ChannelEnding, label: str, waited_s: float = 0.0, id: Any = None) -> Any:
         return UnreadRequest(original(self, label, waited_s, id), waited_s)
 
-    original = Channel.disconnected
-    return patch.object(Channel, "disconnected", disconnected)
+    original = ChannelEnding.disconnected
+    return patch.object(ChannelEnding, "disconnected", disconnected)
 
 
 def _a_server_that_ended_is_not_restarted() -> Any:

@@ -20,8 +20,10 @@ from random import SystemRandom
 from types import coroutine
 from typing import Any, Protocol, cast
 
-from msgspec import UNSET, DecodeError, Raw
+from msgspec import DecodeError, Raw
 
+from concertino.client.channel_ending import ChannelEnding
+from concertino.client.connection_output import ConnectionOutput
 from concertino.client.pending_request import (
     FOREVER,
     GIVEN_UP,
@@ -32,34 +34,26 @@ from concertino.client.pending_request import (
     PreparedRequest,
     ProgressTracker,
     ProgressTrackers,
-    UnreadRequest,
+    RequestCounts,
     decode_reply,
     request_template,
 )
-from concertino.client.skipped_lines import OversizeWatch, SkippedLines, parse_head
-from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
+from concertino.client.server_messages import MessageHandler, ServerMessages
+from concertino.client.skipped_lines import OversizeWatch, SkippedLines
+from concertino.errors import ConcertinoError, Disconnected, TimedOut
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import JOINED_BYTES, NEWLINE, Id, Message, decode, one_line
+from concertino.jsonrpc.messages import JOINED_BYTES, NEWLINE, Id, one_line
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import IncomingRequest
 from concertino.runtime.tasks import read_batch_of
-from concertino.transports.connection import Connection, SupportsDirectSend, SupportsPolling
+from concertino.transports.connection import Connection
 
 # The first id is random. Otherwise a JSON line that a tool prints, with a small id, could be taken
 # for a response.
 MAX_FIRST_ID = 2**30
 
 
-class ChannelDelegate(Protocol):
+class ChannelDelegate(MessageHandler, Protocol):
     """Handles everything that a server sends, apart from responses. Conversation implements it."""
-
-    def on_request(self, incoming: IncomingRequest) -> None:
-        """Handle a request of the server. Answer it with peer.respond() or peer.fail()."""
-        ...
-
-    def on_notification(self, message: Message) -> None:
-        """Handle a notification of the server."""
-        ...
 
     def on_eof(self) -> None:
         """Release the resources of the connection, because it has ended by itself."""
@@ -77,15 +71,12 @@ class Channel:
     delegate: handles everything that is not a response.
 
     Attributes:
-    over: whether the connection has ended.
-    fault: what the server did wrong, if the client has closed the connection for that reason; ""
-        otherwise.
-    unread: after the end, the ids of the requests that the server had not read, so that they may be
-        sent again; None if that is not known.
+    ending: whether and why the connection has ended.
     skipped: the lines of the server that were skipped.
     input: the state of reading frames, which the pending requests share.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.
+    counts: the numbers of requests that were sent and answered.
     """
 
     def __init__(
@@ -95,9 +86,7 @@ class Channel:
         delegate: ChannelDelegate,
         log: logging.Logger,
     ) -> None:
-        self.over = False
-        self.fault = ""
-        self.unread: frozenset[int] | None = None
+        self.ending = ChannelEnding(delegate.explain)
         self.skipped = SkippedLines(log)
         self.input = InputState()
         self.progress = ProgressTrackers(log)
@@ -105,24 +94,23 @@ class Channel:
         self._log = log
         self._deadlines = DeadlineTimer(self._expire)
         self._read_batch = read_batch_of(self._deadlines.loop)
-        self._output = _Output(connection, limits)
-        self._oversize = OversizeWatch(connection)
-        # Requests that were given up, and those that were pending at the end.
-        self._unanswered = 0
-        self._first_id = SystemRandom().randrange(1, MAX_FIRST_ID)
-        self.peer = Peer(self._output.queue, limits, self._deadlines.time, self._first_id)
+        self._output = ConnectionOutput(connection, limits)
+        first_id = SystemRandom().randrange(1, MAX_FIRST_ID)
+        self.peer = Peer(self._output.queue, limits, self._deadlines.time, first_id)
         self.peer.invalid_input.answered = False
+        self.counts = RequestCounts(self.peer.outgoing)
+        self._messages = ServerMessages(
+            self.peer,
+            self.input,
+            delegate,
+            self.progress,
+            self.skipped,
+            OversizeWatch(connection),
+            limits.max_message_bytes,
+            self._deadlines.time,
+            log,
+        )
         connection.open(self)
-
-    @property
-    def requests_sent(self) -> int:
-        """Return the number of requests that were sent."""
-        return self.peer.outgoing.next_id - self._first_id
-
-    @property
-    def requests_answered(self) -> int:
-        """Return the number of requests that were answered, with a result or an error."""
-        return self.requests_sent - self._unanswered - len(self.peer.outgoing)
 
     # Requests
 
@@ -179,7 +167,11 @@ class Channel:
         now = deadlines.time()
 
         # `not x > 0` instead of `x <= 0`, which would accept NaN.
-        if self.over or peer.buffered_bytes >= output.high_water_bytes or not idle_timeout_s > 0:
+        if (
+            self.ending.over
+            or peer.buffered_bytes >= output.high_water_bytes
+            or not idle_timeout_s > 0
+        ):
             yield from self._wait_until_writable(
                 prepared.label, idle_timeout_s, total_s
             ).__await__()
@@ -230,7 +222,7 @@ class Channel:
             self.abandon(id, reason, cancels)
             raise
         except Disconnected:
-            raise self.disconnected(prepared.label, deadlines.time() - now, id) from None
+            raise self.ending.disconnected(prepared.label, deadlines.time() - now, id) from None
 
     def begin(
         self,
@@ -248,7 +240,7 @@ class Channel:
         output = self._output
         peer = self.peer
         if (
-            self.over
+            self.ending.over
             or peer.buffered_bytes >= output.high_water_bytes
             or len(params) > output.longest_usual_params
             or NEWLINE in params
@@ -299,14 +291,14 @@ class Channel:
         within_s = min(idle_timeout_s, total_s)
         now = self._deadlines.time()
         until = now + within_s
-        while self.peer.buffered_bytes >= self._output.high_water_bytes and not self.over:
+        while self.peer.buffered_bytes >= self._output.high_water_bytes and not self.ending.over:
             left = until - self._deadlines.time()
             await self._output.wait_for_drain(None if left == FOREVER else max(0.0, left))
             if self._deadlines.time() >= until:
                 text = f"{label}: could not be sent within {within_s:g} s"
-                raise self.explain(TimedOut(f"{text}: the server does not read its input"))
-        if self.over:
-            raise self.disconnected(label, self._deadlines.time() - now)
+                raise self.ending.explain(TimedOut(f"{text}: the server does not read its input"))
+        if self.ending.over:
+            raise self.ending.disconnected(label, self._deadlines.time() - now)
 
     def _build_unusual_frame(
         self,
@@ -363,7 +355,7 @@ class Channel:
         outgoing = self.peer.outgoing.get(cast("int", id))
         if outgoing is None:
             return
-        self._unanswered += 1
+        self.counts.unanswered += 1
         self.skipped.expect_late(id)
         if cancels:
             self.peer.abandon(outgoing, reason)
@@ -388,17 +380,17 @@ class Channel:
 
         Returns the time of the next call: the earliest deadline of the remaining requests.
         """
-        if self._oversize.is_endless(now):
+        if self._messages.oversize.is_endless(now):
             limit = self._output.max_message_bytes
             self.give_up(f"it sends a line without an end: more than {limit} bytes")
-        earliest = self._oversize.checks_at
+        earliest = self._messages.oversize.checks_at
         for pending in list(self.peer.outgoing.values()):
             if not isinstance(pending, PendingReply):
                 continue
             if pending.deadline > now:
                 earliest = min(earliest, pending.deadline)
             elif pending.outcome is None:
-                pending.done(self.explain(TimedOut(self._describe_timeout(pending, now))))
+                pending.done(self.ending.explain(TimedOut(self._describe_timeout(pending, now))))
         return earliest
 
     def _describe_timeout(self, pending: PendingReply, now: float) -> str:
@@ -406,11 +398,10 @@ class Channel:
         progress = pending.progress
         if progress is not None and progress.last > float("-inf"):
             text += f" (its last progress was {progress.last:g})"
-        if self._oversize.discarded_bytes:
+        if discarded := self._messages.oversize.discarded_bytes:
             text += (
-                f"; a message of {self._oversize.discarded_bytes} bytes or more was discarded, "
-                "which may have been the answer: max_message_bytes is "
-                f"{self._output.max_message_bytes}"
+                f"; a message of {discarded} bytes or more was discarded, which may have been "
+                f"the answer: max_message_bytes is {self._output.max_message_bytes}"
             )
         return text
 
@@ -469,80 +460,21 @@ class Channel:
 
     def _receive(self, frame: bytes) -> None:
         """Handle a frame that is not the usual response to a pending request."""
-        # An earlier frame of the same read has ended the channel.
-        if self.over:
-            return
-        peer = self.peer
-        unmatched = peer.invalid_input.unsolicited
-        self.input.frame = frame
-        event = peer.receive(frame)
-        self.input.frame = b""
-        if isinstance(event, list):
-            for message in event:
-                self._dispatch(message)
-        elif event is not None:
-            self._dispatch(event)
-        elif peer.invalid_input.unsolicited != unmatched:
-            self._on_unmatched(frame)
-
-    def _dispatch(self, event: IncomingRequest | Message) -> None:
-        """Pass a request or notification of the server to the delegate."""
-        try:
-            if isinstance(event, IncomingRequest):
-                self._delegate.on_request(event)
-            elif event.method == "notifications/progress":
-                # The channel handles progress itself, because it moves the deadline of a request.
-                self.progress.on_notification(event, self._deadlines.time())
-            else:
-                self._delegate.on_notification(event)
-        except Exception:
-            self._log.exception("a message of the server could not be handled")
-
-    def _on_unmatched(self, frame: bytes) -> None:
-        """Count a line as skipped. It is not a message, or a response to no pending request."""
-        message = decode(frame)
-        if type(message) is not Message:
-            self.skipped.add(frame, "not a JSON-RPC message")
-        elif message.id is UNSET or not self.skipped.take_late(message.id):
-            self.skipped.add(frame, "a response to no request of this client")
+        # An earlier frame of the same read may have ended the channel.
+        if not self.ending.over:
+            self._messages.receive(frame)
 
     def on_frame_too_long(self, size: int) -> None:
-        """Fail the request whose response is too long, or count the line as skipped.
-
-        The Connection discards the line. Only its first bytes are known.
-        """
-        limit = self._output.max_message_bytes
-        head = self.input.frame = self._oversize.on_oversize(self._deadlines.time())
-        self._deadlines.wake_at(min(self._deadlines.wakes_at, self._oversize.checks_at))
-        is_response, id = parse_head(head)
-
-        # Some servers write the id after the result. Then the response can only be matched if just
-        # one request is pending.
-        if is_response and id is None:
-            pending = [
-                item.id for item in self.peer.outgoing.values() if isinstance(item, PendingReply)
-            ]
-            id = pending[0] if len(pending) == 1 else None
-
-        outgoing = self.peer.outgoing.pop(id, None) if id is not None else None
-        if outgoing is not None:
-            self._log.warning("an answer of more than %d bytes was discarded", limit)
-            outgoing.done(
-                ProtocolError(
-                    f"the answer has more than {limit} bytes, which is max_message_bytes: ask for "
-                    "less, or allow more with Limits or CONCERTINO_MAX_MESSAGE_BYTES"
-                )
-            )
-        elif id is None or not self.skipped.take_late(id):
-            self._oversize.discarded_bytes = size
-            self.skipped.add(head, f"longer than {limit} bytes")
+        """Fail the request whose response is too long, or count the line as skipped."""
+        self._messages.on_frame_too_long(size, self._deadlines.time())
+        self._deadlines.wake_at(min(self._deadlines.wakes_at, self._messages.oversize.checks_at))
 
     def on_drain(self, held: int) -> None:
         self.peer.on_drain(held)
         self._output.report_drain()
 
     def on_eof(self) -> None:
-        if not self.over:
+        if not self.ending.over:
             self.end()
             self._delegate.on_eof()
 
@@ -556,115 +488,20 @@ class Channel:
 
         fault: a sentence that says what the server has done.
         """
-        if not self.over:
-            self.fault = fault
+        if not self.ending.over:
+            self.ending.fault = fault
             self._log.error("the connection is closed: %s", fault)
             self.on_eof()
 
     def end(self) -> None:
         """Fail all pending requests and stop sending. Does not close the Connection."""
-        if self.over:
+        if self.ending.over:
             return
-        self.over = True
+        self.ending.over = True
         self._deadlines.stop()
         self.on_drain(0)
-        self._unanswered += len(self.peer.outgoing)
+        self.counts.unanswered += len(self.peer.outgoing)
         # peer.close() fails the pending requests and returns the server's unanswered ones.
         for incoming in self.peer.close():
             if incoming.on_cancel is not None:
                 incoming.on_cancel("the connection ended")
-
-    def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the same error, with facts about the server's process added to its text."""
-        return self._delegate.explain(error)
-
-    def disconnected(
-        self,
-        label: str,
-        waited_s: float = 0.0,
-        id: Id | None = None,
-    ) -> Disconnected:
-        """Return the error for a request that gets no response, because the connection has ended.
-
-        It is an UnreadRequest if the request may be sent again.
-        label: names the request.
-        waited_s: how long the request has waited, for the text; 0 to leave it out.
-        id: the id of the request; None if it was not sent.
-        """
-        text = f"{label}: the connection ended before the answer came"
-        if waited_s:
-            text += f", after {waited_s:.3g} s"
-        error = self._delegate.explain(Disconnected(text))
-        if not isinstance(error, Disconnected):
-            error = Disconnected(str(error))
-        if self.unread is not None and (id is None or id in self.unread):
-            return UnreadRequest(error, waited_s)
-        return error
-
-
-class _Output:
-    """Writes frames to a Connection, in the fastest way that it supports.
-
-    send_and_poll: the Connection's method of the same name, see SupportsPolling: it writes a frame,
-        and returns a line that has arrived or the number of buffered bytes. If the Connection only
-        has direct sends, the function never returns a line. If it has neither, the function does
-        nothing and returns None.
-    defer_line: delivers a line from polling to on_frames() later.
-    flush_scheduled: whether the queued frames are flushed in the next loop iteration.
-    longest_usual_params: up to this length of its params in bytes, a request is neither too long
-        nor so long that it should not be copied.
-    """
-
-    def __init__(self, connection: Connection, limits: Limits) -> None:
-        self.high_water_bytes = limits.high_water_bytes
-        self.max_message_bytes = limits.max_message_bytes
-        self.longest_usual_params = min(JOINED_BYTES, limits.max_message_bytes // 2)
-        self.flush_scheduled = False
-        self._connection = connection
-        self._drained: asyncio.Future[None] | None = None
-        self._loop = asyncio.get_running_loop()
-
-        self.send_and_poll: Callable[[bytes, Id | None], bytes | int | None] = _cannot_poll
-        self.defer_line: Callable[[bytes], object] = bytes
-        if isinstance(connection, SupportsPolling):
-            self.send_and_poll = connection.send_and_poll
-            self.defer_line = connection.defer_line
-        elif isinstance(connection, SupportsDirectSend):
-            self.send_and_poll = connection.send
-
-    def queue(self, frame: bytes, request_id: Id | None) -> int:
-        """Queue a frame. All queued frames are flushed together, in the next loop iteration.
-
-        Returns the number of buffered bytes.
-        """
-        if not self.flush_scheduled:
-            self.flush_scheduled = True
-            self._loop.call_soon(self._flush)
-        return self._connection.write(frame, request_id)
-
-    def _flush(self) -> None:
-        self.flush_scheduled = False
-        self._connection.flush()
-
-    def write(self, frame: bytes, request_id: Id | None) -> int:
-        """Write a frame and flush at once. Returns the number of buffered bytes."""
-        held = self._connection.write(frame, request_id)
-        self._connection.flush()
-        return held
-
-    async def wait_for_drain(self, within_s: float | None) -> None:
-        """Wait for report_drain(), at most within_s seconds; None for no limit."""
-        if self._drained is None:
-            self._drained = self._loop.create_future()
-        await asyncio.wait([self._drained], timeout=within_s)
-
-    def report_drain(self) -> None:
-        """Wake all tasks in wait_for_drain(), because the server has read some output."""
-        if self._drained is not None:
-            if not self._drained.done():
-                self._drained.set_result(None)
-            self._drained = None
-
-
-def _cannot_poll(frame: bytes, request_id: Id | None) -> None:
-    return None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, overload
 from msgspec import Raw
 from msgspec.json import encode
 
+from concertino.client.channel_ending import UnreadRequest
 from concertino.client.client_connection import (
     FOREVER,
     ClientConnection,
@@ -40,7 +41,6 @@ from concertino.client.output_validation import (
 from concertino.client.pending_request import (
     ForwardedReply,
     Progress,
-    UnreadRequest,
     quote_frame,
 )
 from concertino.client.request_handlers import AnswerAny, Elicit, RequestHandlers, Roots, Sample

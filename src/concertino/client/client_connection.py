@@ -18,13 +18,13 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from concertino.client.channel_ending import UnreadRequest
 from concertino.client.conversation import Conversation
 from concertino.client.negotiation import Era, HandshakeChoice, open_conversation
 from concertino.client.notifications import NotificationHandlers
 from concertino.client.pending_request import (
     ForwardedReply,
     Progress,
-    UnreadRequest,
     request_label,
 )
 from concertino.client.request_handlers import RequestHandlers
@@ -157,11 +157,11 @@ class ClientConnection:
                     self._bring_down,
                     self._bring_up,
                     self._on_restart,
-                    lambda: self.current.channel.requests_answered,
+                    lambda: self.current.channel.counts.answered,
                 ),
                 self._settings.log,
             )
-            if self.current.channel.over:
+            if self.current.channel.ending.over:
                 self._on_end(self.current)
 
     async def _bring_up(self) -> None:
@@ -181,7 +181,7 @@ class ClientConnection:
             conversation.watch(timeouts.ping_every_s, timeouts.ping_s)
 
         # The server may have ended before on_end was set.
-        if conversation.channel.over:
+        if conversation.channel.ending.over:
             self._on_end(conversation)
 
     async def _start(self) -> Conversation:
@@ -219,7 +219,7 @@ class ClientConnection:
             # From now on, new requests wait for the restart; see wait_until_usable().
             self.conversation = None
             self._supervisor.on_end(self._failure)
-            conversation.channel.unread = conversation.opened.take_unread()
+            conversation.channel.ending.unread = conversation.opened.take_unread()
             conversation.restart_note = (
                 "; it will be restarted, but requests that were in flight are not repeated"
             )
@@ -286,7 +286,7 @@ class ClientConnection:
             return "new"
         if self._supervisor is not None:
             return self._supervisor.state
-        return "failed" if self._last.channel.over else "running"
+        return "failed" if self._last.channel.ending.over else "running"
 
     @property
     def restarts(self) -> int:
@@ -296,7 +296,7 @@ class ClientConnection:
     @property
     def requests(self) -> int:
         """Return the number of requests that were sent, to all processes of the server."""
-        sent = 0 if self._started is None else self._started.channel.requests_sent
+        sent = 0 if self._started is None else self._started.channel.counts.sent
         return self._requests_before + sent
 
     @property

@@ -31,8 +31,6 @@ from concertino.client.pending_request import (
     ForwardedReply,
     PreparedRequest,
     Progress,
-    decode_reply,
-    request_template,
 )
 from concertino.client.request_builder import RequestBuilder
 from concertino.client.request_handlers import RequestHandlers
@@ -60,9 +58,6 @@ __all__ = ["Conversation", "ServerDescription", "lists_our_revision"]
 DRAIN_S = 1.0
 # Errors and logs quote at most this many characters of stderr and of other texts.
 MAX_QUOTE = 2000
-# At most this many methods have a prepared request for forward(). MCP has fewer, but a caller may
-# pass any.
-MAX_FORWARDED = 64
 
 
 class ServerDescription(Struct, frozen=True):
@@ -127,10 +122,7 @@ class Conversation:
         self.on_end: Callable[[Conversation], object] | None = None
         self.restart_note = ""
         self._rounds = InputRounds(handlers, max_rounds)
-        # Prepared requests of forwarded calls, by method.
-        self._forwarded: dict[str, PreparedRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
 
         connection = opened.connection
         if show is not None:
@@ -272,15 +264,11 @@ class Conversation:
 
         See Client.forward().
         """
-        prepared = self._forwarded.get(call.method)
-        if prepared is None:
-            template = request_template(call.method)
-            prepared = PreparedRequest(template, call.method, "", decode_reply)
-            if len(self._forwarded) < MAX_FORWARDED:
-                self._forwarded[call.method] = prepared
+        requests = self.requests
+        prepared = requests.forwarded.get(call.method) or requests.prepare_forward(call.method)
         if progress is not None:
             return self._forward_with_progress(prepared, call, caller, level, timeout_s, progress)
-        params = self.requests.forwarded_params(call, caller, level)
+        params = requests.forwarded_params(call, caller, level)
         return self.channel.ask(prepared, params, timeout_s, timeout_s)
 
     def begin_forward(
@@ -291,7 +279,7 @@ class Conversation:
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
         """Forward the call of another client without a task. See Channel.begin()."""
-        prepared = self._forwarded.get(call.method)
+        prepared = self.requests.forwarded.get(call.method)
         if prepared is None:
             return None
         params = self.requests.forwarded_params(call, caller, level)
@@ -431,13 +419,16 @@ class Conversation:
     def explain(self, error: ConcertinoError) -> ConcertinoError:
         """Return the same error, with the end of the process and its stderr added to its text."""
         opened = self.opened
-        if opened.child is None or self._closed:
-            return type(error)(f"{error}{' (this client was closed)' if self._closed else ''}")
+        ending = self.channel.ending
+        if ending.by_client:
+            return type(error)(f"{error} (this client was closed)")
+        if opened.child is None:
+            return type(error)(str(error))
 
         tail = opened.tail()
         skipped = self.channel.skipped
         is_ended = isinstance(error, Disconnected)
-        text = f"{error}; {self.channel.fault or opened.describe_process(is_ended)}"
+        text = f"{error}; {ending.fault or opened.describe_process(is_ended)}"
         if skipped.count:
             last = f", the last: {skipped.recent[-1]}" if skipped.recent else ""
             text += f"; lines of its stdout that were skipped: {skipped.count}{last}"
@@ -459,7 +450,7 @@ class Conversation:
 
         Pending requests raise Disconnected; tasks that answer the server's requests are cancelled.
         """
-        self._closed = True
+        self.channel.ending.by_client = True
         self.opening.stop()
         self.subscriptions.close_all()
         self.channel.end()

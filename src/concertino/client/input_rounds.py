@@ -13,7 +13,8 @@ from typing import Any
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.client.pending_request import UnreadRequest, quote_frame, request_label
+from concertino.client.channel_ending import UnreadRequest
+from concertino.client.pending_request import quote_frame, request_label
 from concertino.client.request_handlers import RequestHandlers
 from concertino.errors import Disconnected, ProtocolError
 from concertino.logs.formats import escape_controls

@@ -18,8 +18,10 @@ from typing import Any, Literal, Protocol
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
+from concertino.client.channel_ending import ChannelEnding
 from concertino.errors import Disconnected, ProtocolError
 from concertino.jsonrpc.messages import Id, Message
+from concertino.jsonrpc.requests import PendingTable
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import redactor
 from concertino.runtime.pending import PendingOutcome
@@ -42,22 +44,6 @@ class Reply(Struct, gc=False, forbid_unknown_fields=True):
 
 
 decode_reply = Decoder(Reply).decode
-
-
-class UnreadRequest(Disconnected):
-    """The connection has ended before the server has read the request.
-
-    So the server has done nothing for the request, which may be sent again.
-    waited_s: how many seconds the request had waited when the connection ended.
-    """
-
-    def __init__(self, error: Disconnected, waited_s: float) -> None:
-        super().__init__(str(error), error.exit_status, error.stderr)
-        self.waited_s = waited_s
-
-    def time_left(self, timeout_s: float) -> float:
-        """Return the rest of a time limit in seconds; always positive."""
-        return max(0.001, timeout_s - self.waited_s)
 
 
 class _SentRequest(Struct):
@@ -168,12 +154,13 @@ class PendingReply(PendingOutcome, eq=False):
 class ReplyOwner(Protocol):
     """The Channel that a pending request belongs to, as ForwardedReply uses it."""
 
-    def abandon(self, id: Id, reason: str, cancels: bool) -> None:
-        """Stop waiting for the response to a request. See Channel.abandon()."""
+    @property
+    def ending(self) -> ChannelEnding:
+        """Return whether and why the channel has ended."""
         ...
 
-    def disconnected(self, label: str, waited_s: float = 0.0, id: Id | None = None) -> Disconnected:
-        """Return the error for a request that gets no response. See Channel.disconnected()."""
+    def abandon(self, id: Id, reason: str, cancels: bool) -> None:
+        """Stop waiting for the response to a request. See Channel.abandon()."""
         ...
 
 
@@ -202,7 +189,32 @@ class ForwardedReply(PendingReply, eq=False):
         outcome: Exception = self.outcome
         if not isinstance(outcome, Disconnected):
             return outcome
-        return self.owner.disconnected(self.request.label, now - self.sent_at, self.id)
+        return self.owner.ending.disconnected(self.request.label, now - self.sent_at, self.id)
+
+
+class RequestCounts:
+    """Counts the requests of a Channel.
+
+    pending: the table of pending requests, which assigns the ids.
+
+    Attributes:
+    unanswered: how many requests were given up, or were pending at the end.
+    """
+
+    def __init__(self, pending: PendingTable) -> None:
+        self.unanswered = 0
+        self._pending = pending
+        self._first_id = pending.next_id
+
+    @property
+    def sent(self) -> int:
+        """Return the number of requests that were sent."""
+        return self._pending.next_id - self._first_id
+
+    @property
+    def answered(self) -> int:
+        """Return the number of requests that were answered, with a result or an error."""
+        return self.sent - self.unanswered - len(self._pending)
 
 
 class ProgressTracker(Struct, eq=False):

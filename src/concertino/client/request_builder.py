@@ -34,6 +34,9 @@ COMPLETE = b'"result":{"resultType":"complete"'
 HEAD_BYTES = 96
 # At most this many tools have a prepared request.
 MAX_PREPARED = 1024
+# At most this many methods have a prepared request for forwarded calls. MCP has fewer, but a caller
+# may pass any.
+MAX_FORWARDED = 64
 
 
 class _ToolReply(Struct, gc=False, forbid_unknown_fields=True):
@@ -69,6 +72,7 @@ class RequestBuilder:
     is_modern: whether the revision is 2026-07-28.
     prepared: tool name -> prepared call. For calls without a progress function and without
         additional members for `_meta`.
+    forwarded: method -> prepared request, for the calls of other clients.
     """
 
     def __init__(self, info: Implementation, handlers: RequestHandlers) -> None:
@@ -76,6 +80,7 @@ class RequestBuilder:
         self.handlers = handlers
         self.is_modern = False
         self.prepared: dict[str, PreparedRequest] = {}
+        self.forwarded: dict[str, PreparedRequest] = {}
         self._meta: dict[str, Any] = {}
         self._encoded_meta = b""
         # Forwarded calls usually come from the same client, so its `_meta` is encoded once.
@@ -188,6 +193,16 @@ class RequestBuilder:
         prepared = PreparedRequest(template, "tools/call", name, decode)
         if len(self.prepared) < MAX_PREPARED:
             self.prepared[name] = prepared
+        return prepared
+
+    def prepare_forward(self, method: str) -> PreparedRequest:
+        """Return a prepared request with this method, which lacks its id and all of its params.
+
+        It is also stored in `forwarded`.
+        """
+        prepared = PreparedRequest(request_template(method), method, "", decode_reply)
+        if len(self.forwarded) < MAX_FORWARDED:
+            self.forwarded[method] = prepared
         return prepared
 
 

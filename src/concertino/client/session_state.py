@@ -9,10 +9,10 @@ import logging
 
 from msgspec.json import encode
 
+from concertino.client.channel_ending import UnreadRequest
 from concertino.client.client_connection import ClientConnection, ConnectionSettings
 from concertino.client.conversation import Conversation
 from concertino.client.notifications import LISTS
-from concertino.client.pending_request import UnreadRequest
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError
 from concertino.jsonrpc.messages import Id
 from concertino.types.results import Level

@@ -76,8 +76,8 @@ class ResourceSubscriptions:
         again.
         """
         channel = self._channel
-        if channel.over:
-            raise channel.disconnected(label)
+        if channel.ending.over:
+            raise channel.ending.disconnected(label)
         acknowledgement: asyncio.Future[dict[str, Any]]
         acknowledgement = asyncio.get_running_loop().create_future()
         id: Id | None = None
@@ -87,7 +87,7 @@ class ResourceSubscriptions:
             if id is None:
                 return
             if isinstance(outcome, Disconnected):
-                outcome = channel.disconnected(label, 0.0, id)
+                outcome = channel.ending.disconnected(label, 0.0, id)
             self._on_end(id, outcome if isinstance(outcome, ConcertinoError) else None)
 
         params = self._add_meta(encode({"notifications": wanted}))
@@ -98,13 +98,13 @@ class ResourceSubscriptions:
             await asyncio.wait([acknowledgement], timeout=timeout_s)
             if not acknowledgement.done():
                 text = f"{label}: not acknowledged within {within_s:g} s"
-                raise channel.explain(TimedOut(text))
+                raise channel.ending.explain(TimedOut(text))
             try:
                 provided = acknowledgement.result()
             except ProtocolError as exc:
                 raise ProtocolError(f"{label}: {exc}") from None
             except Disconnected:
-                raise channel.disconnected(label, 0.0, id) from None
+                raise channel.ending.disconnected(label, 0.0, id) from None
         except BaseException:
             self.close(id)
             # Retrieve the exception of the future, because asyncio would log it otherwise.

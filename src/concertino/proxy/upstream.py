@@ -19,10 +19,11 @@ from msgspec.json import encode
 from concertino.backend.callback_calls import ENDED, CancelCall, EndsCalls
 from concertino.backend.caller import Caller, CallerSession
 from concertino.backend.interface import Call, ChangeKind, Context, Notifier
+from concertino.client.channel_ending import UnreadRequest
 from concertino.client.client import Client
 from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage
-from concertino.client.pending_request import ForwardedReply, UnreadRequest
+from concertino.client.pending_request import ForwardedReply
 from concertino.errors import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,

@@ -1,0 +1,84 @@
+"""ConnectionOutput: writes the frames of a client to a Connection, in the fastest way it supports.
+
+Frames that are queued in one iteration of the loop are flushed together at its end. A frame that
+is alone is written at once, and some Connections then look whether the response has arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import JOINED_BYTES, Id
+from concertino.transports.connection import Connection, SupportsDirectSend, SupportsPolling
+
+__all__ = ["ConnectionOutput"]
+
+
+class ConnectionOutput:
+    """Writes frames to a Connection, in the fastest way that it supports.
+
+    send_and_poll: the Connection's method of the same name, see SupportsPolling: it writes a frame,
+        and returns a line that has arrived or the number of buffered bytes. If the Connection only
+        has direct sends, the function never returns a line. If it has neither, the function does
+        nothing and returns None.
+    defer_line: delivers a line from polling to on_frames() later.
+    flush_scheduled: whether the queued frames are flushed in the next loop iteration.
+    longest_usual_params: up to this length of its params in bytes, a request is neither too long
+        nor so long that it should not be copied.
+    """
+
+    def __init__(self, connection: Connection, limits: Limits) -> None:
+        self.high_water_bytes = limits.high_water_bytes
+        self.max_message_bytes = limits.max_message_bytes
+        self.longest_usual_params = min(JOINED_BYTES, limits.max_message_bytes // 2)
+        self.flush_scheduled = False
+        self._connection = connection
+        self._drained: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+        self.send_and_poll: Callable[[bytes, Id | None], bytes | int | None] = _cannot_poll
+        self.defer_line: Callable[[bytes], object] = bytes
+        if isinstance(connection, SupportsPolling):
+            self.send_and_poll = connection.send_and_poll
+            self.defer_line = connection.defer_line
+        elif isinstance(connection, SupportsDirectSend):
+            self.send_and_poll = connection.send
+
+    def queue(self, frame: bytes, request_id: Id | None) -> int:
+        """Queue a frame. All queued frames are flushed together, in the next loop iteration.
+
+        Returns the number of buffered bytes.
+        """
+        if not self.flush_scheduled:
+            self.flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        return self._connection.write(frame, request_id)
+
+    def _flush(self) -> None:
+        self.flush_scheduled = False
+        self._connection.flush()
+
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        """Write a frame and flush at once. Returns the number of buffered bytes."""
+        held = self._connection.write(frame, request_id)
+        self._connection.flush()
+        return held
+
+    async def wait_for_drain(self, within_s: float | None) -> None:
+        """Wait for report_drain(), at most within_s seconds; None for no limit."""
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+        await asyncio.wait([self._drained], timeout=within_s)
+
+    def report_drain(self) -> None:
+        """Wake all tasks in wait_for_drain(), because the server has read some output."""
+        if self._drained is not None:
+            if not self._drained.done():
+                self._drained.set_result(None)
+            self._drained = None
+
+
+def _cannot_poll(frame: bytes, request_id: Id | None) -> None:
+    return None

@@ -1,0 +1,139 @@
+"""ServerMessages: handles what a server sends, apart from the usual responses.
+
+These are its requests and notifications, errors, invalid lines, and lines that are too long.
+Requests and notifications go to a MessageHandler, which is the Conversation; progress goes to the
+request that it belongs to. The Channel (client/channel.py) handles the usual responses itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import UNSET
+
+from concertino.client.pending_request import InputState, PendingReply, ProgressTrackers
+from concertino.client.skipped_lines import OversizeWatch, SkippedLines, parse_head
+from concertino.errors import ProtocolError
+from concertino.jsonrpc.messages import Message, decode
+from concertino.jsonrpc.peer import Peer
+from concertino.jsonrpc.requests import IncomingRequest
+
+__all__ = ["MessageHandler", "ServerMessages"]
+
+
+class MessageHandler(Protocol):
+    """Handles the requests and notifications of a server."""
+
+    def on_request(self, incoming: IncomingRequest) -> None:
+        """Handle a request of the server. Answer it with peer.respond() or peer.fail()."""
+        ...
+
+    def on_notification(self, message: Message) -> None:
+        """Handle a notification of the server."""
+        ...
+
+
+class ServerMessages:
+    """Handles the frames of a server that are not usual responses.
+
+    peer: parses the frames, and has the table of pending requests.
+    input: the state of reading, for errors that quote the frame.
+    handler: gets the requests and notifications.
+    progress: the progress trackers of pending requests.
+    skipped: counts the lines that are no messages, and the responses to no request.
+    oversize: watches the lines that are too long.
+    max_message_bytes: the limit for lines.
+    time: returns the time of the loop's clock.
+    """
+
+    def __init__(
+        self,
+        peer: Peer[IncomingRequest],
+        input: InputState,
+        handler: MessageHandler,
+        progress: ProgressTrackers,
+        skipped: SkippedLines,
+        oversize: OversizeWatch,
+        max_message_bytes: int,
+        time: Callable[[], float],
+        log: logging.Logger,
+    ) -> None:
+        self._peer = peer
+        self._input = input
+        self._handler = handler
+        self._progress = progress
+        self._skipped = skipped
+        self.oversize = oversize
+        self._max_message_bytes = max_message_bytes
+        self._time = time
+        self._log = log
+
+    def receive(self, frame: bytes) -> None:
+        """Handle one frame."""
+        invalid_input = self._peer.invalid_input
+        unmatched = invalid_input.unsolicited
+        self._input.frame = frame
+        event = self._peer.receive(frame)
+        self._input.frame = b""
+        if isinstance(event, list):
+            for message in event:
+                self._dispatch(message)
+        elif event is not None:
+            self._dispatch(event)
+        elif invalid_input.unsolicited != unmatched:
+            self._on_unmatched(frame)
+
+    def _dispatch(self, event: IncomingRequest | Message) -> None:
+        """Pass a request or notification of the server to its handler."""
+        try:
+            if isinstance(event, IncomingRequest):
+                self._handler.on_request(event)
+            elif event.method == "notifications/progress":
+                # Progress moves the deadline of a request of the channel.
+                self._progress.on_notification(event, self._time())
+            else:
+                self._handler.on_notification(event)
+        except Exception:
+            self._log.exception("a message of the server could not be handled")
+
+    def _on_unmatched(self, frame: bytes) -> None:
+        """Count a line as skipped. It is not a message, or a response to no pending request."""
+        message = decode(frame)
+        if type(message) is not Message:
+            self._skipped.add(frame, "not a JSON-RPC message")
+        elif message.id is UNSET or not self._skipped.take_late(message.id):
+            self._skipped.add(frame, "a response to no request of this client")
+
+    def on_frame_too_long(self, size: int, now: float) -> None:
+        """Fail the request whose response is too long, or count the line as skipped.
+
+        The Connection discards the line. Only its first bytes are known.
+        now: the time by the loop's clock.
+        """
+        limit = self._max_message_bytes
+        head = self._input.frame = self.oversize.on_oversize(now)
+        pending_requests = self._peer.outgoing
+        is_response, id = parse_head(head)
+
+        # Some servers write the id after the result. Then the response can only be matched if just
+        # one request is pending.
+        if is_response and id is None:
+            pending = [
+                item.id for item in pending_requests.values() if isinstance(item, PendingReply)
+            ]
+            id = pending[0] if len(pending) == 1 else None
+
+        outgoing = pending_requests.pop(id, None) if id is not None else None
+        if outgoing is not None:
+            self._log.warning("an answer of more than %d bytes was discarded", limit)
+            outgoing.done(
+                ProtocolError(
+                    f"the answer has more than {limit} bytes, which is max_message_bytes: ask for "
+                    "less, or allow more with Limits or CONCERTINO_MAX_MESSAGE_BYTES"
+                )
+            )
+        elif id is None or not self._skipped.take_late(id):
+            self.oversize.discarded_bytes = size
+            self._skipped.add(head, f"longer than {limit} bytes")
