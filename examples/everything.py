@@ -10,6 +10,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from msgspec import Meta
 from msgspec.json import decode
 
 from concertino import Context, Server, ToolError, audio, choices, image, user
@@ -197,6 +198,24 @@ server.add_tool(
         "additionalProperties": False,
     },
 )
+
+
+# Tools for scenarios that exist over HTTP only
+
+
+@server.tool(inline=True)
+def test_x_mcp_header(
+    region: Annotated[str, Meta(extra_json_schema={"x-mcp-header": "Region"})],
+) -> str:
+    """Return an argument that clients repeat in the header Mcp-Param-Region."""
+    return f"Region: {region}"
+
+
+@server.tool
+async def test_reconnection() -> str:
+    """Return a text so late that the client comes back for it, if --poll is 1 second."""
+    await asyncio.sleep(1.5)
+    return "Reconnection test completed successfully."
 
 
 # Tools that send client requests

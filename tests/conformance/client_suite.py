@@ -1,5 +1,4 @@
-"""The official conformance suite against a client of ours: tests/conformance/client_program.py.
-`scripts/conformance` runs this file after that of servers.
+"""Runs the official conformance suite against a client of ours, client_program.py.
 
 The suite starts servers, and our program for each. What counts is every scenario that the suite
 scores, and the two for client credentials, which it runs without scoring them. As for servers,
@@ -11,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,31 +93,3 @@ def judge(requirements: str, scenarios: list[Scenario]) -> Verdict:
     if len(verdict.passed) != expected and not verdict.wrong:
         verdict.wrong.append(f"expected {expected} scenarios, got {len(verdict.passed)}")
     return verdict
-
-
-def main() -> int:
-    """Run both sets and print the counts. 0 when every scenario that counts passes, else 1."""
-    suite.install()
-    is_wrong = False
-    for requirements, count in SCORED.items():
-        into = suite.TOOLS / "client-results" / requirements
-        shutil.rmtree(into, ignore_errors=True)
-        into.mkdir(parents=True)
-        scenarios = run(requirements, into)
-        verdict = judge(requirements, scenarios)
-        passed = set(verdict.passed)
-        print(
-            f"\n{requirements}, client: {len(passed - CREDENTIALS)} of {count} scored scenarios "
-            f"pass, and {len(passed & CREDENTIALS)} of {len(CREDENTIALS)} for client credentials"
-        )
-        for name, is_scored, failures in scenarios:
-            if not is_scored and name not in CREDENTIALS:
-                print(f"    not scored: {name}: {'fails' if failures else 'passes'}")
-        for sentence in verdict.wrong:
-            print(f"    WRONG: {sentence}")
-        is_wrong = is_wrong or bool(verdict.wrong)
-    return 1 if is_wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,10 @@
-"""The official conformance suite against examples/everything.py, through the HTTP front.
-`scripts/conformance` runs this file.
+"""Runs the official conformance suite against a server: a set of requirements, or one scenario.
 
-The suite and the Node it needs come from npm into .tools/conformance, once. A scored scenario
-passes here when each of its checks does: warnings and skipped checks, which the suite itself lets
-pass, count as failures, and so does a check that is content because the tool is not there. What
-belongs to a feature that does not exist yet is listed in LATER, and must fail still: a scenario
-that passes is to be taken off the list.
+The suite and the Node it needs come from npm into .tools/conformance, once. A scenario passes here
+when each of its checks does: warnings and skipped checks, which the suite itself lets pass, count
+as failures, and so does a check that is content because the tool is not there.
+
+`scripts/conformance` runs everything and prints a table, see report.py.
 """
 
 from __future__ import annotations
@@ -38,10 +37,35 @@ NO_TOOL = "Unknown tool: "  # what our server says of a tool that it does not ha
 PASSED = ("success", "info")
 WITHIN_S = 240.0  # one run; it takes 5 to 10 s
 
-SCORED = {
-    "2025-11-25": 30,
-    "2026-07-28": 37,
-}  # requirement set -> how many scenarios of a server count
+# requirement set -> how many scenarios of a server count
+SCORED = {"2025-11-25": 30, "2026-07-28": 37}
+
+
+class NamedScenario(NamedTuple):
+    """A scenario that exists over HTTP only, and is run by its name.
+
+    checks: how many checks it has when nothing is left out; the suite ends some scenarios early,
+    without a failure, if a server does not offer what they are about.
+    """
+
+    name: str
+    revision: str
+    checks: int
+
+
+NAMED = (
+    NamedScenario("server-session-lifecycle", "2025-03-26", 3),
+    NamedScenario("server-session-lifecycle", "2025-06-18", 3),
+    NamedScenario("server-session-lifecycle", "2025-11-25", 3),
+    NamedScenario("server-sse-polling", "2025-11-25", 3),
+    NamedScenario("dns-rebinding-protection", "2025-11-25", 2),
+    NamedScenario("dns-rebinding-protection", "2026-07-28", 2),
+    NamedScenario("http-header-validation", "2026-07-28", 14),
+    NamedScenario("http-custom-header-server-validation", "2026-07-28", 10),
+)
+# Options of our server with which all scenarios over HTTP run. The tool test_reconnection takes
+# 1.5 s: longer than a client waits before it comes back, and shorter than it waits twice.
+HTTP_OPTIONS = ("--poll", "1/0.2")
 
 
 class Scenario(NamedTuple):
@@ -130,31 +154,41 @@ def run(requirements: str, into: Path, *server: str | Path) -> list[Scenario]:
 def run_at(url: str, requirements: str, into: Path) -> list[Scenario]:
     """Run what a requirement set asks of a server that speaks HTTP. into: see run()."""
     scored = _list_scored_scenarios(requirements)
-    command = [
-        NODE,
-        SUITE / "dist" / "index.js",
-        "server",
-        "--url",
-        url,
-        "--requirements",
-        requirements,
-        "-o",
-        into,
-    ]
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("NODE_")
-    }
-    with (into / "suite.log").open("wb") as said:
-        done = subprocess.run(command, stdout=said, stderr=said, env=environment, timeout=WITHIN_S)
+    code = _start_suite(url, into, "--requirements", requirements)
     found: dict[str, Scenario] = {}
     for checks in sorted(into.glob("server-*/checks.json")):
         match = re.fullmatch(r"server-(.+?)-\d{4}-\d\d-\d\dT.*", checks.parent.name)
         assert match is not None, checks
         found[match[1]] = Scenario(match[1], match[1] in scored, failures_of(checks))
     for name in scored - found.keys():
-        why = f"the suite ended with {done.returncode} without its result; see {into / 'suite.log'}"
+        why = f"the suite ended with {code} without its result; see {into / 'suite.log'}"
         found[name] = Scenario(name, True, {"did not run": why})
     return list(found.values())
+
+
+def run_named(url: str, scenario: NamedScenario, into: Path) -> dict[str, str]:
+    """Run one scenario at a server that speaks HTTP, and return its failures by check.
+
+    url: with the host name `localhost`, which some scenarios need. into: see run().
+    """
+    code = _start_suite(url, into, "--scenario", scenario.name, "--spec-version", scenario.revision)
+    results = list(into.glob("*/checks.json"))
+    if not results:
+        return {"did not run": f"the suite ended with {code}; see {into / 'suite.log'}"}
+    return named_failures_of(results[0], scenario.checks)
+
+
+def _start_suite(url: str, into: Path, *choice: str) -> int:
+    """Run the suite to its end, with its output in a log, and return its exit code."""
+    index = SUITE / "dist" / "index.js"
+    command = [NODE, index, "server", "--url", url, *choice, "-o", into]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("NODE_")
+    }
+    with (into / "suite.log").open("wb") as log:
+        return subprocess.run(
+            command, stdout=log, stderr=log, env=environment, timeout=WITHIN_S
+        ).returncode
 
 
 def _list_scored_scenarios(requirements: str) -> frozenset[str]:
@@ -179,6 +213,15 @@ def failures_of(checks: Path) -> dict[str, str]:
     return failures
 
 
+def named_failures_of(checks: Path, expected: int) -> dict[str, str]:
+    """Return the failures of a scenario that has to make a known number of checks."""
+    failures = failures_of(checks)
+    made = sum(item["status"].lower() != "info" for item in json.loads(checks.read_text()))
+    if made != expected:
+        failures["number of checks"] = f"expected {expected}, got {made}"
+    return failures
+
+
 def judge(requirements: str, scenarios: list[Scenario]) -> Verdict:
     """What passes, and what is wrong: also a set that is not as large as it should be."""
     verdict = Verdict([], [])
@@ -195,32 +238,3 @@ def judge(requirements: str, scenarios: list[Scenario]) -> Verdict:
             f"{requirements}: expected {SCORED[requirements]} scored scenarios, got {len(scored)}"
         )
     return verdict
-
-
-def main() -> int:
-    """Run both sets and print the counts. 0 when every scored scenario passes, 1 otherwise."""
-    print("Installing the conformance suite and its Node, if need be ...", flush=True)
-    install()
-    wrong = False
-    for requirements in SCORED:
-        into = TOOLS / "results" / requirements
-        shutil.rmtree(into, ignore_errors=True)
-        into.mkdir(parents=True)
-        scenarios = run(requirements, into)
-        verdict = judge(requirements, scenarios)
-        scored = sum(item.scored for item in scenarios)
-        print(f"\n{requirements}: {len(verdict.passed)} of {scored} scored scenarios pass")
-        for name, _, failures in (item for item in scenarios if not item.scored):
-            print(f"    not scored: {name}: {'fails' if failures else 'passes'}")
-        for sentence in verdict.wrong:
-            print(f"    WRONG: {sentence}")
-        wrong = wrong or bool(verdict.wrong)
-    print(
-        f"\n{'FAILED' if wrong else 'As it should be'}. What the suite saw is in"
-        f" {TOOLS / 'results'}"
-    )
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

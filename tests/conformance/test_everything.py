@@ -38,6 +38,8 @@ TOOLS = [
     "test_trigger_prompt_change",
     "json_schema_2020_12_tool",
 ]
+# Those of the suite's scenarios about HTTP alone.
+OVER_HTTP = ["test_x_mcp_header", "test_reconnection"]
 # Those that ask the client; ours have a test below.
 ASKING = [
     "test_sampling",
@@ -188,7 +190,7 @@ every_revision = pytest.mark.parametrize("revision", wire.REVISIONS)
 @every_revision
 def test_the_suite_s_tools_are_there(revision: str) -> None:
     tools = answer(revision, "tools/list")["result"]["tools"]
-    assert [tool["name"] for tool in tools] == TOOLS + ASKING
+    assert [tool["name"] for tool in tools] == TOOLS + OVER_HTTP + ASKING
     assert all(tool["description"] for tool in tools)
 
 
@@ -456,7 +458,7 @@ def test_params_that_do_not_fit_are_invalid(revision: str) -> None:
 @pytest.mark.parametrize(
     ("trigger", "method", "names", "more"),
     [
-        ("test_trigger_tool_change", "tools", TOOLS + ASKING, "test_added_tool"),
+        ("test_trigger_tool_change", "tools", TOOLS + OVER_HTTP + ASKING, "test_added_tool"),
         ("test_trigger_prompt_change", "prompts", [*PROMPTS, ASKING_PROMPT], "test_added_prompt"),
     ],
 )

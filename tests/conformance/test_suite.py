@@ -12,6 +12,7 @@ from conformance import suite
 from conformance.suite import Scenario
 
 SET = "2026-07-28"
+FEATURES = Path(__file__).parents[2] / "docs" / "reference" / "features.md"
 
 
 def find_problems(*scenarios: Scenario) -> list[str]:
@@ -72,3 +73,26 @@ def test_only_what_was_looked_at_and_is_right_has_not_failed(
 ) -> None:
     (tmp_path / "checks.json").write_text(json.dumps(checks))
     assert list(suite.failures_of(tmp_path / "checks.json")) == fallen_short
+
+
+@pytest.mark.parametrize(
+    ("statuses", "failures"),
+    [
+        (["SUCCESS", "INFO", "SUCCESS"], []),
+        (["SUCCESS", "INFO"], ["number of checks"]),
+        (["SUCCESS", "WARNING"], ["1"]),
+        (["INFO"], ["number of checks"]),
+    ],
+)
+def test_a_named_scenario_has_to_make_all_its_checks(
+    statuses: list[str], failures: list[str], tmp_path: Path
+) -> None:
+    checks = [{"id": str(at), "status": status} for at, status in enumerate(statuses)]
+    (tmp_path / "checks.json").write_text(json.dumps(checks))
+    assert list(suite.named_failures_of(tmp_path / "checks.json", 2)) == failures
+
+
+def test_the_documentation_lists_each_named_scenario_with_its_checks() -> None:
+    text = FEATURES.read_text()
+    for name, revision, checks in suite.NAMED:
+        assert f"| `{name}` | {revision} | HTTP | {checks} of {checks} checks |" in text

@@ -109,19 +109,33 @@ def test_fifty_calls_of_the_official_client_side_by_side(service: HttpService, m
     talk(service, mode, what)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("requirements", suite.SCORED)
-def test_the_conformance_suite_passes_without_a_front(requirements: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def everything_url() -> Iterator[str]:
+    """Serve everything that the conformance suite asks for, once the suite is installed."""
     node_program("npm")
     try:
         suite.install()
     except RuntimeError as exc:
         not_available(str(exc))
-
-    with serving(suite.EVERYTHING) as service:
+    with serving(suite.EVERYTHING, *suite.HTTP_OPTIONS) as service:
         # One scenario asks for this name, and not for the address.
-        url = service.url.replace("127.0.0.1", "localhost")
-        verdict = suite.judge(requirements, suite.run_at(url, requirements, tmp_path))
+        yield service.url.replace("127.0.0.1", "localhost")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("requirements", suite.SCORED)
+def test_the_conformance_suite_passes_without_a_front(
+    requirements: str, everything_url: str, tmp_path: Path
+) -> None:
+    verdict = suite.judge(requirements, suite.run_at(everything_url, requirements, tmp_path))
 
     assert not verdict.wrong, "\n".join(verdict.wrong)
     assert len(verdict.passed) == suite.SCORED[requirements]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", suite.NAMED, ids="{0.name}-{0.revision}".format)
+def test_each_conformance_scenario_of_http_alone_passes(
+    scenario: suite.NamedScenario, everything_url: str, tmp_path: Path
+) -> None:
+    assert suite.run_named(everything_url, scenario, tmp_path) == {}
