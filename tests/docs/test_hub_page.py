@@ -29,7 +29,7 @@ def test_the_page_s_commands_do_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert paste(PAGE, tmp_path) == ["greeter.py", "storage.py"]
-    file, watched, with_servers, with_models = blocks(PAGE.read_text(), "yaml")
+    file, watched, with_servers, laboratory, with_models = blocks(PAGE.read_text(), "yaml")
     (tmp_path / "watched.yaml").write_text(watched)
     [watching] = read_plugins(tmp_path / "watched.yaml").enabled
     assert watching.watch is not None
@@ -41,6 +41,9 @@ def test_the_page_s_commands_do_what_it_says(
     (tmp_path / "with-servers.yaml").write_text(with_servers)
     ids = [entry.id for entry in read_plugins(tmp_path / "with-servers.yaml").enabled]
     assert ids == ["tools.files", "tools.tickets"]
+    (tmp_path / "with-laboratory.yaml").write_text(laboratory)
+    [bridge] = read_plugins(tmp_path / "with-laboratory.yaml").enabled
+    assert "--orchestrator-addr=laboratory.example:50100" in bridge.config["server"]
     (tmp_path / "plugins.yaml").write_text(file)
     said = run_shell(PAGE, tmp_path)
     assert "Greet somebody." in said

@@ -145,7 +145,7 @@ class _Offer:
         if kind == "tool_call":
             return await self._calls.call(request, caller)
         if kind == "stream_start":
-            return self._calls.stream(request.stream_start, caller)
+            return self._calls.stream(request.stream_start, caller, request.path)
         if kind == "prompt_get":
             name = request.prompt_get.prompt_name
             return await forward_request(self.plugin, "prompt", name, request, kind)

@@ -99,4 +99,4 @@ class EmbeddedHub(HubBackend):
 
     def _stream_from_hub(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
         assert self._hub is not None, "the server answers no calls before start() has returned"
-        return self._hub.stream(request.stream_start, THIS_PROCESS)
+        return self._hub.stream(request.stream_start, THIS_PROCESS, request.path)

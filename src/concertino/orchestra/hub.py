@@ -231,7 +231,7 @@ class Hub:
     ) -> PluginResponse | ResponseStream:
         """Answer a request of a plugin, a bridge or any other peer. A RequestHandler."""
         if request.HasField("stream_start"):
-            return self.stream(request.stream_start, peer)
+            return self.stream(request.stream_start, peer, request.path)
         return await self.answer(request, peer)
 
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
@@ -303,14 +303,16 @@ class Hub:
         ]
         return await answer_from_plugins(request, plugins)
 
-    def stream(self, start: StreamStart, peer: RemotePeer) -> ResponseStream:
+    def stream(
+        self, start: StreamStart, peer: RemotePeer, path: Sequence[str] = ()
+    ) -> ResponseStream:
         """Forward a stream_start. Yields the responses; the last one is always a stream_end.
 
         A stream_start with `subscribe` gets events, without end.
         """
         if start.HasField("subscribe"):
             return self._events.stream(start.stream_id, start.subscribe)
-        return self._calls.stream(start, peer)
+        return self._calls.stream(start, peer, path)
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> HubPlugin | None:
         """See ToolFinder.find_tool."""

@@ -39,6 +39,7 @@ from concertino.orchestra.plugin_messages import (
     PluginResponse,
     ToolResponse,
 )
+from concertino.orchestra.request_path import PATH, read_path
 from concertino.orchestra.rpc_interface import TIMEOUT_S
 from concertino.orchestra.streams import CollectedStream, ResponseStream, start_of_call
 from concertino.orchestra.translation import (
@@ -199,6 +200,9 @@ class HubBackend:
         hub does not answer.
         """
         request = call_request(call.params, call.meta, self._caller)
+        if PATH in call.meta:
+            # Serialized messages in a row are one message with the fields of all.
+            request += PluginRequest(path=read_path(call.meta)).SerializeToString()
         try:
             if context.caller.wants_progress:
                 response = await self._call_as_stream(request, context)
@@ -219,8 +223,9 @@ class HubBackend:
         Returns None if the hub is down or, like a Go hub, has no streams. The caller must then send
         the call as usual.
         """
-        start = start_of_call(PluginRequest.FromString(request).tool_call)
-        stream = self._stream(PluginRequest(stream_start=start), CALL_S)
+        whole = PluginRequest.FromString(request)
+        start = start_of_call(whole.tool_call)
+        stream = self._stream(PluginRequest(stream_start=start, path=whole.path), CALL_S)
         if stream is None:
             return None
         async with aclosing(stream) as responses:
@@ -249,13 +254,13 @@ class HubBackend:
         return result
 
     async def _get_prompt(self, call: Call) -> Struct:
-        response = await self._ask(prompt_request(call.params))
+        response = await self._ask(prompt_request(call.params), call)
         return prompt_result(read_response(response, "prompt_get"))
 
     async def _list_resources(self, call: Call) -> Struct:
         _refuse_cursor(call)
         requests = [*map(list_request, KINDS), server_list_request()]
-        *responses, of_servers = await _gather([self._ask(request) for request in requests])
+        *responses, of_servers = await _gather([self._ask(request, call) for request in requests])
         resources = [
             resource
             for kind, response in zip(KINDS, responses, strict=True)
@@ -266,7 +271,8 @@ class HubBackend:
     async def _list_templates(self, call: Call) -> Struct:
         _refuse_cursor(call)
         try:
-            of_servers = server_templates_of(list_of(await self._ask(server_list_request())))
+            response = await self._ask(server_list_request(), call)
+            of_servers = server_templates_of(list_of(response))
         except RpcError as exc:
             # The hub is down, or it is a Go program, which does not know this request.
             log.debug("no templates of MCP servers: %s", exc)
@@ -275,10 +281,15 @@ class HubBackend:
 
     async def _read_resource(self, call: Call) -> Struct:
         uri, request = read_request(call.params)
-        return read_result(uri, await self._ask(request))
+        return read_result(uri, await self._ask(request, call))
 
-    async def _ask(self, request: PluginRequest) -> PluginResponse:
-        """Send a request to the hub, and return the response. Raises RpcError."""
+    async def _ask(self, request: PluginRequest, call: Call | None = None) -> PluginResponse:
+        """Send a request to the hub, and return the response. Raises RpcError.
+
+        call: the call of a client for which the request is sent; None if there is none.
+        """
+        if call is not None and PATH in call.meta:
+            request.path.extend(read_path(call.meta))
         try:
             return await self._ask_hub(request, TIMEOUT_S)
         except ConcertinoError as exc:

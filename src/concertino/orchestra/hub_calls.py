@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Protocol
@@ -140,7 +140,9 @@ class ToolCalls:
             return await self._collect(plugin, request, response)
         return response
 
-    async def stream(self, start: StreamStart, peer: RemotePeer) -> ResponseStream:
+    async def stream(
+        self, start: StreamStart, peer: RemotePeer, path: Sequence[str] = ()
+    ) -> ResponseStream:
         """Forward a stream_start, and yield the responses. The last one is always a stream_end.
 
         A tool that its plugin does not offer as a stream is called as usual.
@@ -155,7 +157,7 @@ class ToolCalls:
             return
 
         if (plugin.id, name) not in self._plain_tools:
-            async with aclosing(_forward_stream(plugin, start)) as responses:
+            async with aclosing(_forward_stream(plugin, start, path)) as responses:
                 async for response in responses:
                     if _has_no_stream(response):
                         break
@@ -163,7 +165,7 @@ class ToolCalls:
                     if response.HasField("stream_end"):
                         return
             self._plain_tools.add((plugin.id, name))
-        request = PluginRequest(tool_call=tool_call_of(start))
+        request = PluginRequest(tool_call=tool_call_of(start), path=path)
         response = await forward_request(plugin, "tool", name, request, "tool_call")
         yield end_response(id, 0, response.tool_call, has_result=start.window > 0)
 
@@ -177,7 +179,8 @@ class ToolCalls:
         """
         id = request.request_id
         collected = CollectedStream()
-        async with aclosing(_forward_stream(plugin, start_of_call(request.tool_call))) as responses:
+        start = start_of_call(request.tool_call)
+        async with aclosing(_forward_stream(plugin, start, request.path)) as responses:
             async for response in responses:
                 if _has_no_stream(response):
                     return not_found
@@ -309,13 +312,15 @@ def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseExcepti
     return respond(response.SerializeToString())
 
 
-async def _forward_stream(plugin: HubPlugin, start: StreamStart) -> ResponseStream:
+async def _forward_stream(
+    plugin: HubPlugin, start: StreamStart, path: Sequence[str]
+) -> ResponseStream:
     """Call a tool of a plugin as a stream, and yield the responses with the id of the caller.
 
     The last response is always a stream_end.
     """
     id, count = start.stream_id, 0
-    request = PluginRequest(stream_start=start)
+    request = PluginRequest(stream_start=start, path=path)
     try:
         async with aclosing(plugin.stream(request, CALL_S)) as responses:
             async for response in responses:

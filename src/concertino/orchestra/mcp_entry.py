@@ -15,6 +15,7 @@ server.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from concertino.proxy.server_file import read_server_entry
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.yaml_core import InvalidYaml, YamlNode, is_null, read_value
 
-__all__ = ["FILE", "MCP_MEMBERS", "SERVER", "read_mcp_entry"]
+__all__ = ["FILE", "MCP_MEMBERS", "OPTIONS", "SERVER", "bridge_command", "read_mcp_entry"]
 
 # The members of the configuration that the hub sends at boot: the path of the plugins file, and the
 # server as the JSON of a server file.
@@ -91,6 +92,20 @@ def read_mcp_entry(
     assert entry.name == id
     plain = {name: _plain(value) for name, value in found.items()}
     return encode({"mcpServers": {id: plain}}).decode()
+
+
+def bridge_command(address: str, certs_dir: str | None, line: int) -> YamlNode:
+    """Return the member `command` of an MCP server that is the bridge to another hub.
+
+    address: the address of that hub.
+    certs_dir: the folder of the bridge's certificate; None for the default one.
+    line: the line of the file that all nodes get.
+    """
+    words = [sys.executable, "-m", "concertino", "bridge", f"--orchestrator-addr={address}"]
+    if certs_dir is not None:
+        words.append(f"--certs-dir={certs_dir}")
+    nodes = [YamlNode("scalar", word, None, False, line) for word in words]
+    return YamlNode("sequence", nodes, None, False, line)
 
 
 def _error(source: str, line: int, problem: str) -> InvalidServerFile:

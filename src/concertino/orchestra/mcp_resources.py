@@ -11,7 +11,9 @@ lists of all plugins, and reads a resource from the first plugin in the file tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from msgspec import UNSET
 from msgspec.json import encode
@@ -29,11 +31,16 @@ from concertino.orchestra.plugin_messages import (
 )
 from concertino.orchestra.storage import StorageError, check_pattern, matcher
 from concertino.orchestra.structs import encode_struct
-from concertino.types.resources_and_prompts import Resource
+from concertino.protocol.pagination import read_all_pages
+from concertino.types.resources_and_prompts import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+)
 from concertino.types.results import ReadResourceResult
 
 __all__ = ["answer_from_plugins", "answer_from_server"]
 
+LIST, TEMPLATES = "resources/list", "resources/templates/list"
 READ_ONLY = "resources of MCP servers can only be read and listed"
 # Resources have no versions, and 0 means that there is no document.
 VERSION = 1
@@ -46,9 +53,14 @@ async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> P
         client = sessions.main
         if kind == "storage_list":
             wanted = request.storage_list
-            return await _list(client, wanted.prefix, wanted.pattern)
+            meta = sessions.forwarded_meta(request.path)
+            return await _list(client, wanted.prefix, wanted.pattern, meta)
         if kind == "storage_read":
-            return _read(await client.read_resource(request.storage_read.path))
+            params = {"uri": request.storage_read.path}
+            meta = sessions.forwarded_meta(request.path)
+            return _read(
+                await client.request("resources/read", params, into=ReadResourceResult, meta=meta)
+            )
         raise StorageError("storage_error", READ_ONLY)
     except StorageError as exc:
         return storage_failure("", kind, exc.code, str(exc))
@@ -57,14 +69,30 @@ async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> P
         return storage_failure("", kind, "not_found" if is_missing else "storage_error", str(exc))
 
 
-async def _list(client: Client, prefix: str, pattern: str) -> PluginResponse:
+async def _list(
+    client: Client, prefix: str, pattern: str, meta: Mapping[str, object]
+) -> PluginResponse:
     """Return the response with the server's resources whose URIs match, and its templates.
 
     prefix: the beginning of the URIs.
     pattern: a glob for the part of the URI after the last slash; empty for all.
+    meta: the `_meta` of the requests.
     """
-    resources: list[Resource] = await list_or_nothing(client.list_resources())
-    templates = await list_or_nothing(client.list_resource_templates())
+
+    async def fetch(method: str, into: Any, cursor: str | None) -> Any:
+        params = {} if cursor is None else {"cursor": cursor}
+        return await client.request(method, params, into=into, meta=meta)
+
+    resources = await list_or_nothing(
+        read_all_pages(LIST, partial(fetch, LIST, ListResourcesResult), lambda page: page.resources)
+    )
+    templates = await list_or_nothing(
+        read_all_pages(
+            TEMPLATES,
+            partial(fetch, TEMPLATES, ListResourceTemplatesResult),
+            lambda page: page.resource_templates,
+        )
+    )
     matches = matcher(check_pattern(pattern)).fullmatch if pattern else _match_all
     entries = [
         StorageEntry(

@@ -9,7 +9,7 @@ the lists and reads resources.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ from concertino.errors import (
     RpcError,
 )
 from concertino.jsonrpc.limits import Limits
+from concertino.orchestra.request_path import PATH, extend_path, make_step
 from concertino.protocol.call import ServerFeatures
 from concertino.proxy.features import features_before_start
 from concertino.proxy.file_server import START_S
@@ -44,7 +45,9 @@ OPEN_S = START_S + 5.0
 NOT_STARTED = "the server of the plugin does not run"
 TIMEOUTS = Timeouts(connect_s=OPEN_S, request_s=FOREVER, total_s=FOREVER)
 
-Handler = Callable[[Client, Mapping[str, Raw], Context], Awaitable[Struct]]
+Meta = Mapping[str, object]
+Handler = Callable[[Client, Mapping[str, Raw], Context, Meta], Awaitable[Struct]]
+"""Handles a call in a session: gets its params, its context, and the `_meta` for the server."""
 
 
 class _Session:
@@ -74,6 +77,7 @@ class McpSessions:
     ) -> None:
         self._name = name
         self._find_model = find_model
+        self._step = make_step(name)
         self._on_change = on_change
         self._on_update = on_update
         self._host: Host | None = None
@@ -133,12 +137,22 @@ class McpSessions:
         """Handle a call in the session of its caller. Raises RpcError."""
         handler = self._handlers[call.method]
         try:
+            meta = self.forwarded_meta(context.meta.get(PATH, ()))
             if call.method != "tools/call":
-                return await handler(self.main, call.params, context)
+                return await handler(self.main, call.params, context, meta)
+            if trace := context.meta.get("traceparent"):
+                meta["traceparent"] = trace
             async with self._session(context) as client:
-                return await handler(client, call.params, context)
+                return await handler(client, call.params, context, meta)
         except ConcertinoError as exc:
             _raise_rpc_error(exc)
+
+    def forwarded_meta(self, path: Sequence[str]) -> dict[str, object]:
+        """Return the `_meta` for the server of a request with this path (request_path.py).
+
+        Raises RpcError if the request has come back to this plugin.
+        """
+        return {PATH: extend_path(path, self._step)}
 
     @asynccontextmanager
     async def _session(self, context: Context) -> AsyncGenerator[Client, None]:
@@ -184,27 +198,31 @@ class McpSessions:
             await host.__aexit__(None, None, None)
 
 
-async def _list_tools(client: Client, params: object, context: Context) -> Struct:
+async def _list_tools(client: Client, params: object, context: Context, meta: Meta) -> Struct:
     return ListToolsResult(await list_or_nothing(client.list_tools()))
 
 
-async def _list_prompts(client: Client, params: object, context: Context) -> Struct:
+async def _list_prompts(client: Client, params: object, context: Context, meta: Meta) -> Struct:
     return ListPromptsResult(await list_or_nothing(client.list_prompts()))
 
 
-async def _call_tool(client: Client, params: Mapping[str, Raw], context: Context) -> Struct:
+async def _call_tool(
+    client: Client, params: Mapping[str, Raw], context: Context, meta: Meta
+) -> Struct:
     # Not call_tool(), which would unwrap structured content.
     return await client.request(
         "tools/call",
         params,
         into=CallToolResult,
         progress=context.progress if context.caller.wants_progress else None,
-        meta={name: value for name, value in context.meta.items() if name == "traceparent"},
+        meta=meta,
     )
 
 
-async def _get_prompt(client: Client, params: Mapping[str, Raw], context: Context) -> Struct:
-    return await client.request("prompts/get", params, into=GetPromptResult)
+async def _get_prompt(
+    client: Client, params: Mapping[str, Raw], context: Context, meta: Meta
+) -> Struct:
+    return await client.request("prompts/get", params, into=GetPromptResult, meta=meta)
 
 
 async def list_or_nothing(listing: Awaitable[list[Any]]) -> list[Any]:

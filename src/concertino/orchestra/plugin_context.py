@@ -21,6 +21,7 @@ from concertino.backend.interface import Backend, ClientFacts, Context
 from concertino.errors import MissingCapability
 from concertino.orchestra.plugin_messages import PluginRequest, StreamChunk
 from concertino.orchestra.plugin_sampling import sample_at_hub
+from concertino.orchestra.request_path import PATH
 from concertino.orchestra.rpc_interface import RpcConnection
 from concertino.orchestra.streams import ChunkQueue
 from concertino.runtime.client_questions import sample
@@ -105,6 +106,7 @@ class PluginContext:
             "orchestra/caller": call.caller_plugin,
             "orchestra/session": call.session_id,
             "orchestra/provider": call.provider,
+            PATH: list(self._request.path),
         }
         return {name: value for name, value in values.items() if value}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
@@ -194,9 +194,9 @@ class PluginRequests:
             return error_response("", "handler_error", f"the result of {name}: {exc}")
 
     async def _stream_start(self, request: PluginRequest) -> ResponseStream:
-        return self._stream(request.stream_start)
+        return self._stream(request.stream_start, request.path)
 
-    async def _stream(self, start: StreamStart) -> ResponseStream:
+    async def _stream(self, start: StreamStart, path: Sequence[str]) -> ResponseStream:
         """Run a tool, and yield its progress as chunks. Any tool can be called as a stream.
 
         A generator tool reports each value that it yields as progress.
@@ -206,7 +206,7 @@ class PluginRequests:
         is_ours = start.window > 0
         id = start.stream_id
         chunks = ChunkQueue()
-        call = PluginRequest(tool_call=tool_call_of(start))
+        call = PluginRequest(tool_call=tool_call_of(start), path=path)
         task = asyncio.create_task(self._tool_call(call, chunks))
         task.add_done_callback(lambda _: chunks.close())
         count = 0

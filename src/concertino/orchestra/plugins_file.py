@@ -26,7 +26,14 @@ from msgspec import Struct
 from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
 from concertino.nats.servers import parse_servers
-from concertino.orchestra.mcp_entry import FILE, MCP_MEMBERS, SERVER, read_mcp_entry
+from concertino.orchestra.mcp_entry import (
+    FILE,
+    MCP_MEMBERS,
+    OPTIONS,
+    SERVER,
+    bridge_command,
+    read_mcp_entry,
+)
 from concertino.orchestra.package_entry import PackageProgram, find_program
 from concertino.orchestra.storage import RESOURCES
 from concertino.orchestra.watched_paths import WatchedPaths, find_server_files, watch_programs
@@ -66,6 +73,18 @@ MEMBERS = (
 )
 OWN_MEMBERS = ("binary", "config", "provides_storage", "socket")
 PACKAGE_MEMBERS = ("package", "digest")
+# The member that names another hub, and those that may stand beside it.
+OTHER_HUB = "hub"
+OTHER_HUB_MEMBERS = (
+    "id",
+    OTHER_HUB,
+    "env",
+    "enabled",
+    "provides_ai",
+    "depends_on",
+    "offer",
+    OPTIONS,
+)
 MCP = "mcp"
 PROTOCOLS = ("orchestra", MCP)
 MCP_ARGS = ("plugin", "mcp")
@@ -206,13 +225,14 @@ class _Reader:
             raise self._error(
                 list_node, f"plugins: expected at most {MAX_PLUGINS}, got {len(nodes)}"
             )
-        entries = tuple(self._entry(item, number) for number, item in enumerate(nodes))
+        certs_dir = self._optional(members, "certs_dir", self._file_path)
+        entries = tuple(self._entry(item, number, certs_dir) for number, item in enumerate(nodes))
         self._check_ids(entries, nodes)
         self._check_dependencies(entries, nodes)
         return PluginsFile(
             self._path,
             self._optional(members, "listen_addr", self._address),
-            self._optional(members, "certs_dir", self._file_path),
+            certs_dir,
             entries,
             tuple(warnings),
             self._optional(members, "cluster", self._cluster_address),
@@ -226,12 +246,14 @@ class _Reader:
             raise self._error(node, f"{label}: {exc}") from None
         return address
 
-    def _entry(self, node: YamlNode, number: int) -> PluginEntry:
+    def _entry(self, node: YamlNode, number: int, certs_dir: str | None) -> PluginEntry:
         label = f"plugins[{number}]"
         members = self._members(
-            node, label, (*OWN_MEMBERS, *MEMBERS, *MCP_MEMBERS, *PACKAGE_MEMBERS)
+            node, label, (*OWN_MEMBERS, *MEMBERS, *MCP_MEMBERS, *PACKAGE_MEMBERS, OTHER_HUB)
         )
-        is_mcp = self._optional(members, "protocol", self._is_mcp, label) or False
+        if is_hub := OTHER_HUB in members:
+            members = self._bridge_members(label, members, certs_dir)
+        is_mcp = is_hub or self._optional(members, "protocol", self._is_mcp, label) or False
         program = "package" if "package" in members else "binary"
         for name in ("id",) if is_mcp else ("id", program):
             if name not in members:
@@ -247,6 +269,19 @@ class _Reader:
             return self._mcp_entry(node, label, id, members)
 
         return self._own_entry(node, label, id, members)
+
+    def _bridge_members(
+        self, label: str, members: Mapping[str, YamlNode], certs_dir: str | None
+    ) -> dict[str, YamlNode]:
+        """Return the members of the MCP server that stands for another hub: a bridge to it."""
+        for name, node in members.items():
+            if name not in OTHER_HUB_MEMBERS:
+                raise self._error(node, f"{label}.{name}: expected no `{OTHER_HUB}` beside it")
+        node = members[OTHER_HUB]
+        address = self._address(node, f"{label}.{OTHER_HUB}")
+        command = bridge_command(address, certs_dir, node.line)
+        others = {name: item for name, item in members.items() if name != OTHER_HUB}
+        return {**others, "command": command}
 
     def _own_entry(
         self,

@@ -1,0 +1,69 @@
+"""The path of a request through several hubs, by which a circle of hubs is detected.
+
+A hub reaches another one through a plugin with an MCP server: a bridge to that hub. Each such
+plugin adds itself to the path of what it forwards, in the field `path` of the plugin protocol and
+in the member PATH of `_meta` in MCP. A request that comes back to a plugin on its path has come
+back to a hub that it has passed, and is refused.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+from msgspec import DecodeError, Raw, ValidationError
+from msgspec.json import Decoder
+
+from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, RpcError
+
+__all__ = ["PATH", "extend_path", "make_step", "read_path"]
+
+# The member of the `_meta` of an MCP request: a list of strings.
+PATH = "orchestra/path"
+# The largest number of plugins on a path, and the longest name of one.
+MAX_STEPS, MAX_STEP = 16, 128
+
+_parse_path = Decoder(list[str]).decode
+
+
+def make_step(plugin: str) -> str:
+    """Return the entry of a plugin's process in paths. It differs for each process."""
+    return f"{plugin}#{secrets.token_hex(4)}"
+
+
+def read_path(meta: Mapping[str, Raw]) -> list[str]:
+    """Return the path in the `_meta` of an MCP request; empty if it has none. Raises RpcError."""
+    value = meta.get(PATH)
+    if value is None:
+        return []
+    try:
+        path = _parse_path(value)
+    except (ValidationError, DecodeError, UnicodeDecodeError):
+        path = None
+    if path is None or len(path) > MAX_STEPS or any(len(step) > MAX_STEP for step in path):
+        raise RpcError(
+            INVALID_PARAMS,
+            f"params._meta.{PATH}: expected at most {MAX_STEPS} strings of {MAX_STEP} characters",
+        )
+    return path
+
+
+def extend_path(path: Sequence[str], step: str) -> list[str]:
+    """Return a path with another plugin at its end.
+
+    step: from make_step().
+    Raises RpcError if the plugin is on the path already, or the path is too long.
+    """
+    whole = [*path, step]
+    names = " -> ".join(name.partition("#")[0] for name in whole)
+    if step in path:
+        raise RpcError(
+            INTERNAL_ERROR,
+            f"the request has come back to a hub that it has passed: {names}; "
+            "these plugins connect hubs in a circle: remove one of them",
+        )
+    if len(whole) > MAX_STEPS:
+        raise RpcError(
+            INTERNAL_ERROR, f"the request has passed more than {MAX_STEPS} hubs: {names}"
+        )
+    return whole
