@@ -136,7 +136,7 @@ def runs_in_uv_cache() -> bool:
 def _installed_from() -> tuple[Path, bool] | None:
     """Return the checkout or wheel from which concertino was installed, and whether it is editable.
 
-    Returns None if it was installed from an index, or not at all. Source: PEP 610,
+    Returns None if it was installed from an index, or is not installed. Source: PEP 610,
     `direct_url.json`.
     """
     from importlib.metadata import PackageNotFoundError, distribution

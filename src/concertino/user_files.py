@@ -31,7 +31,8 @@ def user_folder(
 def open_regular_file(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file to read its bytes. Raises OSError, also for any other kind of file.
 
-    Opening a named pipe would wait until somebody writes to it, and a device may never end.
+    Other kinds are refused, because opening a named pipe would wait for a writer, and a device may
+    never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -63,7 +64,7 @@ def read_private_file(path: Path, max_bytes: int, forbidden: int, expected: str)
 
 
 def write_private_file(path: Path, data: bytes, *, lasting: bool = True) -> None:
-    """Write a file with mode 0600, completely or not at all. Raises OSError.
+    """Write a file with mode 0600 in one atomic step. Raises OSError.
 
     lasting: whether to wait until the file is on the disk. If not, a power failure may damage it.
     """

@@ -347,7 +347,7 @@ def resolve_plain(text: str) -> Any:
 
 
 def _resolve_number(text: str) -> Any:
-    """Return the number that an unquoted scalar is; if it is none, its text."""
+    """Return the number in an unquoted scalar; the text itself if it is not a number."""
     digits = text.replace("_", "")
     for base, pattern in _BASES:
         if match := pattern.fullmatch(digits):

@@ -1,7 +1,8 @@
 """Writes YAML with the same bytes as Go's library yaml.v3, so that both write the same files.
 
-PyYAML's writer chooses other quotes and another indentation. There is one difference to yaml.v3: it
-writes some texts in a form that it cannot read back correctly, and this module quotes these texts.
+PyYAML's writer chooses other quotes and another indentation. This module differs from yaml.v3 in
+one case: yaml.v3 writes some texts in a form that it cannot read back correctly. This module quotes
+these texts.
 Source: encode.go, emitterc.go and sorter.go of yaml.v3 3.0.1.
 """
 
@@ -366,7 +367,7 @@ def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
 def _compare_numbers(a: str, b: str, index: int) -> int:
     """Compare two keys by the numbers in them.
 
-    index: the position of the first character that differs. It is no letter in either key.
+    index: the position of the first character that differs. In neither key is it a letter.
     """
     start = 0
     if "0" in (a[index], b[index]):

@@ -57,7 +57,7 @@ def address_reach(text: str) -> Reach | None:
         return "private"
     if address.is_global:
         return "public"
-    # Not decided by `is_private`, which is False for the shared address space 100.64.0.0/10.
+    # Do not use `is_private`, which is False for the shared address space 100.64.0.0/10.
     return "private"
 
 
@@ -95,8 +95,8 @@ async def find_reach(url: ServerUrl) -> Reach:
 class AddressPolicy:
     """Checks the URLs that an MCP server, or a document that it names, has given to the client.
 
-    reach: the network of the MCP server. Its URLs must not lead into a nearer network: those of a
-        public server not into a private network or to this machine, for example.
+    reach: the network of the MCP server. Its URLs must not lead into a nearer network. For example,
+        URLs of a public server must not lead into a private network or to this machine.
     """
 
     def __init__(self, reach: Reach) -> None:

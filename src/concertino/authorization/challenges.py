@@ -31,8 +31,8 @@ class Challenge(Struct, frozen=True):
     """One challenge of a header WWW-Authenticate: a scheme and its parameters.
 
     scheme: the scheme in lower case, such as `bearer`.
-    parameters: parameter name in lower case -> value. If a name occurs twice, the value is that of
-        the first occurrence.
+    parameters: parameter name in lower case -> value. If a name occurs twice, its first value is
+        used.
     """
 
     scheme: str

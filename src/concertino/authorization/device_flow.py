@@ -96,7 +96,7 @@ async def request_by_device(
             elif exc.code != "authorization_pending":
                 raise
         except ConnectionError:
-            # As RFC 8628 section 3.5 demands after a failure of the connection.
+            # Grow the pause, as RFC 8628 section 3.5 demands after a failure of the connection.
             interval *= 2
     raise AuthorizationError("nobody has typed the code in time")
 

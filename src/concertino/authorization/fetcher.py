@@ -63,7 +63,7 @@ class FetchedResponse(Struct, frozen=True):
 
 
 class Fetcher:
-    """Sends requests, each on a connection of its own. policy: checks their URLs."""
+    """Sends requests, each on a new connection. policy: checks their URLs."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy

@@ -2,7 +2,7 @@
 
 discover() finds the authorization server of the MCP server. log_in() registers this client there
 if necessary, lets the user permit access, and obtains the tokens. Both follow the rules of revision
-2026-07-28, with every server: they are stricter than those of older revisions.
+2026-07-28 with every server, because they are stricter than the rules of older revisions.
 Spec: 2026-07-28 basic/authorization.
 """
 
@@ -152,9 +152,10 @@ class LoginFlow:
     def _choose_scopes(self, found: Discovery, known: Login | None) -> tuple[str, ...]:
         """Return the scopes to request.
 
-        These are the scopes in the settings, and those in the server's challenge or, if it names
-        none, in the server's metadata. A challenge names only what the refused operation needs; so
-        the scopes of the previous login are added, which the new tokens would otherwise lack.
+        These are the scopes in the settings, and the scopes in the server's challenge or, if it
+        names none, in the server's metadata. A challenge names only the scopes that the refused
+        operation needs. So the scopes of the previous login are added, because the new tokens would
+        otherwise lack them.
         known: the previous login at this authorization server; None if there was none.
         """
         challenge = found.challenge.get("scope", "").split()

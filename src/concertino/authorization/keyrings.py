@@ -53,7 +53,7 @@ class SecretStore(Protocol):
 
 
 class _NoKeyring:
-    """Takes the place of the system's keyring where there is none, or it is not to be used."""
+    """The SecretStore if the system has no keyring, or if the keyring must not be used."""
 
     is_available = False
 

@@ -1,4 +1,4 @@
-"""LazyCredentials: Credentials for a server that may not require authorization at all.
+"""LazyCredentials: Credentials for a server that perhaps needs no authorization.
 
 Most servers do not. So OAuthCredentials and the rest of this package, which take long to import,
 are only imported when the server refuses a request, or when settings or stored logins exist.

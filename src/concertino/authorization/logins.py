@@ -1,8 +1,8 @@
 """Login: a client's tokens for one server, and LoginStore, which stores the logins of a user.
 
-Each login is a file that only this user can read (mode 0600). It is written completely or not at
-all. If the system has a keyring (keyrings.py), the secrets are stored there, and the file has only
-what `concertino whoami` shows.
+Each login is a file that only this user can read (mode 0600). It is replaced in one atomic step. If
+the system has a keyring (keyrings.py), the secrets are stored there, and the file has only what
+`concertino whoami` shows.
 
 Several processes may use one login. Authorization servers replace the refresh token at each use,
 and many revoke all tokens when an old refresh token is used again. So a process holds the lock of
@@ -68,7 +68,7 @@ class Login(Struct, frozen=True, kw_only=True):
     resource: the resource identifier, by which the authorization server knows the MCP server.
     issuer: the URL of the authorization server.
     client: this client's registration at the authorization server.
-    scopes: the scopes that were requested, and those that were granted in addition.
+    scopes: the scopes that were requested, and scopes that were granted in addition.
     expires_at: when the access token expires, in seconds since 1970; None if that is not known.
     obtained_at: when the access token was obtained, in seconds since 1970.
     """
@@ -131,7 +131,7 @@ class _LoginFile(Struct, frozen=True):
 class LoginStore:
     """The stored logins of this user.
 
-    folder: the folder of their files; None for that of logins_folder().
+    folder: the folder of their files; None for logins_folder().
     """
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -1,6 +1,6 @@
 """OAuthCredentials: the Credentials of a connection to an MCP server that requires access tokens.
 
-The access token is that of the stored login, and is refreshed shortly before it expires. When the
+The access token comes from the stored login, and is refreshed shortly before it expires. When the
 server refuses a request, OAuthCredentials refreshes the token or logs in again.
 
 Several processes may use one login, but only one of them refreshes it at a time (logins.py). When
@@ -58,7 +58,7 @@ class OAuthCredentials:
         self._is_read = False
         self._fetcher: Fetcher | None = None
         self._lock = asyncio.Lock()
-        # Until then, by the monotonic clock, tokens are only refreshed after their expiry.
+        # Until this time, by the monotonic clock, tokens are refreshed only after their expiry.
         self._paused_until = 0.0
         # Operation -> how often more scopes were requested because of it.
         self._step_ups: dict[str, int] = {}

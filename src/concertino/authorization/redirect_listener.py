@@ -31,8 +31,8 @@ REFUSED = "This is not the answer to the login that is under way."
 class RedirectListener:
     """Listens at a port of this machine. Use it with `async with`.
 
-    port: the port to use if it is free: that of the client's registration, whose redirect URI then
-        stays valid; 0 for any.
+    port: the port to use if it is free, or 0 for any. With the port of the client's registration,
+        the registered redirect URI stays valid.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -93,7 +93,7 @@ class RedirectListener:
             finally:
                 self._connections -= 1
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError, TimeoutError):
-            # The browser has closed the connection, or it was no browser that sent the request.
+            # The browser has closed the connection, or another program has sent the request.
             pass
         finally:
             writer.close()

@@ -1,4 +1,4 @@
-"""OAuth: how a client obtains access to a server that asks for it."""
+"""OAuth: how a client obtains access to a server that requires authorization."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
     and the user logs in with the command `concertino login`.
     client_id: the id of a client that was registered at the authorization server before.
     client_secret: the secret of that client.
-    issuer: the URL of the authorization server that knows this client. Its secret is sent to no
-        other one.
+    issuer: the URL of the authorization server that knows this client. The client's secret is sent
+        to no other server.
     client_metadata_url: an https URL that identifies this client and returns its description (a
         client id metadata document), for authorization servers that accept such documents.
     private_key: a private key in PEM, which signs assertions in place of a secret. It requires the
@@ -35,7 +35,7 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
     grant: how access is obtained: by the user in a browser (`authorization_code`), by the user on
         another device (`device_code`), or with the client's own secret or key
         (`client_credentials`).
-    scopes: the scopes to request in addition to those that the server names.
+    scopes: the scopes to request in addition to the scopes that the server names.
     redirect_uri: the URL to which the authorization server redirects the browser; "" for a port of
         this machine.
     authorize: shows the page of a login to the user, and returns the URL to which the browser was

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-# A token is taken to be valid for this time at most, whatever the server says.
+# A token counts as valid for at most this time, even if the server names a longer one.
 MAX_LIFE_S = 366 * 86400.0
 
 
@@ -38,7 +38,7 @@ class TokenResponse(Struct, frozen=True):
     """A response of the token endpoint (RFC 6749, section 5.1).
 
     expires_in: how long the access token is valid, in seconds; None if the server does not say so.
-    scope: the granted scopes, separated by spaces; None if they are those that were requested.
+    scope: the granted scopes, separated by spaces; None if all requested scopes were granted.
     """
 
     access_token: str
@@ -75,7 +75,7 @@ def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool
     """
     if not has_secret and not has_key:
         return "none"
-    # The default is that of RFC 8414, section 2.
+    # RFC 8414, section 2, defines this default.
     offered = metadata.token_endpoint_auth_methods_supported or ("client_secret_basic",)
     if has_key:
         return "private_key_jwt"
@@ -151,12 +151,12 @@ class TokenEndpoint:
     def _authenticate(self, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         """Return a form and headers by which the server knows the client.
 
-        form: the fields of the request, to which those of the authentication are added.
+        form: the fields of the request. The fields of the authentication are added.
         """
         client = self._client
         headers: dict[str, str] = {}
         if client.auth_method == "client_secret_basic":
-            # Servers made with the official Python SDK look for it here, too.
+            # Servers made with the official Python SDK require it here too.
             form["client_id"] = client.client_id
             words = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
             headers["Authorization"] = f"Basic {base64.b64encode(words.encode()).decode()}"

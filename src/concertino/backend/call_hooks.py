@@ -245,7 +245,7 @@ def refusing_handler_of(backend: Backend) -> Handle | None:
 
 
 def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:
-    """Return whether a method of an object is the one that a certain class defines.
+    """Return whether an object's method is the function that a certain class defines.
 
     Returns False if a subclass has overridden the method, or an attribute of the object replaces
     it.

@@ -73,9 +73,9 @@ class CallerSession(Protocol):
 
     @property
     def has_left(self) -> bool:
-        """Return whether the client has gone for good.
+        """Return whether the client has disconnected for good.
 
-        Over HTTP it may come back on another connection after this one has ended.
+        Over HTTP, a client may continue on another connection after this one has ended.
         """
         ...
 

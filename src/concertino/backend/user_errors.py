@@ -39,7 +39,7 @@ NESTED_LOOP = ("asyncio.run() cannot be called", "This event loop is already run
 
 
 def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of concertino; unchanged if it has only those."""
+    """Return a traceback without concertino's frames; unchanged if it has no others."""
     entries: list[TracebackType] = []
     entry = traceback
     while entry is not None:

@@ -74,7 +74,8 @@ class BackendWrapper:
         pass_client_notification(self.inner, session, method, params)
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the annotated arguments of a tool. See SupportsParamHeaders."""
+        """Return the arguments of a tool that clients repeat in headers. See
+        SupportsParamHeaders."""
         return param_headers_of(self.inner, name)
 
 

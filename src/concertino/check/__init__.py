@@ -14,14 +14,14 @@ Each case starts the server as a new process, causes one fault, and checks the s
     cases/                the cases, one or two modules for each section of docs/reference/check.md
     table.py              all cases, in order
     invariants.py         the checks that follow every case
-    run.py                runs the cases, each against a process of its own
+    run.py runs the cases, each with a new process of the server
     report.py             the results as terminal text and as a JSON document
     reference_server.py   a server with every tool that the cases look for
 
 An *era* is "legacy" for the revisions up to 2025-11-25, which begin with `initialize`, or "modern"
 for 2026-07-28, which has no handshake. A *policy* is a rule of this project that is stricter than
 the specification. The verdict `wrong` means that the server broke a MUST of the specification, or
-an invariant (invariants.py); `differs` means that it only does not meet a policy.
+an invariant (invariants.py); `differs` means that it keeps the specification but not a policy.
 
 The server is untrusted: every wait has a time limit, the recorded output has a size limit, and
 every started process is killed at the end. Requires POSIX. Resources are measured on Linux only,

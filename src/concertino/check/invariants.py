@@ -17,9 +17,9 @@ from concertino.check.messages import excerpt, find_stack_trace
 from concertino.check.process_stats import ProcessStats
 
 MIB = 2**20
-# The memory may grow by this size, plus one message of the largest size.
+# The memory may grow by this size plus the size of the largest message.
 SPARE_BYTES = 64 * MIB
-# This many descriptors may be opened during a case and stay open, such as those of a log.
+# This many descriptors may be opened during a case and stay open, such as a log file.
 SPARE_DESCRIPTORS = 4
 # A larger growth is a Violation if the case sent only valid messages. A server with such a leak
 # soon ends.

@@ -4,7 +4,7 @@ There are no threads: every wait polls all pipes of the process. So stderr is al
 writing to stdin cannot deadlock with a server that waits until its output is read. Every wait has a
 time limit.
 
-The process leads a session of its own. So all processes that it starts can be killed with it, and
+The process leads a new session (setsid). So all processes that it starts can be killed with it, and
 Ctrl-C on the user's terminal reaches only the check.
 """
 

@@ -23,7 +23,7 @@ class StdioSetup(Struct, frozen=True):
     """The kinds of a server's stdin, stdout and stderr.
 
     `file` is a regular file, `null` is /dev/null, `full` is /dev/full, and `unread` is a pipe that
-    nobody reads.
+    the check does not read.
     content: the content of a `file`.
     small_pipe: whether the pipe of stdout has a capacity of only 4 KiB.
     nonblocking: whether stdin and stdout have O_NONBLOCK set.

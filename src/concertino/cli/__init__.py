@@ -70,7 +70,7 @@ GENERAL_OPTIONS = frozenset(("-h", "--help", "--version"))
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process.
 
-    arguments: the words of the command line; None for those of this process.
+    arguments: the words of the command line; None for the arguments of this process.
     Exit codes: 0 success, 1 failure, 2 invalid usage; some commands have more. A failure is
     reported on stderr, in words or with --json as one line of JSON. If stdout cannot be written,
     that is a failure too, unless it is a pipe whose reader has gone.
@@ -145,7 +145,8 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
         raise load("concertino.cli.suggestions").unknown_command(name, COMMANDS, server)
     if name == "connect" and not server:
         # A host waits for this command, which does little else than start: without argparse that
-        # takes half the time. Words that it does not know go the way of the other commands.
+        # takes half the time. Words that its own parser does not know are parsed like those of any
+        # other command.
         connect = load("concertino.cli.connect")
         if (request := connect.parse_quickly(words)) is not None:
             return connect.connect(*request)

@@ -14,7 +14,7 @@ __all__ = ["suggest_http", "suggest_listening", "suggest_path"]
 
 # Hosts on which the user can start a server.
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
-# Matches the error of a server whose URL is not that of its MCP endpoint.
+# Matches the error of a server whose URL has the wrong path.
 MISSING = re.compile(r"nothing is served here|\bHTTP (404|405|501)\b|with text/html")
 
 
@@ -55,7 +55,7 @@ def _explain_connecting(url: SplitResult, error: Disconnected) -> str | None:
 
 
 def suggest_http(address: str, text: str) -> str:
-    """Return what to do about an address where something that is no server at a socket listens.
+    """Return a hint for an address at which a program listens that speaks another protocol.
 
     text: the error, which quotes what was received.
     """

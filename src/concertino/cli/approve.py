@@ -1,4 +1,4 @@
-"""`concertino approve FILE`: let the servers of a file run as they are now."""
+"""`concertino approve FILE`: approves the present definitions of the servers in a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 class _Defined(Struct, frozen=True):
-    """What a server or plugin of a file would run.
+    """The definition of a server or plugin in a file: the program that it would run.
 
     texts: the whole texts of its definition, see visible_texts().
     problem: why the definition is not known, or empty.
@@ -125,7 +125,7 @@ def _read_plugins(
 
 
 def _describe_pending(servers: Sequence[_Defined], approved: ApprovedFile) -> list[str]:
-    """Return lines for people that say what is not approved; empty if everything is approved."""
+    """Return lines for people about everything that is not approved; empty if all is approved."""
     from concertino.proxy.definitions import is_same_definition
     from concertino.proxy.file_parts import describe_unapproved
     from concertino.proxy.pinned_tools import compare_tools

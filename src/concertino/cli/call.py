@@ -37,7 +37,7 @@ from concertino.errors import ConcertinoError, RpcError
 USAGES = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}
 
 DESCRIPTION = "The server is started, or connected to, for this one command."
-# Command -> what it does.
+# Command -> its description.
 DESCRIPTIONS = {
     "tools": "List the tools of a server, with their arguments.",
     "call": "Call a tool of a server, and print its result.",
@@ -138,7 +138,7 @@ def _make_session(
 
 
 async def _run_once(session: ServerSession, command: ServerCommand) -> int:
-    """Run one command in a session of its own, and return the exit code."""
+    """Open a session, run one command in it, and return the exit code."""
     try:
         await session.open()
         return await session.run(command)

@@ -223,7 +223,7 @@ _lost_stdout: list[OSError] = []
 
 
 def _print(text: str) -> None:
-    """Print to stdout. Raises _CutOff if that fails: nobody reads it, or a disk is full."""
+    """Print to stdout. Raises _CutOff if that fails: its reader is gone, or a disk is full."""
     try:
         print(text, flush=True)  # noqa: T201
     except OSError as exc:

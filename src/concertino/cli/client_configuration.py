@@ -26,7 +26,7 @@ class ClientEntry(Struct, frozen=True):
 
     name: the name under which the client shows the server.
     command: the program and its arguments. Paths are absolute.
-    env: environment variables for the server, besides those that the client passes on.
+    env: environment variables for the server, in addition to those that the client passes on.
     """
 
     name: str

@@ -123,7 +123,7 @@ def _make_absolute(command: Sequence[str]) -> list[str]:
 
         hint = suggest_program(command, os.environ.get("PATH", os.defpath))
         raise UsageError(f"there is no command {program}", hint)
-    # A word without a dot or slash is more likely a word of the program, such as `run`.
+    # A word without a dot or slash is probably not a file but a word such as `run`.
     return [
         os.path.abspath(found),
         *(

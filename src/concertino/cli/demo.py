@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
 
 
 async def _play(screen: Screen, *, wire: bool) -> int:
-    """Play the demo in a folder of its own, which is removed also when a signal ends it."""
+    """Play the demo in a temporary folder, which is removed even if a signal ends the demo."""
     with TemporaryDirectory(prefix="concertino-demo-") as folder:
         await Demo(Path(folder), screen, wire=wire).play()
     return 0

@@ -68,7 +68,7 @@ def find_pages() -> dict[str, Path]:
     A topic is the name of a page's file, with its folder if two pages have the same name.
     """
     package = Path(concertino.__file__).parent
-    # In a checkout, the documentation is beside src.
+    # In a checkout, the documentation is in the folder that contains src.
     folders = (package / "docs", package.parents[1] / "docs")
     folder = next((path for path in folders if path.is_dir()), folders[0])
     start = (folder / START_PAGE).read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ OPTIONS = {
 
 
 def add_guard_options(parser: ArgumentParser) -> None:
-    """Add the options for guards to a parser, in a group of their own."""
+    """Add the options for guards to a parser, as a group."""
     group = parser.add_argument_group("guards")
     add_repeatable(
         group,
@@ -74,7 +74,7 @@ def add_guard_options(parser: ArgumentParser) -> None:
 def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBackend | None:
     """Return a function that wraps a backend in the requested guards; None if none is requested.
 
-    counts: what calls are counted in for /metrics; None if that is not served.
+    counts: counts the calls for /metrics; None if /metrics is not served.
     Raises ValueError for an invalid value, and ConcertinoError if an extra is not installed.
     """
     options: dict[str, Any] = vars(args)

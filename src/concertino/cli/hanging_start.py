@@ -32,7 +32,7 @@ _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)$', re.MULTILINE)
 class HangingStart(TimedOut):
     """The server gave no first answer in time, and has written which line it executes.
 
-    place: a clause with this line, from describe_place().
+    place: a clause that names the line, from describe_place().
     """
 
     def __init__(self, text: str, place: str) -> None:
@@ -68,7 +68,7 @@ async def open_or_dump_stack(client: Client) -> None:
         if timer is not None:
             timer.cancel()
         if opening.done() and not opening.cancelled():
-            # asyncio would log an exception that nobody has retrieved.
+            # Retrieve the exception, because asyncio would log it otherwise.
             opening.exception()
 
 
@@ -110,7 +110,7 @@ def describe_place(stderr: str) -> str:
     _, found, stack = stderr.rpartition("Fatal Python error: Aborted")
     if not found:
         return ""
-    # Take the stack of the current thread. Those of other threads come before and after it.
+    # Take the stack of the current thread. Stacks of other threads come before and after it.
     stack = stack.partition("Current thread")[2].partition("\n\n")[0]
     frames: list[tuple[str, str, str]] = _FRAME.findall(stack)
     own = [frame for frame in frames if not _relative(frame[0]).startswith((os.pardir, os.sep))]

@@ -54,7 +54,7 @@ NEEDS = {
     "auth_algorithm": "auth_issuer",
     "auth_introspection": "auth_issuer",
 }
-# The options that turn authorization on, and those that have no effect without one of them.
+# The options that turn authorization on, and the options that have no effect without one of these.
 VERIFIERS = ("auth", "auth_tokens", "auth_issuer")
 FOR_VERIFIERS = ("auth_scope", "auth_cache_s", "auth_audience", "principal_rate")
 
@@ -204,7 +204,7 @@ def read_http_options(
 ) -> tuple[HttpOptions | None, list[tuple[bool, str]]]:
     """Return the settings of an HTTP server and its addresses, each as split_http_address() does.
 
-    counts: the numbers for /metrics; None not to serve them.
+    counts: the numbers for /metrics; None if /metrics is not served.
     Returns None and no addresses without --http. Raises UsageError if the options are wrong.
     """
     values: dict[str, Any] = vars(args)

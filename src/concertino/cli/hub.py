@@ -1,4 +1,4 @@
-"""`concertino hub ps|restart|stop|logs`: the plugins of the hubs that run, and what they do."""
+"""`concertino hub ps|restart|stop|logs`: shows and manages the plugins of running hubs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _choose(hubs: dict[int, Path], pid: int | None) -> Path | str:
-    """Return the socket of the hub that is meant, or a text that says why that is not clear."""
+    """Return the socket of the named or only hub, or an error text."""
     if not hubs:
         return "no hub of this user runs"
     if pid is not None:
@@ -138,7 +138,7 @@ def _print_plugins(answers: Sequence[ControlAnswer], as_json: bool) -> None:
 
 
 def _notes(plugin: PluginStatus) -> list[str]:
-    """Return the lines below the row of a plugin: what is wrong, or was."""
+    """Return the lines below the row of a plugin: its present and its last problem."""
     lines = [plugin.reason] if plugin.reason else []
     if plugin.health:
         lines.append(f"it says that it is {plugin.health}")

@@ -23,11 +23,11 @@ TURN_S = 0.25
 
 
 class Turn:
-    """Makes targets load one after the other, although each is loaded in a thread of its own.
+    """Makes targets load one after the other, although each is loaded in a separate thread.
 
     Importing a file puts its folder first into sys.path. If two files were imported at the same
     time, one might find modules in the folder of the other. But if a file takes longer than TURN_S,
-    the next one begins all the same.
+    the next one does not wait for it.
     previous: the Turn of the target before this one; None for the first target.
     """
 

@@ -62,7 +62,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 def offer_login(error: RpcError, url: str) -> bool:
     """Offer to log in at a server that has asked for it. Returns whether that was done.
 
-    url: of the server. Does nothing if the error is another one, or nobody is at a terminal.
+    url: the URL of the server. Does nothing for any other error, or without a terminal.
     Raises CommandFailure if the login fails.
     """
     data: Any = error.data

@@ -17,8 +17,8 @@ from concertino.runtime.entry import run
 def run_main_block(module: ModuleType, path: str) -> None:
     """Execute a file's main block up to its call of run(), which records the backend.
 
-    Does nothing if the block does not call run() itself. Meanwhile sys.argv is that of a script
-    without arguments. Raises the exceptions of the block.
+    Does nothing if the block does not call run() itself. While the block runs, sys.argv contains
+    only the path, as for a script without arguments. Raises the exceptions of the block.
     """
     with open(path, "rb") as file:
         tree = ast.parse(file.read(), path)

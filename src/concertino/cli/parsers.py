@@ -1,4 +1,4 @@
-"""The parsers of the command line, which are argparse's.
+"""Makes the parsers of the command line with argparse.
 
 `concertino connect` starts without this module, because argparse costs some milliseconds.
 """
@@ -100,7 +100,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint)
 
     def _example(self, message: str) -> str:
-        """Return what to write in place of words that lack a value or an argument; or ""."""
+        """Return an example for words that lack a value or an argument; "" if there is none."""
         lacking = re.fullmatch(r"argument (?:\S+/)?(\S+): expected one argument", message)
         if lacking:
             option = self._option_string_actions.get(lacking[1])
@@ -114,7 +114,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _placeholder(action: argparse.Action) -> str:
-    """Return what stands for the value of an option or an argument in a text for people."""
+    """Return the placeholder, such as FILE, for an option's value or an argument in a text."""
     # A metavar such as COMMAND says less than the commands.
     if action.choices is not None:
         return "|".join(map(str, action.choices))

@@ -23,7 +23,7 @@ MAX_NAMED = 100
 
 # Any: argparse has no public names for these types.
 def add_package_commands(kinds: Any, formatter: Any) -> None:
-    """Add the subcommands to those of `concertino plugin`."""
+    """Add the subcommands for packages to the parser of `concertino plugin`."""
     install: ArgumentParser = kinds.add_parser(
         "install",
         help="show a package, ask, and install it: a wheel, a folder or a git bundle",

@@ -87,7 +87,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _add_process_options(parser: ArgumentParser) -> None:
-    """Add the options for the server's process. Their names are those in a server file."""
+    """Add the options for the server's process. They have the same names as in a server file."""
     group = parser.add_argument_group("the server's process")
     group.add_argument(
         "--isolation",
@@ -145,7 +145,8 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     opening_s = args.opening_s
     if opening_s is None:
         opening_s = limits.opening_s if OPENING_VARIABLE in os.environ else OPENING_S
-    # Through guards that do not know of it, the same time counts.
+    # A guard around the proxy may hide the proxy's limit from the Host, so give the Host the same
+    # limit.
     limits = replace(limits, opening_s=opening_s)
 
     frontend: Frontend
@@ -204,7 +205,7 @@ def _listen(addresses: Sequence[str], writer: BoundedWriter) -> Frontend:
     listeners: list[Listener] = []
     try:
         for address in addresses:
-            # A port alone is one of this machine.
+            # A port without a host means this machine.
             text = f"127.0.0.1{address}" if address.startswith(":") else address
             is_unix, name = split_http_address(text)
             listeners.append(listen_unix(name) if is_unix else listen_tcp(*split_address(name)))

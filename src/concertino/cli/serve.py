@@ -205,7 +205,7 @@ def _serve_stdio(
 
     Exit codes: 2 for a target that does not exist, 1 when importing or starting one failed.
     """
-    # Before the target is imported, so that its prints do not reach the client.
+    # Do this before the target is imported, so that its prints do not reach the client.
     stdio = take_over()
     logging_setup.configure(format=args.log_format, component="concertino", writer=stdio.writer)
     frontend = StdioFrontend(stdio)

@@ -55,7 +55,7 @@ NO_FILE_OPTIONS = ServerFileOptions()
 
 
 def add_server_file_options(parser: ArgumentParser) -> None:
-    """Add --trust and --input, in a group of their own."""
+    """Add --trust and --input, as a group."""
     group = parser.add_argument_group(
         "a server file: mcp.json, .vscode/mcp.json, config.toml, ~/.claude.json#PROJECT"
     )
@@ -90,7 +90,7 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         id, equals, value = text.partition("=")
         if not id or not equals:
-            # Not the text itself, which may be a secret.
+            # Do not quote the text, which may be a secret.
             raise ValueError("--input: expected ID=VALUE")
         inputs[id] = value
     return inputs

@@ -1,6 +1,7 @@
 """ServerSession: runs commands such as `call` against a server, and prints the results.
 
-`concertino call` runs one command in a session; the interactive session (shell_session.py) many.
+`concertino call` runs one command in a session; an interactive session (shell_session.py) runs
+many.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class ServerSession:
         raw = await self._request("tool", command.name, "tools/call", params, on_progress)
         result = decode_result(f"tools/call {command.name}", raw, CallToolResult)
         print_json(raw) if self.as_json else print_tool_result(result)
-        # Some servers, such as those of the official SDK, report an unknown tool in a result.
+        # Some servers, for example with the official SDK, report an unknown tool in a result.
         if result.is_error and hint:
             self.print_note(f"the server lists no tool {command.name!r}; {hint}")
         return FAILED if result.is_error else 0

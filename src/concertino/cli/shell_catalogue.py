@@ -151,7 +151,7 @@ class Catalogue:
 
 
 def _matching(suggestions: Iterable[Suggestion], word: str) -> list[Suggestion]:
-    """Return the suggestions that begin with a word, or else those that contain it."""
+    """Return the suggestions that begin with a word; if none do, the ones that contain it."""
     folded = word.casefold()
     everything = list(suggestions)
     begin = [item for item in everything if item.text.strip("'").casefold().startswith(folded)]

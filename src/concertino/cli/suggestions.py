@@ -120,7 +120,7 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
 
     command: the command of concertino.
     words: the words after it.
-    unknown: those of the words that the command does not accept.
+    unknown: the words among them that the command does not accept.
     """
     is_file = [os.path.splitext(word)[1] in INTERPRETERS and "=" not in word for word in words]
     if any(is_file):
@@ -176,7 +176,7 @@ def _suggest_address(command: str, option: str, value: str) -> str:
 
 def is_missing(program: str, path: str) -> bool:
     """Return whether a program that is named without a folder is in none of the folders in path."""
-    # Not by shutil, whose import takes 4 ms: a proxy asks this before it starts its server.
+    # Do not use shutil, whose import takes 4 ms: a proxy calls this before it starts its server.
     places = [os.path.join(folder, program) for folder in path.split(os.pathsep)]
     is_found = any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places)
     return os.sep not in program and not is_found
@@ -215,7 +215,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
 
 
 def suggest_file(program: str) -> str:
-    """Return what to write after an interpreter that was given no file; "" for other programs."""
+    """Return a suggestion for an interpreter without a file; "" for other programs."""
     suffix = SUFFIXES.get(os.path.basename(program).rstrip("0123456789."))
     if suffix is None:
         return ""

@@ -289,7 +289,7 @@ def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
     if (got := describe_non_backend(value)) is not None:
         text = f"expected a Server or another Backend, got {got}{_list_servers(module, source)}"
         raise TargetError(f"{source}:{attribute}: {text}")
-    # describe_non_backend() has checked the value, as far as a Protocol can be checked.
+    # describe_non_backend() has checked that the value has the methods of a Backend.
     return value  # pyright: ignore[reportReturnType]
 
 
@@ -343,7 +343,7 @@ def _parts(value: object) -> list[Backend] | None:
     if isinstance(value, BackendWrapper):
         return [value.inner]
 
-    # Do not import these modules: a file that uses one has imported it.
+    # Do not import these modules. A file that uses one of them has imported it.
     composition = sys.modules.get("concertino.composition.composed_backend")
     if composition is not None and isinstance(value, composition.ComposedBackend):
         return list(cast("ComposedBackend", value).parts.values())

@@ -19,7 +19,7 @@ __all__ = ["add_tools_options", "wrap_backend"]
 
 
 def add_tools_options(parser: ArgumentParser) -> None:
-    """Add --tools and --tools-budget to a parser, in a group of their own."""
+    """Add --tools and --tools-budget to a parser, as a group."""
     group = parser.add_argument_group("a long list of tools")
     group.add_argument(
         "--tools",
@@ -41,7 +41,7 @@ def wrap_backend(
     args: Namespace,
     from_file: ToolListOptions | None = None,
 ) -> Backend:
-    """Return a backend with guards, and around them the search of tools if it is wanted.
+    """Return a backend with guards and, around these, the search of tools if it is needed.
 
     The guards are inside, so they see calls of the real tools, and not of `call_tool`.
     from_file: the options that a server file sets; options of the command line override them.

@@ -35,7 +35,7 @@ def run(words: list[str]) -> NoReturn:
     poll = select.poll()
     poll.register(0, select.POLLIN)
     if not poll.poll()[0][1] & select.POLLIN:
-        # The input has ended, and nobody has asked anything.
+        # The input has ended without a request.
         sys.exit(0)
     main(["serve", *words])
 

@@ -1,12 +1,12 @@
 """Runs several processes of one server: `concertino serve TARGET --http ADDRESS --workers N`.
 
 The parent process listens, and imports nothing of the server. Each worker runs the same command
-again; it inherits the listening sockets and accepts clients from the same queue. So a client that
-waits in the queue loses nothing when a worker dies. Parent and worker share a pair of sockets: a
-worker sends a byte when it is ready, and ends when the parent's end is closed, which also happens
-if the parent is killed.
-The workers share a key for sealed states, and a record of those that were used. They pass requests
-on to the one that has the session, see http/worker_peers.py.
+again, inherits the listening sockets, and accepts clients from the same queue. So clients in the
+queue are not affected if a worker dies. Parent and worker share a pair of sockets: a worker sends a
+byte when it is ready, and ends when the parent's socket is closed, which also happens if the parent
+is killed.
+The workers share a key for sealed states, and a record of used states. A worker passes a request on
+to the worker that has the request's session, see http/worker_peers.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("concertino.workers")
 
 # A worker that has died is started again after a pause, which doubles up to the longest one.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-# After the death of a worker that has run for so long, the pause is the first one again.
+# If a worker has run for this time before it dies, the pause is the first one again.
 STEADY_S = 5.0
 # After a signal, workers that have not ended by themselves are killed.
 KILL_AFTER_S = 30.0
@@ -152,7 +152,7 @@ class _Supervisor:
             os._exit(1)
 
     def _on_link(self, worker: _Worker) -> None:
-        """Handle input from a worker: its byte means that it serves, the end that it is ending."""
+        """Handle input from a worker: a byte when it serves, the end of input when it ends."""
         if not worker.link.recv(64):
             self._loop.remove_reader(worker.link)
             return
@@ -182,7 +182,7 @@ class _Supervisor:
         if self._is_ending:
             return
         if not self._has_served and not worker.is_ready:
-            # The server itself cannot start. The worker has said why.
+            # The server itself cannot start. The worker has logged the reason.
             self._code = code if code > 0 else 1
             self._end()
             return

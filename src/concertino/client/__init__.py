@@ -1,4 +1,4 @@
-"""Public names of the package, imported on first use: Client, SyncClient, ServerParameters, ..."""
+"""Clients of MCP servers. Each public name, such as Client, is imported on its first use."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ awaits the PendingReply. The Channel is the Receiver of the Connection: on_frame
 of the PendingReply, which resumes the caller at once. Everything else that a server sends goes to
 the ChannelDelegate, which is the Conversation (client/conversation.py).
 
-Requests have no timers of their own. One timer fires at the earliest deadline and checks all
+Requests do not have separate timers. One timer fires at the earliest deadline and checks all
 pending requests, which takes a few microseconds for a thousand. asyncio.timeout() would cost 3.9 us
 for each call, asyncio.wait_for() 11 us.
 """
@@ -128,7 +128,7 @@ class Channel:
 
         params: a JSON object.
         subject: the name or URI in the request, if there is one, for errors.
-        For the other parameters and the errors see ask().
+        ask() describes the other parameters and the errors.
         """
         # Requests other than tool calls are rare, so prepare the request each time.
         prepared = PreparedRequest(request_template(method), method, subject, decode_reply)
@@ -146,8 +146,7 @@ class Channel:
     ) -> Generator[Any, None, Any]:
         """Send a prepared request and return its result.
 
-        The result is the one that prepared.decode() returns, or Raw if it cannot decode the
-        response.
+        The result is what prepared.decode() returns, or Raw if it cannot decode the response.
 
         prepared: the request without its id and without some of its params.
         params: the params that are missing in the template of `prepared`.
@@ -230,7 +229,7 @@ class Channel:
         params: bytes,
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
-        """Send a prepared request that no task awaits. It has no time limit.
+        """Send a prepared request whose outcome goes to a callback. It has no time limit.
 
         callback: called once with the ForwardedReply when that has an outcome; must not raise.
         Returns the ForwardedReply. If it has an outcome already, the callback was called or will be
@@ -415,8 +414,8 @@ class Channel:
         # this is called by the event loop itself.
         state.outside_tasks = outside = asyncio.current_task(self._deadlines.loop) is None
         outgoing = self.peer.outgoing
-        # Connections whose calls end now, as those of a proxy's clients, send their responses
-        # together at the end of this read, and not one loop iteration later.
+        # If calls of other connections end because of these responses, as in a proxy, their
+        # responses are sent together at the end of this read, and not one loop iteration later.
         read_batch = self._read_batch
         is_batch = outside and not read_batch.in_progress
         if is_batch:

@@ -299,8 +299,8 @@ class Client(ConnectionFacts):
             type, or else the text, decoded as JSON; if the tool has failed, ToolError is raised
             with its text.
         timeout_s: replaces timeouts.request_s, and timeouts.total_s if it is longer than that.
-        progress(done, total, message): called with the tool's progress. Each progress starts
-            timeout_s anew.
+        progress(done, total, message): called with the tool's progress. Each progress restarts
+            timeout_s.
         meta: additional members for `_meta`.
         Raises RpcError for an error response, TimedOut, Disconnected and ProtocolError.
         """
@@ -412,7 +412,7 @@ class Client(ConnectionFacts):
     # Resources
 
     async def list_resources(self) -> list[Resource]:
-        """Return all resources, from all pages of the list, without those of templates."""
+        """Return all resources, from all pages of the list, without resources of templates."""
         return await self._list_all(
             "resources/list", ListResourcesResult, lambda page: page.resources
         )
@@ -430,8 +430,8 @@ class Client(ConnectionFacts):
     ) -> ReadResourceResult:
         """Read a resource.
 
-        Raises RpcError if there is no such resource: -32602, or -32002 before 2026-07-28. For
-        timeout_s and the other errors see call_tool().
+        Raises RpcError if there is no such resource: -32602, or -32002 before 2026-07-28.
+        call_tool() describes timeout_s and the other errors.
         """
         self._connection.require("resources")
         raw = await self._connection.call("resources/read", encode({"uri": uri}), uri, timeout_s)
@@ -518,7 +518,7 @@ class Client(ConnectionFacts):
         has declared the capability for the request.
         into: a type to decode the result to; msgspec.Raw for undecoded JSON; by default dicts,
             lists and so on.
-        For the other parameters and the errors see call_tool().
+        call_tool() describes the other parameters and the errors.
         """
         body = encode(params or {})
         raw = await self._connection.call(method, body, "", timeout_s, progress, meta)

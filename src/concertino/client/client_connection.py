@@ -53,8 +53,7 @@ class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
         time.
     total_s: for a response, in all. A longer timeout_s of a call replaces it.
     ping_every_s: the pause between two pings of the server; by default infinite, so no pings.
-    ping_s: for the response to a ping. If the server sends nothing at all in this time, it is
-        ended.
+    ping_s: for the response to a ping. A server that sends nothing in this time is ended.
     """
 
     connect_s: float = 60.0
@@ -301,7 +300,7 @@ class ClientConnection:
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error with which the server has ended last, or could not start; or None."""
+        """Return the error of the server's last end or failed start; None if there was none."""
         return self._failure if self._supervisor is None else self._supervisor.failure
 
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
@@ -344,7 +343,7 @@ class ClientConnection:
         If the server ends before it has read the request, the request is sent again after the
         restart.
         timeout_s: replaces Timeouts.request_s, and Timeouts.total_s if it is longer than that.
-        For the other parameters, and the errors, see Conversation.call().
+        Conversation.call() describes the other parameters and the errors.
         """
         timeouts = self._settings.timeouts
         idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
@@ -375,7 +374,7 @@ class ClientConnection:
         """
         while True:
             conversation = self.conversation
-            # On another loop of this thread, asyncio refuses what is awaited below.
+            # Refuse another event loop of this thread, on which the awaits below would fail.
             if conversation is None or get_ident() != self.thread:
                 conversation, timeout_s = await self.wait_until_usable(call.method, timeout_s)
             try:
@@ -470,7 +469,7 @@ class ConnectionFacts:
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error with which the server has ended last, or could not start; or None."""
+        """Return the error of the server's last end or failed start; None if there was none."""
         return self._connection.failure
 
     @property

@@ -212,7 +212,7 @@ class Conversation:
         This is a faster way than call(): the request is prepared, and the response is decoded in
         one pass. The result is Raw if the response could not be decoded in this way.
         arguments: a JSON object.
-        For the other parameters and the errors see call().
+        call() describes the other parameters and the errors.
         """
         requests = self.requests
         prepared = requests.prepared.get(name) or requests.prepare_tool_call(name)
@@ -302,7 +302,7 @@ class Conversation:
     def watch(self, every_s: float, within_s: float) -> None:
         """Ping the server every every_s seconds.
 
-        If the server then sends nothing at all within within_s seconds, the connection is closed.
+        If the server sends nothing within within_s seconds after a ping, the connection is closed.
         """
         self._start_task(self._ping_regularly(every_s, within_s), "ping")
 

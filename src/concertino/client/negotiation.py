@@ -9,7 +9,7 @@ The client sends `server/discover` first:
 - A result, or an error, that lists older revisions only: the client sends `initialize`, too.
 - If the server exits, it is started once more, and `initialize` is sent first.
 
-If the server refuses `initialize` with a modern error, it is modern after all and was only slow.
+If the server refuses `initialize` with a modern error, it is modern and was only slow.
 
 A server that speaks both eras chooses one of them by the first message that it gets. A proxy whose
 own client is a legacy one therefore sends `initialize` first, and `server/discover` only if the
@@ -225,7 +225,7 @@ def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -
             ) from None
         return False
     if MODERN.name not in result.supported_versions:
-        # A server of the older revisions may know `server/discover` all the same.
+        # A server of older revisions may answer `server/discover` too.
         if not required and _lists_only_legacy(result.supported_versions):
             return False
         versions = ", ".join(result.supported_versions)[:200]

@@ -32,8 +32,8 @@ def decode_as(raw: Raw | bytes, into: Any) -> Any:
     try:
         return decode_value(raw, decodable, strict=True)
     except ValidationError as exc:
-        # msgspec's own errors contain the path of the wrong value. Those of custom decoders do not,
-        # so put it in front.
+        # Errors of msgspec contain the path of the wrong value. Errors of custom decoders do not,
+        # so put the path in front.
         if not isinstance(exc.__cause__, InvalidValue):
             raise
         text = "; ".join(map(str, violations_of(exc, "")))

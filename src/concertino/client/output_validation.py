@@ -21,8 +21,8 @@ from concertino.types.results import CallToolResult, Tool
 
 # JSON Schemas and JSON values may have any shape, so their type is Any in this file.
 T = TypeVar("T")
-# A function that takes a result and its size in bytes. It returns what is wrong with the result; ""
-# if the result is valid.
+# A function that takes a result and its size in bytes. It returns an error text; "" if the result
+# is valid.
 Validate = Callable[[CallToolResult, int], str]
 MAX_VIOLATIONS_SHOWN = 3
 
@@ -48,7 +48,7 @@ class OutputValidator:
         self._validators: dict[str, Validate] = {}
 
     def learn(self, tools: Iterable[Tool]) -> None:
-        """Replace the schemas with those of a new list of tools."""
+        """Replace the schemas with the schemas in a new list of tools."""
         if self._is_enabled:
             self.schemas = {
                 tool.name: tool.output_schema

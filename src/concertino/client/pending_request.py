@@ -27,7 +27,7 @@ from concertino.logs.redact import redactor
 from concertino.runtime.pending import PendingOutcome
 
 FOREVER = float("inf")
-# The reason in the notification about a request for whose response nobody waits any more.
+# The reason in notifications/cancelled for a request whose caller has stopped waiting.
 GIVEN_UP = "the caller gave up"
 # Errors and logs quote at most this many characters of a frame.
 MAX_QUOTE = 200
@@ -66,7 +66,7 @@ def request_ids(lines: Iterable[bytes]) -> frozenset[int]:
 
 
 class PreparedRequest(Struct, eq=False):
-    """A request without its id and without (some of) its params. It may be sent many times.
+    """A request that lacks its id and some or all of its params. It may be sent many times.
 
     template: the frame, with gaps for the id and the params; made by request_template().
     method: the method of the request.
@@ -97,7 +97,7 @@ class InputState:
         Only then a waiting task may be resumed at once.
     frame: the frame that is being handled, unless it is a usual response.
     heard: set to True when frames arrive. The regular ping sets it to False.
-    decode: the decoder to try for the next response: that of the last request.
+    decode: the decoder of the last request, which is tried first for the next response.
     """
 
     __slots__ = ("decode", "frame", "heard", "outside_tasks")

@@ -47,7 +47,7 @@ _decode_sampling = Decoder(Sampling).decode
 class RequestHandlers:
     """Answers client requests with the user's functions.
 
-    The parameters are those of Client, which describes them.
+    Client has the same parameters, and describes them.
     """
 
     def __init__(

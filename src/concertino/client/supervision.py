@@ -71,14 +71,14 @@ class SupervisedServer(Struct, frozen=True):
 
 
 class Supervisor:
-    """Restarts the server of one client, in a task of its own.
+    """Restarts the server of one client, in a background task.
 
     rules: when to restart.
     server: the functions that end and start the server.
 
     Attributes:
     state: see Client.state.
-    failure: the error with which the server has ended last, or could not be started.
+    failure: the error of the server's last end or failed start.
     restarts: how often the server was restarted.
     """
 
@@ -208,7 +208,8 @@ class Supervisor:
             self.failure = exc
             return False
         except Exception as exc:
-            # A bug, and no failure of the server. But the waiting requests must get an error.
+            # This is a bug and not a failure of the server, but the waiting requests must get an
+            # error.
             self._log.exception("the server could not be started again")
             self.failure = Disconnected(f"{type(exc).__name__}: {exc}")
             return False

@@ -3,10 +3,10 @@
     with SyncClient(["python", "server.py"]) as client:
         result = client.call_tool("add", {"a": 1, "b": 2})
 
-It has a Client whose event loop runs in a thread of its own (client/portal.py), from open() to
-close(). Each method runs the async method of the Client there, and waits for its result. The
-functions that were passed to the client, such as `elicit`, are called in that thread. Several
-threads may share one SyncClient.
+It has a Client whose event loop runs in another thread (client/portal.py), from open() to close().
+Each method runs the async method of the Client there, and waits for its result. The functions that
+were passed to the client, such as `elicit`, are called in that thread. Several threads may share
+one SyncClient.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _blocking(
 class SyncClient(ConnectionFacts):
     """A client for one server, without async. Use it with `with`, or call open() and close().
 
-    The methods and properties are those of Client, and raise the same errors. If Ctrl-C interrupts
-    a call, it is cancelled at the server.
+    Client has the same methods and properties, which raise the same errors. If Ctrl-C interrupts a
+    call, it is cancelled at the server.
     target, settings: the arguments of Client.
     """
 

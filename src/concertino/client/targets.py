@@ -60,9 +60,8 @@ class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
 
     command: the name of a program, which is searched in PATH, or its path. No shell is involved.
     args: the arguments of the program.
-    env: environment variables for the program, in addition to those named in `inherit`. It gets no
-        others.
-    cwd: its working directory; by default that of this process.
+    env: environment variables for the program. It gets only these and the ones in `inherit`.
+    cwd: its working directory; by default the working directory of this process.
     inherit: the names of environment variables to pass on from this process.
     ladder: how long each step of the shutdown may take.
     Raises TypeError if a field has a wrong type. The text shows no values, which may be secrets.
@@ -98,8 +97,8 @@ class HttpParameters(Struct, frozen=True, metaclass=HintingStructMeta):
 
     url: such as https://example.com/mcp.
     headers: sent with each request, to this origin only. Their values may be secrets.
-    auth: how to obtain access if the server asks for authorization. By default what `concertino
-        login URL` has obtained is used. With a header Authorization, none of this happens.
+    auth: how to obtain a token if the server asks for authorization. By default, the token of
+        `concertino login URL` is used. If `headers` has Authorization, only that header is sent.
     """
 
     url: str
@@ -211,7 +210,7 @@ class OpenTarget:
     def take_unread(self) -> frozenset[int]:
         """Return the ids of the requests that the server has not read, and forget them.
 
-        Call it after the end of the connection, when nobody can read these requests any more.
+        Call it after the end of the connection, when no process can read these requests any more.
         Returns no ids if there is no process, because then it is not known what the server has
         read.
         """
@@ -261,7 +260,7 @@ class TargetLocation(Protocol):
         """Start the server or connect to it.
 
         stderr: called with each chunk of the process's stderr.
-        Raises SpawnError if the program cannot be started, Disconnected if nobody listens at the
+        Raises SpawnError if the program cannot be started, Disconnected if no server listens at the
         address.
         """
         ...
@@ -423,11 +422,11 @@ class _Socket:
 
 def _unreachable(name: str, exc: OSError) -> Disconnected:
     """Return the error for an address that cannot be connected to."""
-    # asyncio has texts of its own, which do not say the reason.
+    # Do not use asyncio's texts, which do not say the reason.
     reason = exc.strerror or exc
-    # The numbers of TLS errors are not those of the system.
+    # TLS errors have other numbers than errors of the system.
     if is_tls_error(exc):
-        # As in `[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)`.
+        # An example is `[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)`.
         text = str(exc)
         reason = f"TLS: {text.partition('] ')[2].rpartition(' (_ssl')[0] or text}"
     elif exc.errno is not None and exc.errno in errno.errorcode:
@@ -528,7 +527,7 @@ class _OpenInMemory(OpenTarget):
     @property
     def start_failure(self) -> Exception | None:
         failure = self._host.start_failure if self._host.started.done() else None
-        # Not for CancelledError, and not for SystemExit, which would end the client's process.
+        # Keep no CancelledError, and no SystemExit, which would end the client's process.
         return failure if isinstance(failure, Exception) else None
 
     async def close(self, within_s: float) -> None:

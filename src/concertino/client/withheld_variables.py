@@ -1,8 +1,8 @@
 """Explains failures of a server that lacks environment variables for proxies or certificates.
 
-A client passes on few variables, so a server may fail to reach the network, although it can when a
-person starts it in a shell. If its stderr shows such a failure, describe_withheld() names the
-variables of this process that it did not get.
+A client passes on few variables, so a server may fail to reach the network although the same server
+reaches it when a person starts it in a shell. If the server's stderr shows such a failure,
+describe_withheld() names the variables of this process that the server did not get.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""compose(): serves several backends as one, each under a name of its own.
+"""compose(): serves several backends as one, and gives each a name.
 
 The backends of a composition are called its parts. The name of a part becomes the prefix of its
 tools and prompts (`math_add`), so that their names never collide. Resources keep their URIs; if two
@@ -54,7 +54,7 @@ def compose(
         )
     for name, part in parts.items():
         if (got := describe_non_backend(part)) is not None:
-            # Perhaps the caller mistyped an option: it arrives here as a part.
+            # The caller has probably mistyped an option, which arrives here as a part.
             hint = suggestion(name, ["strict"])
             if name in ("info", "name"):
                 hint = (

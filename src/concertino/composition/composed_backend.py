@@ -142,9 +142,9 @@ class ComposedBackend:
     async def change_parts(self, parts: Mapping[str, Backend]) -> None:
         """Serve these parts from now on instead of the present ones.
 
-        A part that is the same object as before goes on undisturbed. A part that is removed or
-        replaced is closed when its calls have ended, or after `rules.drain_s`. Nothing is awaited
-        here, so two changes never overlap, nor does a change overlap with the end.
+        A part that is the same object as before is not affected. A part that is removed or replaced
+        is closed when its calls have ended, or after `rules.drain_s`. The method awaits nothing, so
+        a change never overlaps with another change or with close().
         """
         before = dict(self.parts)
         gone = {name: part for name, part in before.items() if parts.get(name) is not part}
@@ -244,7 +244,7 @@ class ComposedBackend:
         return await self._handle_other(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Pass to each part the subscribed URIs that it lists, and those that no part lists."""
+        """Pass to each part the subscribed URIs that it lists, and the ones that no part lists."""
         self._watched = uris
         await self._refresh_owners()
         for name, part in self._parts_with("resources"):
@@ -362,7 +362,8 @@ class ComposedBackend:
         return None if found is None else argument_check_of(self.parts[found[0]], method, found[1])
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the annotated arguments of a part's tool. See SupportsParamHeaders."""
+        """Return the arguments of a tool that clients repeat in headers. See
+        SupportsParamHeaders."""
         found = self._names.find(name)
         return {} if found is None else param_headers_of(self.parts[found[0]], found[1])
 

@@ -1,7 +1,7 @@
 """The names under which clients see the tools and prompts of a composition's parts.
 
 Two parts may have a tool of the same name, so clients see it with a prefix for each part.
-PrefixNames is the way of compose(), BoundedNames that of server files, whose names a user chooses
+compose() uses PrefixNames. Server files use BoundedNames, because users choose the names in them
 freely.
 """
 
@@ -41,15 +41,14 @@ class PartNames(Protocol):
         ...
 
     def uri_prefix(self, part: str) -> str:
-        """Return the prefix for those URIs of a part that another part has, too."""
+        """Return the prefix for URIs of a part that another part has too."""
         ...
 
 
 class PrefixNames:
     """Gives tools and prompts names of the form `PART_NAME`, with the part's own name for them.
 
-    So that each name belongs to one part, no part may be called like another part followed by `_`
-    and something else.
+    No name of a part may begin with another part's name and `_`. So each name belongs to one part.
     """
 
     def __init__(self, parts: Iterable[str]) -> None:

@@ -99,7 +99,8 @@ class PartStarts:
         if task is not None:
             task.cancel()
         if (has_ended := self.starting.pop(name, None)) is not None:
-            # Here, because a task that is cancelled before its first step does nothing at all.
+            # Set this here and not in the task, because a task that is cancelled before its first
+            # step runs none of its code.
             has_ended.set_result(None)
         for table in (self._wanted, self.failures, self._errors):
             table.pop(name, None)
@@ -122,8 +123,7 @@ class PartStarts:
         A part that has failed is started again soon, for the next call.
         """
         if (has_ended := self.starting.get(name)) is not None:
-            # Not `await has_ended`: if the call were cancelled, it would cancel the future for all
-            # calls.
+            # Do not await has_ended itself: a cancelled call would cancel the future for all calls.
             await asyncio.wait((has_ended,))
         if (text := self.failures.get(name)) is not None:
             self._wanted[name].set()

@@ -1,7 +1,8 @@
 """PartView: translates between one part of a composition and the composition's clients.
 
-A part has its own names, URIs and task ids; clients see others. Calls reach the part with its own,
-and everything that the part sends is translated on its way to the client.
+A part has its own names, URIs and task ids, and clients see different ones. In a call, the client's
+names are translated to the part's; in everything that the part sends, the part's names are
+translated to the client's.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class PartView:
         return self._owners.show(self._part, uri)
 
     def select_uris(self, shown: frozenset[str]) -> frozenset[str]:
-        """Translate URIs that clients use into those of the part. Drop URIs of other parts."""
+        """Translate URIs that clients use into the part's own URIs. Drop URIs of other parts."""
         found = (self._owners.find(uri) for uri in shown)
         return frozenset(uri for owner, uri in found if owner in (None, self._part))
 

@@ -41,7 +41,7 @@ class ResourceDirectory:
         self._owners = owners
         self._pages = pages
         self._rules = rules
-        # The time at which all parts are asked again, because one has not answered.
+        # The time at which all parts are asked again because one has not answered.
         self._again_at: float | None = None
 
     async def settle(self, parts: Iterable[tuple[str, Backend]]) -> Clashes:

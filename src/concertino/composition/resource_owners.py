@@ -26,7 +26,7 @@ class ResourceOwners:
         self._maps_clashes = maps_clashes
         self._prefix_of = prefix_of
         self._owners: dict[str, str] = {}
-        # Part -> those of its URIs that clients see with a prefix, and the templates among them.
+        # Part -> the URIs of the part that clients see with a prefix, and the templates among them.
         self._mapped: dict[str, set[str]] = {}
         self._templates: dict[str, list[UriTemplate]] = {}
 

@@ -1,4 +1,4 @@
-"""map_result_uris(): replaces the URIs in results of a part by those that clients see."""
+"""map_result_uris(): replaces the URIs in results of a part by the URIs that clients see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def map_result_uris(
     """Replace the URIs in the result of a call. Returns the same object if nothing changes.
 
     URIs are replaced in the contents of resources, and in resources and resource links in the
-    content of tools and prompts. URIs inside texts are not, since a text can mean anything by them.
+    content of tools and prompts. URIs inside texts are not replaced, because a text can mean
+    anything by them.
     """
     if not isinstance(result, Raw):
         if isinstance(result, InputRequired):

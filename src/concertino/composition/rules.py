@@ -10,7 +10,7 @@ __all__ = ["CompositionRules"]
 
 
 class CompositionRules(Struct, frozen=True, kw_only=True):
-    """Settings of a composition. The defaults are those of compose().
+    """Settings of a composition. compose() uses the defaults.
 
     strict: serve nothing before all parts have started, and fail if one of them fails.
     start_s: the time that the start waits for slow parts, in seconds.

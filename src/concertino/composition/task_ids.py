@@ -1,4 +1,4 @@
-"""map_task_ids(): translates between a part's own task ids and those that clients see.
+"""map_task_ids(): translates between a part's own task ids and the ids that clients see.
 
 Spec: 2025-11-25 basic/utilities/tasks; the extension io.modelcontextprotocol/tasks of 2026-07-28.
 """
@@ -46,7 +46,7 @@ def map_task_ids(
 
 
 def _holders(value: Any) -> list[dict[str, Any]]:
-    """Return those objects in a result that contain the id of a task."""
+    """Return the objects in a result that contain the id of a task."""
     if not isinstance(value, dict):
         return []
     members = cast("dict[str, Any]", value)

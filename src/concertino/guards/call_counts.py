@@ -34,7 +34,8 @@ NO_CALLS: Sequence[int] = (0,) * (len(BOUNDARIES_S) + 1)
 class CallCounts:
     """Counts the calls of a backend, and describes them for Prometheus.
 
-    The number of series is limited, whatever clients send. text() may be called from any thread.
+    The number of series is limited, because clients may send any names. text() may be called from
+    any thread.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@
 
 When the time limit has passed, the work is cancelled and DeadlineExceeded is raised at once. If the
 work then does not end, because it catches CancelledError or cleans up slowly, it continues in a
-task of its own; asyncio.timeout() would wait for its end. A handler that blocks the event loop
-cannot be interrupted.
+separate task; asyncio.timeout() would wait for its end. A handler that blocks the event loop cannot
+be interrupted.
 
 The timer is created when the work waits for the first time, so the limit takes no time for the many
 calls that never wait. For calls that the runtime begins through call_starter(), TimedCall

@@ -39,7 +39,7 @@ class Metrics(BackendWrapper):
         incomplete file.
     every_s: seconds between two writes.
     clock: a monotonic clock in seconds.
-    counts: what the calls are counted in; by default an object of its own.
+    counts: counts the calls; by default a new object.
     start() raises ConcertinoError if the file cannot be written.
     """
 
@@ -146,6 +146,6 @@ def metrics_of(
     """Return a function that wraps a backend in Metrics.
 
     path: the metrics file, which Metrics writes for Prometheus; None for no file.
-    counts: what the calls are counted in.
+    counts: counts the calls.
     """
     return partial(Metrics, path=path, counts=counts)

@@ -18,7 +18,8 @@ from concertino.http.request_head import REMEMBERED, HttpError, RequestHead
 __all__ = ["AccessRules"]
 
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
-# The headers that a page may send, besides the Mcp-Param-... headers that its preflight names.
+# The headers that a page may send. It may also send the Mcp-Param-... headers that its preflight
+# request names.
 ALLOWED_HEADERS = (
     "Authorization, Content-Type, Accept, MCP-Protocol-Version, Mcp-Session-Id, Last-Event-ID, "
     "Mcp-Method, Mcp-Name"
@@ -31,7 +32,7 @@ class AccessRules:
     """Checks the headers Origin and Host of requests.
 
     origins: the origins of pages that may use the server, such as `https://app.example.com`.
-    hosts: names of the server besides those of this machine, in lower case.
+    hosts: names of the server in addition to the names of this machine, in lower case.
     own_origin: the origin of the server itself, whose pages may use it, too.
     checks_host: whether Host must name this server. False for a Unix socket, which no browser can
         reach.

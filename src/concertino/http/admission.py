@@ -31,9 +31,9 @@ __all__ = ["Admission"]
 
 log = logging.getLogger("concertino.http")
 
-# Nothing of ours is served there but the metadata; clients that look for more get 404.
+# Below this path, the server has only its protected resource metadata; other requests get 404.
 WELL_KNOWN = "/.well-known/"
-# Reverse proxies add one of these.
+# Reverse proxies add at least one of these headers.
 FORWARDED = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"))
 # At most one refusal is logged in this time, in seconds.
 LOG_S = 1.0
@@ -125,7 +125,7 @@ class Admission:
     def checks_each_head(self) -> bool:
         """Whether admit() must be called for each request, even if two have the same head.
 
-        That is so with authorization, because a token may expire between the two.
+        True with authorization, because a token may expire between two requests.
         """
         return self._gate is not None
 
@@ -138,7 +138,7 @@ class Admission:
             self.use.begin(exchange, principal.identity)
 
     def answer_metadata(self, exchange: Exchange) -> bool:
-        """Answer a request for the metadata. Returns False if it is for something else."""
+        """Answer a request for the metadata. Returns False if the request has another path."""
         identity = self._identity
         head = exchange.head
         if self._metadata is None or identity is None or head.path not in identity.metadata_paths:
@@ -156,7 +156,7 @@ class Admission:
     def check_local(self, exchange: Exchange) -> None:
         """Raise HttpError 403 unless a request has a principal or comes from this machine.
 
-        A request that a reverse proxy has passed on may come from anywhere.
+        A request that a reverse proxy has passed on is refused, because it may come from anywhere.
         """
         if self._gate is not None and exchange.principal is not None:
             return

@@ -3,10 +3,10 @@
     mcp = server.asgi()
     app = Starlette(routes=[Route("/mcp", mcp)], lifespan=mcp.lifespan)
 
-An ASGI server can also serve it alone: `uvicorn shop:mcp`. The requests are answered by the same
-HttpConnection, with the same checks and limits, as those of an HttpServer at a socket
-(asgi_channel.py). The backend starts with the lifespan of the application. Frameworks do not pass
-the lifespan to mounted applications; then the backend starts with the first request.
+An ASGI server can also serve it alone: `uvicorn shop:mcp`. An HttpConnection answers the requests,
+with the same checks and limits as in an HttpServer at a socket (asgi_channel.py). The backend
+starts with the lifespan of the application. Frameworks do not pass the lifespan to mounted
+applications; then the backend starts with the first request.
 Source: the ASGI specification 3.0, "HTTP & WebSocket" and "Lifespan".
 """
 
@@ -109,7 +109,8 @@ class AsgiApplication:
         service = self._service
         if service is None or service.loop is not asyncio.get_running_loop():
             service = self._service = _Service(self._backend, self._options, self._limits)
-        # Shielded, because other requests go on waiting if the one that waits here is cancelled.
+        # Shielded, because other requests wait for the same start and must not be cancelled
+        # together with this one.
         await asyncio.shield(service.started)
         return service
 

@@ -3,7 +3,7 @@
 A channel acts as the asyncio transport of an HttpConnection: it encodes each ASGI request as HTTP
 bytes, passes them to the connection, and converts the bytes that the connection writes to ASGI
 messages. A call that does not wait for anything has written its response before data_received()
-returns, so that the request is answered without another turn of the event loop.
+returns, so the request is answered without another iteration of the event loop.
 Source: the ASGI specification 3.0, "HTTP & WebSocket".
 """
 
@@ -51,7 +51,7 @@ class AsgiChannel(asyncio.Transport):
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
         self._is_paused = False
-        # The arguments of the last call of _encode_head(), and its result.
+        # The arguments and the result of the last call of _encode_head().
         self._last_parts: tuple[object, ...] = ()
         self._last_head = b""
         http.connection_made(self)
@@ -185,7 +185,7 @@ class AsgiChannel(asyncio.Transport):
             wakeup.set_result(None)
 
     def disconnect(self) -> None:
-        """Close the channel, because the client has left, or because it is not used again."""
+        """Close the channel: the client has disconnected, or the channel is not used again."""
         self._stop_watching()
         self.abort()
 

@@ -42,7 +42,7 @@ class VerifierUnavailable(Exception):
 
 @runtime_checkable
 class TokenVerifier(Protocol):
-    """Verifies tokens, and returns their principals."""
+    """Verifies tokens, and returns the principals to whom they were issued."""
 
     @property
     def issuers(self) -> Sequence[str]:
@@ -50,7 +50,7 @@ class TokenVerifier(Protocol):
         ...
 
     def verify(self, token: str, /) -> Principal | Awaitable[Principal]:
-        """Return the principal of a token, or an awaitable of it if another server must be asked.
+        """Return the principal of a token, or an awaitable of it if another server must verify it.
 
         A token must be refused unless it was issued for this server (its audience).
         This method and the awaitable raise InvalidToken or VerifierUnavailable.
@@ -61,8 +61,8 @@ class TokenVerifier(Protocol):
 class Authorization(Struct, frozen=True):
     """The tokens that an HTTP server accepts.
 
-    verifiers: the verifiers of tokens: TokenVerifiers, or functions that return a Principal, or
-        None for a token that is refused. They are asked in this order until one accepts.
+    verifiers: TokenVerifiers, or functions that take a token and return a Principal, or None to
+        refuse it. They are called in this order until one accepts the token.
     scopes: the scopes that every token must have.
     cache_s: the time for which a verified token is accepted without being verified again, in
         seconds; at most 60.

@@ -56,8 +56,8 @@ class HttpCaller:
     def is_scope_refusal(self, outcome: int | None) -> bool:
         """Return whether the response that is being written refuses the caller for its scopes.
 
-        An error with the same code that another server has sent, behind a proxy, does not: no
-        login here would help.
+        Returns False for an error with the same code that comes from another server behind a Proxy:
+        a login at this server would not help.
         outcome: the code of the error in the response.
         """
         return outcome == INSUFFICIENT_SCOPE and is_refusing_scopes.get()

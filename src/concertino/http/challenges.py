@@ -70,8 +70,8 @@ class Challenges:
     def scope_challenge(self, frame: bytes) -> bytes:
         """Return the header line WWW-Authenticate for a response with an INSUFFICIENT_SCOPE error.
 
-        frame: the JSON-RPC error response. `data.scopes` are those that the operation needs; the
-            scopes of every token are added.
+        frame: the JSON-RPC error response. Its `data.scopes` are the scopes that the operation
+            needs. The scopes that every token needs are added.
         """
         try:
             scopes = check_scopes(_decode_error(frame).error.data.scopes)

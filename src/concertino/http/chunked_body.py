@@ -15,8 +15,8 @@ __all__ = ["ChunkedBody"]
 MAX_LINE = 256 + 16
 # The longest block of trailer fields, which are ignored.
 MAX_TRAILER_BYTES = 4096
-# Both patterns are stricter than the RFC, because other parsers may read spaces around the size in
-# another way.
+# Both patterns are stricter than the RFC. It allows spaces around the size, which other parsers may
+# read differently.
 SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 TRAILER = re.compile(rb"(?:([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*)?\r\n")
 # Trailer fields must not change where the message ends.

@@ -40,13 +40,13 @@ __all__ = ["OK", "Exchange", "HttpConnection", "HttpTimeouts", "RequestHandler",
 READ_AHEAD_BYTES = 64 * 1024
 # The lowest rate of a body, in bytes per second, after body_s; a slower body is refused.
 BODY_BYTES_PER_S = 10_000
-# How long input is still read and ignored after an error response, in seconds. If the connection
-# were closed while input is unread, the client might not get the response (RFC 9112, section 9.6).
+# How long input is read and ignored after an error response, in seconds. If the connection were
+# closed while input is unread, the client might not get the response (RFC 9112, section 9.6).
 LINGER_S = 1.0
 # Reading a member of an enumeration takes a function call on Python 3.11.
 OK = HTTPStatus.OK
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
-# The method whose stream lasts until somebody ends it.
+# The method whose stream lasts until the client or the server ends it.
 LISTEN = b"subscriptions/listen"
 
 
@@ -54,11 +54,12 @@ class HttpTimeouts(Struct, frozen=True):
     """The time limits of an HTTP server, in seconds.
 
     head_s: the limit for the head of a request to arrive.
-    body_s: the limit for the body, which is one second longer for each 10 kB that have arrived.
+    body_s: the limit for the body to arrive. Each 10 kB that have arrived extend it by a second.
     idle_s: the time without a request after which a connection is closed.
     keep_alive_s: the time without output after which a comment is sent on a stream, or a stream is
         begun for a call without any output yet.
-    unread_s: the limit for a client to read some more of a response.
+    unread_s: the time after which the connection is closed if the client has read nothing more of a
+        response.
     session_s: the time without a request and without an open stream after which a session ends.
     """
 
@@ -216,10 +217,11 @@ class Exchange(Struct, eq=False):
         self.connection.send(encode_head(OK, headers, keep_alive=keep_alive))
 
     def switch_protocols(self, headers: bytes, on_data: Callable[[bytes], object]) -> None:
-        """Speak another protocol on the connection from now on. The request never ends.
+        """Use the connection for another protocol from now on. The exchange lasts until its end.
 
-        headers: those of the response, as whole lines.
-        on_data: called with what the client sends. on_idle is called instead of comments.
+        headers: the headers of the response, as whole lines.
+        on_data: called with the bytes that the client sends. on_idle is called where a stream would
+            send a comment.
         """
         self.is_stream = True
         self.on_data = on_data
@@ -247,9 +249,9 @@ class Exchange(Struct, eq=False):
             self.on_idle()
 
     def has_expired(self, now: float) -> bool:
-        """Return whether this is a stream without an end of its own, and its user's token is over.
+        """Return whether this is a stream without an end, and its user's token has expired.
 
-        A call that has begun may finish: its user was entitled to it.
+        Calls that run may finish, because the token was valid when they began.
         now: the seconds since the epoch.
         """
         expires = None if self.principal is None else self.principal.expires
@@ -257,7 +259,8 @@ class Exchange(Struct, eq=False):
             return False
         head = self.head
         if self.on_data is not None:
-            # What speaks another protocol ends by the rules of that.
+            # A connection with another protocol, such as a WebSocket, ends by the rules of that
+            # protocol.
             return False
         return head.method == "GET" or head.headers.get(b"mcp-method") == LISTEN
 
@@ -426,7 +429,7 @@ class HttpConnection(asyncio.Protocol):
         verdict: the result of the verification.
         """
         if self._transport is None or self.is_ending:
-            # The client has left. Reading the exception keeps asyncio from logging it.
+            # The client has disconnected. Reading the exception keeps asyncio from logging it.
             _ = verdict.cancelled() or verdict.exception()
             return
         try:
@@ -461,9 +464,9 @@ class HttpConnection(asyncio.Protocol):
         self.end_output()
 
     def end_output(self) -> None:
-        """Send what is queued, then close the connection once the client can have read it.
+        """Send the queued output, and close the connection when the client has had time to read it.
 
-        What the client sends meanwhile must be ignored.
+        The caller must ignore what the client sends meanwhile.
         """
         self.is_ending = True
         self._flush_now()
@@ -482,12 +485,12 @@ class HttpConnection(asyncio.Protocol):
     # Other protocols, after Exchange.switch_protocols()
 
     def pass_rest_on(self) -> None:
-        """Pass on what the client has sent behind its request, before what comes next."""
+        """Pass on the bytes that the client has sent after its request, before later input."""
         if rest := self._reader.take_rest():
             self._loop.call_soon(self.data_received, rest)
 
     def set_reading(self, reading: bool) -> None:
-        """Read what the client sends (True), or let it wait (False)."""
+        """Resume reading from the client (True), or pause it (False)."""
         transport = self._transport
         if not reading:
             self._pause_reading()
@@ -523,7 +526,7 @@ class HttpConnection(asyncio.Protocol):
                 self._turn.write(self._transport, data)
 
     def _flush_now(self) -> None:
-        """Send the queued output, and what the server holds back."""
+        """Send the queued output, also the output that the server's WriteTurn holds back."""
         self.flush()
         if self._turn is not None:
             self._turn.end()
@@ -632,7 +635,7 @@ class _Activity:
         self._unread_since = now
 
     def is_stuck(self, unread: int, now: float, limit_s: float) -> bool:
-        """Return whether the client has read none of the output for `limit_s` seconds.
+        """Return whether the client has read no output for `limit_s` seconds.
 
         unread: how many bytes of output wait now.
         """

@@ -116,7 +116,8 @@ class McpEndpoint:
                     HTTPStatus.BAD_REQUEST, "a response, and the server has asked nothing"
                 )
             if id is UNSET:
-                # In this revision, a server over HTTP needs no notification that a client can send.
+                # Ignore it: in this revision, a client has no notification to send to a server over
+                # HTTP.
                 exchange.respond(HTTPStatus.ACCEPTED)
             elif self._check_request(exchange, headers, message, id):
                 self._stateless.find(exchange).deliver(exchange, headers.accepted)
@@ -209,7 +210,7 @@ class McpEndpoint:
             exchange.respond(HTTPStatus.NO_CONTENT)
 
     def report_end(self) -> None:
-        """Log how many malformed bodies came, because no more can come."""
+        """Log how many malformed bodies have arrived. Called at the end of the server."""
         self._malformed.report_end()
 
     def _read_headers_of_session(self, exchange: Exchange, purpose: str) -> McpHeaders:

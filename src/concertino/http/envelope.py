@@ -171,7 +171,7 @@ def decode_arguments(body: bytes) -> Any:
 
 
 def _not_json(body: bytes, exc: Exception) -> Malformed:
-    """Return the error for a body that is no JSON or is nested too deeply. exc: the cause."""
+    """Return the error for a body that is not JSON or is nested too deeply. exc: the cause."""
     if not isinstance(exc, RecursionError):
         return Malformed(f"Parse error: {exc}", is_json=False)
 

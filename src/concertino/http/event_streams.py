@@ -102,8 +102,8 @@ class EventStream:
 
     number: the number of the stream within its session. It is part of the ids of its events.
     store: keeps the events.
-    ids: the ids of the requests whose responses are sent on this stream; empty for the stream of
-        messages that belong to no request.
+    ids: the ids of the requests whose responses are sent on this stream. It is empty for the stream
+        of messages that belong to no request.
     is_primed: whether a response begins with an event that only has an id (2025-11-25).
     accepted: the forms of a response that the client accepts.
 
@@ -149,7 +149,7 @@ class EventStream:
 
     @property
     def accepts_events(self) -> bool:
-        """Whether events can be sent. That is not so if the client accepts only a JSON body."""
+        """Whether events can be sent. They cannot if the client accepts only a JSON body."""
         return self.accepted.stream or (self.exchange is not None and self.exchange.is_stream)
 
     def open(self) -> None:
@@ -186,9 +186,9 @@ class EventStream:
             exchange.send_event(encode_event(event.frame, self._event_id(event.number)))
 
     def suspend(self, retry_s: float) -> None:
-        """End the current response, but not the stream, and tell the client to come back.
+        """End the current response but not the stream, and tell the client to resume it later.
 
-        retry_s: the time after which the client shall come back, in seconds.
+        retry_s: the time after which the client is to resume the stream, in seconds.
         """
         self.open()
         exchange, self.exchange = self.exchange, None
@@ -199,7 +199,7 @@ class EventStream:
             exchange.connection.flush()
 
     def end(self) -> None:
-        """End the current response. It has no body if it has not begun and cannot be a stream."""
+        """End the current response. It gets no body if the client does not accept a stream."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.on_disconnect = None

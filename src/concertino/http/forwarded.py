@@ -1,8 +1,8 @@
 """TrustedProxies: reads the headers in which a reverse proxy reports the client of a request.
 
 Anybody can send these headers. So they are read only if the connection comes from a trusted proxy.
-Each proxy appends a value. The values are read from the right, because those on the left of the
-last trusted proxy may be forged.
+Each proxy appends a value, so the values are read from the right. A value that no trusted proxy has
+appended may be forged.
 Sources: RFC 7239 (Forwarded); X-Forwarded-For, X-Forwarded-Proto.
 """
 
@@ -71,7 +71,7 @@ class TrustedProxies:
         return Forwarded(client, last == "http")
 
     def _trusts(self, address: str) -> bool:
-        """Return whether an address is that of a trusted proxy."""
+        """Return whether an address belongs to a trusted proxy."""
         ip = ip_address(address)
         if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
             ip = ip.ipv4_mapped

@@ -51,8 +51,8 @@ class Gate:
         self.challenges = challenges
         loop = asyncio.get_running_loop()
         self._tokens = VerifiedTokens(authorization.cache_s, loop.time, time.time)
-        # SHA-256 of a token -> its running verification, so that requests with the same token wait
-        # for the same one.
+        # SHA-256 of a token -> its running verification. Requests with the same token wait for the
+        # same verification.
         self._pending: dict[bytes, asyncio.Task[Principal]] = {}
 
     def admit(self, head: RequestHead) -> Principal | asyncio.Future[Principal]:
@@ -68,8 +68,8 @@ class Gate:
                 return self._check(principal)
             if (pending := self._pending.get(digest)) is not None:
                 return asyncio.shield(pending)
-            # This check takes 1 us for a long token. It is not made earlier, because a token in the
-            # cache has already passed it.
+            # This check takes 1 us for a long token. It comes after the look-up in the cache,
+            # because a token in the cache has already passed it.
             if TOKEN.fullmatch(token) is None:
                 raise self.challenges.malformed("Authorization: expected Bearer and a token")
             verdict = self._verify(token.decode("ascii"), digest, 0)

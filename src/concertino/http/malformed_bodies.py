@@ -1,7 +1,7 @@
 """MalformedBodies: logs the bodies of POSTs that are not JSON-RPC messages.
 
-The first body is shown, and later ones are counted, as on stdio. A malformed body belongs to no
-session, so one object counts the bodies from all clients of a server.
+The first body is shown in the log, and later ones are counted, as over stdio. A malformed body
+belongs to no session, so one object counts the bodies from all clients of a server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MalformedBodies:
         self._log = MalformedInputLog(self._input)
 
     def add(self, problem: str, body: bytes) -> None:
-        """Count a body. Logs it if it is the first one, and the count now and then.
+        """Count a body. Log it if it is the first one; later, log the count from time to time.
 
         problem: what is wrong with the body.
         """

@@ -1,6 +1,6 @@
-"""OptionalTransports: what an HTTP server serves besides Streamable HTTP, if it is wanted.
+"""OptionalTransports: the transports that an HTTP server offers only if an option asks for them.
 
-These are WebSockets at the MCP endpoint, and the endpoints of 2024-11-05.
+They are WebSockets at the MCP endpoint, and the two endpoints of 2024-11-05.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ STREAM, MESSAGES = "/sse", "/messages"
 
 
 class OptionalTransports:
-    """The transports that `options` asks for.
+    """The optional transports of one HTTP server.
 
     wrap: wraps each connection before it is attached to the host.
-    admission: who may send which requests.
+    admission: decides which requests are served.
     peers: the workers among which sessions are shared; None if there is one process.
     Raises ImportError if the package for WebSockets is needed and missing.
     """
@@ -60,7 +60,7 @@ class OptionalTransports:
             )
 
     def accept_websocket(self, exchange: Exchange) -> bool:
-        """Answer a GET at the MCP endpoint if it asks for a WebSocket, and return True then.
+        """Answer a GET that asks for a WebSocket. Returns False for any other GET.
 
         Raises HttpError to refuse it.
         """

@@ -15,13 +15,13 @@ __all__ = ["HttpOptions", "Polling"]
 
 
 class Polling(Struct, frozen=True):
-    """When clients of 2025-11-25 have to come back for the rest of a response.
+    """When clients of 2025-11-25 must resume a stream to get the rest of a response.
 
-    A connection that waits for a slow call is closed, and the client asks again for the rest of its
-    stream. So few connections are open, however many calls are under way.
+    The server closes a connection that waits for a slow call, and the client later resumes its
+    stream. So few connections are open even if many calls are running.
 
     wait_s: the time after which a response that is not complete ends, in seconds.
-    retry_s: the time after which the client asks again, in seconds.
+    retry_s: the time after which the client resumes its stream, in seconds.
     Raises ValueError for a time that is not positive.
     """
 
@@ -48,15 +48,15 @@ class HttpOptions(Struct, frozen=True):
     hosts: more names that clients may call the server by, in the header Host.
     tls: the certificate; None for connections without TLS.
     behind_proxy: whether a proxy in front has TLS.
-    trusted_proxies: the addresses or networks of proxies whose X-Forwarded-... headers are
-        believed.
+    trusted_proxies: the addresses or networks of proxies whose X-Forwarded-... headers are read.
     no_auth: whether to serve without authorization at addresses that others can reach.
-    polling: when clients of 2025-11-25 have to come back for the rest of a response; None to let
-        them wait.
+    polling: when clients of 2025-11-25 must resume a stream to get the rest of a response; None if
+        responses stay open until they are complete.
     sse: whether to serve clients of 2024-11-05 too, at `/sse` and `/messages`.
     websocket: whether clients may ask for a WebSocket at the MCP endpoint.
-    metrics: returns the text of `/metrics`, such as Metrics.text of concertino.guards; None to
-        serve none. It is for principals, or without authorization for clients of this machine.
+    metrics: a function that returns the text of `/metrics`, such as Metrics.text of
+        concertino.guards; None to serve no `/metrics`. With authorization, it needs a token;
+        without, it is served to clients of this machine only.
     """
 
     origins: tuple[str, ...] = ()

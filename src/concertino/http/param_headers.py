@@ -29,7 +29,7 @@ TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 TYPES = frozenset(("integer", "string", "boolean"))
 # JSON numbers beyond this are not exact in all languages.
 MAX_INTEGER = 2**53 - 1
-# How a header may write an integer: also as JavaScript's JSON would never, with a fraction of 0.
+# An integer in a header. A fraction of zeros is allowed, such as in `5.0`.
 INTEGER = re.compile(r"(-?[0-9]{1,17})(?:\.0+)?")
 PLAIN = re.compile(r"[ -~]*")
 # Keywords whose value is a schema, a list of schemas, or schemas by name.
@@ -83,7 +83,7 @@ def _read_schema(
 
 
 def _other_schemas(members: dict[str, Any]) -> Iterator[object]:
-    """Yield the schemas inside of a schema, except those of its properties."""
+    """Yield the schemas inside of a schema, except the schemas of its properties."""
     for keyword in ONE_SCHEMA:
         yield members.get(keyword)
     for keyword in LISTS:
@@ -126,7 +126,8 @@ def find_mismatch(
     repeated: Collection[bytes],
     arguments: object,
 ) -> str | None:
-    """Return what is wrong with the headers `Mcp-Param-...` of a call; None if they agree with it.
+    """Describe how the `Mcp-Param-...` headers differ from the arguments of a call; None if they
+    agree.
 
     values: the headers of the request, by lower-case name.
     repeated: the headers that came more than once.
@@ -166,7 +167,7 @@ def _header_text(value: Any) -> str | None:
 
 
 def _agrees(given: str | None, expected: str, value: object) -> bool:
-    """Return whether the text of a header is that of an argument. Integers are numbers."""
+    """Return whether a header contains an argument. Integers are compared as numbers."""
     if given is not None and not isinstance(value, str | bool):
         match = INTEGER.fullmatch(given)
         return match is not None and int(match[1]) == int(expected)
@@ -176,7 +177,7 @@ def _agrees(given: str | None, expected: str, value: object) -> bool:
 def encode_header_text(text: str) -> str:
     """Return a text as the value of an `Mcp-Name` or `Mcp-Param-...` header.
 
-    What a header cannot carry is written as `=?base64?...?=`, with standard Base64 of UTF-8.
+    A text that a header cannot contain is written as `=?base64?...?=`, with Base64 of its UTF-8.
     """
     looks_encoded = text.startswith(BASE64_PREFIX) and text.endswith(BASE64_SUFFIX)
     if PLAIN.fullmatch(text) and text == text.strip(" ") and not looks_encoded:

@@ -19,12 +19,12 @@ from concertino.http.request_head import HttpError
 __all__ = ["PrincipalLimits", "PrincipalUse", "too_many"]
 
 MIB = 2**20
-# When so many principals are known, those without running requests are removed.
+# When this many principals are known, principals without running requests are removed.
 MAX_KNOWN = 4096
 
 
 class PrincipalLimits(Struct, frozen=True):
-    """The limits for one principal: one user of one client, on all of its connections together.
+    """The limits for one principal (one user of one client), on all of its connections together.
 
     max_requests: how many requests may be running at the same time, open streams included.
     max_request_bytes: how many bytes the bodies of these requests may have together.
@@ -91,7 +91,8 @@ class PrincipalUse:
         limits = self.limits
         if use.requests >= limits.max_requests:
             raise too_many(f"{limits.max_requests} requests of yours are under way")
-        # One request may be as large as max_message_bytes allows, even if this is more.
+        # A principal's only request may have any size that max_message_bytes allows, even above
+        # this limit.
         if use.bytes and use.bytes + size > limits.max_request_bytes:
             raise too_many(f"{use.bytes} bytes of requests of yours are under way")
         if use.window is not None:

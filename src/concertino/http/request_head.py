@@ -27,10 +27,10 @@ MAX_HEADERS = 64
 REMEMBERED = 256
 REMEMBERED_BYTES = 2048
 # llhttp also reads lines without a version (HTTP/0.9) or with several spaces. Another parser in
-# front of this server may read those in another way.
+# front of this server may read such lines differently.
 REQUEST_LINE = re.compile(rb"[^ \r\n]+ ([^ \r\n]+) HTTP/1\.[01]\r\n")
-# A header with other bytes, such as a newline that begins another header for other parsers, stays,
-# and llhttp refuses it.
+# Headers that contain other bytes are not removed, so that llhttp refuses them. An example is a
+# bare newline, after which other parsers would see another header.
 UPGRADE = re.compile(rb"\r\nupgrade:([\t\x20-\x7e\x80-\xff]*)(?=\r\n)", re.IGNORECASE)
 
 
@@ -62,10 +62,10 @@ class RequestHead(Struct, frozen=True, eq=False):
     headers: the values by lower-case name. Values of a repeated name are joined with ", ".
     repeated: the names that came more than once.
     keep_alive: whether the connection may carry another request afterwards.
-    is_http_1_0: whether the client speaks HTTP/1.0, and so knows no chunks.
+    is_http_1_0: whether the client speaks HTTP/1.0, which has no chunked bodies.
     body_bytes: the length of the body; None if it comes in chunks.
     expects_continue: whether the client waits for 100 before it sends the body.
-    upgrade: the other protocol that the client would like, such as `websocket`; b"" for none.
+    upgrade: the other protocol that the client asks for, such as `websocket`; b"" for none.
     """
 
     method: str
@@ -87,7 +87,7 @@ class HeadParser:
         self._known: dict[bytes, RequestHead] = {}
 
     def parse(self, data: bytes) -> RequestHead:
-        """Return the head that these bytes contain, up to and with the empty line.
+        """Return the head in these bytes. They must end with the empty line after the head.
 
         Raises HttpError if it is malformed, or not acceptable.
         """
@@ -201,7 +201,7 @@ def feed_parser(parser: Any, data: bytes) -> None:
 
 
 def _cut_upgrade(head: bytes) -> tuple[bytes, bytes]:
-    """Return the head of a request without its Upgrade header, and the value of that, or b"".
+    """Return the head of a request without its Upgrade header, and the header's value or b"".
 
     With the header, llhttp would treat the body as the other protocol's data. Java's HTTP client
     offers `Upgrade: h2c` with its first request.

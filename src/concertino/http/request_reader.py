@@ -80,8 +80,9 @@ class RequestReader:
         self._pieces: list[bytes] = []
         self.unused_bytes = 0
         self.head: RequestHead | None = None
-        # The last head and its bytes. Most requests of a client begin with the same bytes; to
-        # compare them takes a tenth of the time of finding the end of the head and looking it up.
+        # The last head and its bytes. Most requests of a client begin with the same bytes.
+        # Comparing them takes a tenth of the time of finding the end of the head and looking it up
+        # in the cache.
         self._last_head: RequestHead | None = None
         self._last_bytes = b""
         self._chunks: ChunkedBody | None = None
@@ -104,7 +105,7 @@ class RequestReader:
         self.unused_bytes += len(data)
 
     def take_rest(self) -> bytes:
-        """Return what has arrived behind a request, because it belongs to another protocol."""
+        """Return the bytes after a request, because they belong to another protocol."""
         return self._take() if self.unused_bytes else b""
 
     def receive(self, data: bytes) -> HttpRequest | None:
@@ -154,7 +155,7 @@ class RequestReader:
         return HttpRequest(head, body, self.principal)
 
     def _take(self) -> bytes:
-        """Return all bytes that were kept, and keep them no longer."""
+        """Remove and return all bytes that were kept."""
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces = []
@@ -172,7 +173,7 @@ class RequestReader:
 
         If the bytes contain exactly one request, this request is returned in place of its head.
         That is the usual case, because most clients send one request and wait for the response.
-        data: all bytes that have arrived. Those that are not used are kept.
+        data: all bytes that have arrived. Unused bytes are kept for the next call.
         """
         head = self._last_head
         if head is not None and data.startswith(self._last_bytes):
@@ -212,7 +213,7 @@ class RequestReader:
         The size is 0 if the head is not complete. Raises HttpError if the bytes are not HTTP.
         """
         if data[0] == TLS_HANDSHAKE:
-            # Refused at once. Otherwise the client would wait until the time limit for a head.
+            # Refuse it at once. Otherwise the client would wait until the time limit for a head.
             raise HttpError(HTTPStatus.BAD_REQUEST, "expected HTTP without TLS")
         # RFC 9112, section 2.2: empty lines before a request are ignored.
         if data[0] in b"\r\n":

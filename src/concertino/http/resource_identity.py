@@ -43,7 +43,7 @@ class ResourceIdentity(Struct, frozen=True):
 
     @property
     def metadata_paths(self) -> tuple[str, ...]:
-        """The paths at which the metadata is served: that of this URL, and that of the origin."""
+        """The paths of the metadata: one for this URL, and one for the whole origin."""
         return f"{WELL_KNOWN}{self.path}", WELL_KNOWN
 
     def describe(self, authorization: Authorization, issuers: Iterable[str]) -> bytes:

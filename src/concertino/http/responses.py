@@ -75,7 +75,7 @@ _json_response = _DatedLines(JSON_RESPONSE, b"Content-Length: ")
 def encode_head(status: HTTPStatus, headers: bytes, *, keep_alive: bool) -> bytes:
     """Return the head of a response.
 
-    headers: whole lines, each with its CRLF, among them those that describe the body.
+    headers: whole lines, each with its CRLF, including the headers that describe the body.
     keep_alive: whether the connection stays open after the response.
     """
     close = b"" if keep_alive else b"Connection: close\r\n"
@@ -136,10 +136,10 @@ def encode_event(data: bytes, id: bytes | None = None) -> bytes:
 
 
 def encode_retry(id: bytes, retry_s: float) -> bytes:
-    """Return an event without data that tells the client to come back.
+    """Return an event without data that tells the client when to resume the stream.
 
-    id: the id of the last event, after which the stream will go on.
-    retry_s: the time after which the client shall come back, in seconds.
+    id: the id of the last event; the stream continues after it.
+    retry_s: the time after which the client is to resume the stream, in seconds.
     """
     return b"id: %b\nretry: %d\ndata:\n\n" % (id, max(1, round(retry_s * 1000)))
 

@@ -7,8 +7,8 @@
         http.stop()
         await http.closed
 
-The MCP endpoint is `/mcp`. `/healthz` tells whether the server is ready. `/metrics` has metrics,
-if an option asks for them.
+The MCP endpoint is `/mcp`. `/healthz` tells whether the server is ready. `/metrics` has metrics if
+the options contain a source of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ __all__ = ["ENDPOINT", "ClientSource", "HttpServer"]
 log = logging.getLogger("concertino.http")
 
 ENDPOINT = "/mcp"
-# Clients and frameworks write the path of a mounted application in both ways.
+# Clients and frameworks write the path of a mounted application with and without a slash at its
+# end.
 PATHS = (ENDPOINT, ENDPOINT + "/")
 HEALTH = "/healthz"
 METRICS = "/metrics"
@@ -52,7 +53,7 @@ METRICS_HEADERS = (
 )
 # The bodies of all running requests together may have this many times max_message_bytes.
 BODIES = 4
-# How many seconds after the host's drain time stop() aborts the connections that are still open.
+# stop() aborts the connections that are still open this many seconds after the host's drain time.
 END_S = 0.3
 HEALTHY = b'{"status":"ok"}'
 NOT_STARTED = b'{"status":"starting"}'

@@ -66,7 +66,7 @@ class SessionConnection:
     caller: the user who has opened the session.
     budget: limits the events that are kept for clients which lose a connection.
     on_close: called when the session has ended.
-    polling: when the client has to come back for the rest of a response; None for never.
+    polling: when the client must resume a stream to get the rest of a response; None for never.
 
     Attributes:
     revision: the name of the revision of the session; "" before `initialize` is answered.
@@ -173,7 +173,7 @@ class SessionConnection:
             self._current = None
 
     def _deliver_held(self) -> None:
-        """Pass on the requests that have waited, until the client must read more responses.
+        """Pass waiting requests to the server, until too many responses are unread again.
 
         A request is dropped if its client has closed the HTTP connection meanwhile.
         """
@@ -231,7 +231,7 @@ class SessionConnection:
             message = decode_envelope(frame)
             if message.request_id is not None:
                 refusal = encode_error(encode_id(message.request_id), INVALID_REQUEST, NO_STREAM)
-                # With call_soon(), because the session is still inside of sending the request.
+                # With call_soon(), because the session is still sending this request.
                 self._loop.call_soon(self._receive, refusal)
             return
         stream.send(frame)
@@ -301,5 +301,5 @@ class SessionConnection:
 
 
 def _status_of(outcome: int | None) -> HTTPStatus:
-    """Return the status of a response: 400 for a message that is no request at all."""
+    """Return the HTTP status of a response: 400 if the message was not a valid request."""
     return STATUSES.get(outcome, HTTPStatus.OK)

@@ -1,7 +1,7 @@
 """SessionOutput: counts the output of a session that its client has not read.
 
-A session sends on several HTTP connections. The server stops calls of a client that does not read,
-and needs to know how much all of these connections together have to send.
+A session sends on several HTTP connections. The server starts no more calls for a client that does
+not read. For this it needs the number of unread bytes on all of these connections together.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class SessionStreams:
 
     budget: limits the events that are kept for clients which lose a connection.
     on_use: called when the client has closed a stream, or when a stream is complete.
-    polling: when clients have to come back for the rest of a stream; None for never.
+    polling: when clients must resume a stream to get its rest; None for never.
 
     Attributes:
     standalone: the stream for messages that belong to no request. The client opens it with GET.
@@ -78,7 +78,7 @@ class SessionStreams:
         return stream
 
     def _suspend_later(self, stream: EventStream, exchange: Exchange) -> None:
-        """Let the client come back for the rest of a stream, if that is not complete in time."""
+        """Make the client resume a stream later, if the stream is not complete in time."""
         polling = self._polling
         if polling is None:
             return
@@ -119,8 +119,8 @@ class SessionStreams:
         number, last_number = position
         stream = self.standalone if number == STANDALONE else self._streams.get(number)
         is_complete = stream is None
-        # The stream is complete on this side, but the client may not have received its end. So the
-        # events of it that are still kept are sent.
+        # The stream is complete on this side, but the client may not have received its end. So send
+        # the events of the stream that are still kept.
         stream = stream or EventStream(number, self._store)
         stream.attach(exchange, self._on_use)
         stream.resume(last_number)
@@ -141,7 +141,7 @@ class SessionStreams:
 def _after(
     first: Callable[[], object] | None, second: Callable[[], object]
 ) -> Callable[[], object]:
-    """Return a function that calls two, or only the second one."""
+    """Return a function that calls two functions, or only the second if the first is None."""
     if first is None:
         return second
 

@@ -1,8 +1,8 @@
 """SessionTable: the sessions of an HTTP server, which belong to revisions before 2026-07-28.
 
 `initialize` opens a session, and later requests name it with Mcp-Session-Id. A session belongs to
-the principal that has opened it, and ends when it was not used for a long time, or when there are
-too many. With several worker processes, each has the sessions that it has opened.
+the principal that has opened it. It ends when it was not used for a long time, or when there are
+too many sessions. With several worker processes, each has the sessions that it has opened.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SessionTable:
         return session
 
     def _make_room(self, identity: bytes) -> None:
-        """End a session if there are too many, of all principals or of the one with this identity.
+        """End a session if there are too many, in total or of the principal with this identity.
 
         Raises HttpError 429 or 503 if all of them are in use.
         """

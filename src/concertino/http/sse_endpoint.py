@@ -2,7 +2,7 @@
 
 A client opens a stream of events with GET. The first event names a URL, to which the client sends
 each message as a POST; all messages to the client come on the stream. Its end is the end of the
-session. Newer revisions do not have this transport, so it is served only if it is wanted.
+session. Newer revisions do not have this transport, so it is served only if an option asks for it.
 Spec: 2024-11-05 basic/transports "HTTP with SSE".
 """
 
@@ -29,7 +29,7 @@ __all__ = ["SseConnection", "SseEndpoint"]
 
 # The parameter of the URL for messages.
 SESSION = "session_id"
-# POSTs that wait while the client reads too little, for each session.
+# How many POSTs of one session may wait because the client reads too slowly.
 MAX_HELD = 64
 
 
@@ -38,7 +38,7 @@ class SseEndpoint:
 
     wrap: wraps each connection before it is attached.
     messages: the path to which clients send messages.
-    max_sessions: how many of them there may be at a time.
+    max_sessions: how many sessions there may be at the same time.
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
     peers: the workers among which the sessions are shared; None if there is one process.
@@ -61,7 +61,8 @@ class SseEndpoint:
         self._challenges = challenges
         self._max_own_sessions = max_own_sessions
         self._peers = peers
-        # The sessions by their ids. Like an access token, an id is nobody else's business.
+        # The sessions by their ids. An id is as secret as an access token, because it allows to use
+        # the session.
         self._sessions: dict[str, SseConnection] = {}
         self._count = 0
 
@@ -119,7 +120,7 @@ class SseConnection:
         self._http = exchange.connection
         self._receiver: Receiver | None = None
         self._on_close = on_close
-        # The POSTs that came while the client read too little of the stream.
+        # The POSTs that wait because the client reads the stream too slowly.
         self._held: deque[Exchange] = deque()
         self._is_paused = False
         exchange.on_disconnect = self._on_disconnect

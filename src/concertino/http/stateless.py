@@ -1,6 +1,6 @@
 """StatelessConnection: carries the 2026-07-28 requests that come on one HTTP connection.
 
-Each request is a POST of its own and needs no session. At most one of them is running at a time,
+Each request is a separate POST and needs no session. At most one of them is running at a time,
 because HttpConnection reads the next request only after the response. The response is a JSON body;
 if the call sends progress or log messages, or takes long, it is a stream of events. A client that
 closes the HTTP connection cancels the call.
@@ -59,7 +59,7 @@ class StatelessConnection:
         self._accepted = AcceptedForms(json=True, stream=True)
         # The bound method is made once here, and not for each request.
         self._begin_stream = self._on_idle
-        # The HTTP connection's own method, which saves a call of another one for each response.
+        # The method of the HTTP connection, stored here to save a function call for each response.
         self.flush: Callable[[], None] = http.flush
         self.bind(http)
 
@@ -109,8 +109,8 @@ class StatelessConnection:
     def write(self, frame: bytes, request_id: Id | None) -> int:
         exchange = self._exchange
         if exchange is None:
-            # A notification that belongs to no running request. A client of this revision gets
-            # those only through subscriptions/listen, so it is dropped.
+            # The notification belongs to no running request. In this revision, a client gets such
+            # notifications only through subscriptions/listen, so drop it.
             return 0 if self.http is None else self.http.unread_bytes
         outcome = read_outcome(frame, request_id)
         if outcome == RESULT and self._accepted.json and not exchange.is_stream:

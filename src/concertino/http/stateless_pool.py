@@ -2,9 +2,9 @@
 
 A StatelessConnection carries the requests of one user, on one HTTP connection at a time. A client
 that connects directly keeps both. But a reverse proxy sends the requests of many users on a few
-HTTP connections. When the next request on an HTTP connection is another user's, the pool unbinds
-the StatelessConnection from it and keeps it, until the next request of its own user arrives on any
-HTTP connection. Making a new one for each request would take 75 us (Python 3.11).
+HTTP connections. When an HTTP connection carries a request of another user, the pool unbinds the
+StatelessConnection and keeps it until its user's next request arrives on any HTTP connection.
+Making a new one for each request would take 75 us (Python 3.11).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class StatelessPool:
         self._wrap = wrap
         self._challenges = challenges
         self._bound: dict[HttpConnection, StatelessConnection] = {}
-        # The Connections without an HTTP connection -> the identity of their user. The one that was
-        # used last is the last one.
+        # The Connections without an HTTP connection -> the identity of their user. The most
+        # recently used Connection is at the end.
         self._waiting: OrderedDict[StatelessConnection, bytes] = OrderedDict()
         self._by_identity: dict[bytes, list[StatelessConnection]] = {}
 
@@ -95,7 +95,7 @@ class StatelessPool:
             oldest.end()
 
     def _forget_waiting(self, connection: StatelessConnection) -> None:
-        """Remove a Connection from those that are kept."""
+        """Remove a Connection from the table of kept ones."""
         identity = self._waiting.pop(connection)
         others = self._by_identity[identity]
         others.remove(connection)

@@ -32,8 +32,8 @@ HANDSHAKE_S = 10.0
 SHUTDOWN_S = 5.0
 # How many handshakes may run at the same time.
 MAX_HANDSHAKES = 128
-# When that many are running, the oldest one is cancelled for a new client, if it has taken longer
-# than this, in seconds.
+# When MAX_HANDSHAKES are running and a new client arrives, the oldest handshake is cancelled if it
+# has taken longer than this, in seconds.
 SLOW_HANDSHAKE_S = 1.0
 # How long no client is accepted after accept() has failed, for example because the process has too
 # many open files, in seconds.
@@ -115,7 +115,7 @@ class TlsCertificate:
 
 
 def _no_password() -> str:
-    """Refuse a key with a password. OpenSSL calls it for the password of such a key."""
+    """Refuse a key with a password. OpenSSL calls this function to ask for the password."""
     raise ValueError("TLS: the key has a password; store it without one, in a file of mode 0600")
 
 
@@ -205,7 +205,7 @@ class TlsAcceptor:
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
         except (OSError, ValueError) as exc:
-            # A port scanner, a client that does not trust the certificate, or one that has left.
+            # The client is a port scanner, does not trust the certificate, or has disconnected.
             log.debug("%s: a handshake has failed: %s", self._listener.address, exc)
             sock.close()
         except asyncio.CancelledError:

@@ -14,8 +14,8 @@ from concertino.protocol.principal import Principal
 __all__ = ["VerifiedTokens"]
 
 MAX_ACCEPTED = 10_000
-# The limit for refused tokens, which have a table of their own. Anybody can send many of them, and
-# they must not displace the accepted ones.
+# The limit for refused tokens. They have a separate table, because anybody can send many of them,
+# and they must not displace accepted tokens.
 MAX_REFUSED = 1_000
 # How long a refused token is refused without being verified again, in seconds.
 REFUSED_S = 10.0

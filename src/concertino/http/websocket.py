@@ -2,8 +2,8 @@
 
 Messages are exchanged as over stdio, one in each text frame, with and without `initialize`. The
 specification has no such transport, so it is served only if an option asks for it. The handshake is
-a GET, whose Host, Origin and token are checked like those of every request. A WebSocket belongs to
-one principal.
+a GET, whose Host, Origin and token are checked as in every request. A WebSocket belongs to one
+principal.
 Source: RFC 6455.
 """
 
@@ -199,7 +199,8 @@ class WebSocketConnection:
             return
         if messages:
             self._input.add(messages)
-        # The replies to the client's pings are output, too, and must not grow without limit.
+        # The replies to the client's pings are output too. If the client does not read them, stop
+        # reading.
         self._set_reading()
 
     def _reserve(self) -> bool:
@@ -234,7 +235,7 @@ class WebSocketConnection:
             self._http.send(output)
 
     def _send(self) -> None:
-        """Send the queued output, and end the connection after the last of it."""
+        """Send the queued output. End the connection afterwards if the WebSocket has ended."""
         self._queue_output()
         if self._messages.is_ending and not self._http.is_ending:
             self._http.end_output()

@@ -37,7 +37,7 @@ TRY_AGAIN = 1013
 
 
 def quiet_logger() -> logging.Logger:
-    """Return a logger for the package without DEBUG, at which it would log whole messages."""
+    """Return a logger for the package `websockets` without its DEBUG records of whole messages."""
     logger = logging.getLogger("concertino.websocket")
     logger.setLevel(logging.WARNING)
     return logger
@@ -144,7 +144,7 @@ class WebSocketMessages:
             self._protocol.send_close(code, reason)
 
     def fail(self, code: int, reason: str) -> None:
-        """End the WebSocket because of an error of the other side. Further input is ignored."""
+        """End the WebSocket because the other side has made an error. Further input is ignored."""
         if self.is_open:
             self._protocol.fail(code, reason)
 

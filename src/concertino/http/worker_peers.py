@@ -1,9 +1,9 @@
 """WorkerPeers: passes a request on to the worker process that has the request's session.
 
-Workers accept clients from the same queue, so the requests of a session reach any of them. The id
-of a session determines the worker that has it. Each worker listens at a private Unix socket. A
-worker that gets a request for another one's session sends it to that worker's socket, and streams
-the response to the client.
+All workers accept clients at the same socket, so a request can reach any of them. The id of a
+session contains the number of the worker that has the session. Each worker listens at a private
+Unix socket. A worker that gets a request for another one's session sends it to that worker's
+socket, and streams the response to the client.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ MAX_PRINCIPAL_BYTES = 64 * 1024
 # The largest head of a response, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_END = b"\r\n\r\n"
-# While a client has more unread output than this, its response is not read from the other worker.
+# If a client has more unread output than this, reading from the other worker pauses.
 MAX_UNREAD_BYTES = 256 * 1024
-# How often it is checked whether the client has read on, in seconds.
+# How often to check whether the client has read enough to resume, in seconds.
 CHECK_S = 0.05
 NO_SESSION = "no such session: send initialize again"
 LOST = "the worker process with this session has ended; the call may have run"
@@ -68,7 +68,7 @@ class WorkerPeers:
         self._place = place
 
     def create_id(self) -> str:
-        """Return an id for a session of this worker, with 128 random bits that nobody can guess."""
+        """Return an id for a session of this worker, with 128 random bits against guessing."""
         while True:
             # One byte more than 128 bits, because the worker's number takes some of them.
             id = secrets.token_hex(17)
@@ -105,7 +105,7 @@ class WorkerPeers:
 
 
 def create_session_id(peers: WorkerPeers | None) -> str:
-    """Return an id that nobody can guess. peers: the workers; None if there is one process."""
+    """Return a random session id. peers: the workers; None if there is one process."""
     return secrets.token_hex(16) if peers is None else peers.create_id()
 
 

@@ -1,10 +1,10 @@
 """WriteTurn: writes the responses of one loop iteration together, at its end.
 
-A client that runs on the same machine sleeps until a response arrives, and waking it is the most
-expensive part of sending a small one. If the server answers many clients in one loop iteration, the
-time between two responses is just long enough for a client program with many connections, such as a
-reverse proxy, to fall asleep again. So the first response of an iteration is written at once, and
-the others follow together in the next one. With 64 connections of one program a call takes
+A client process on the same machine sleeps until a response arrives, and waking it is the most
+expensive part of sending a small response. A client process with many connections, such as a
+reverse proxy, falls asleep again between two responses of one loop iteration, and each response
+wakes it again. So the first response of an iteration is written at once, and the others are written
+together in the next iteration. With 64 connections of one program a call takes
 about a tenth less CPU time (docs/decisions/0082-responses-of-one-iteration-leave-together.md).
 """
 
@@ -22,7 +22,7 @@ SMALL_BYTES = 16 * 1024
 class WriteTurn:
     """Writes the output of the connections of one server. Each connection's output stays in order.
 
-    connections: the open connections of the server. With a single one, nothing is held back.
+    connections: the open connections of the server. If there is only one, no output is held back.
     """
 
     def __init__(self, connections: Sized) -> None:
@@ -46,7 +46,7 @@ class WriteTurn:
             transport.write(data)
 
     def end(self) -> None:
-        """Write what is held. A connection must call it before it closes its transport."""
+        """Write the held output. A connection must call this before it closes its transport."""
         self._is_open = False
         held, self._held = self._held, []
         for transport, data in held:

@@ -54,9 +54,9 @@ _log = logging.getLogger("concertino.http_client")
 
 # The statuses with which servers of older revisions refuse `server/discover`.
 UNKNOWN_REQUEST = frozenset((400, 404, 405, 406, 410, 415, 422, 501))
-# How many times a request is sent: after redirects, refusals and pauses.
+# How often a request may be sent in total, again after redirects, refusals and pauses.
 MAX_TRIES = 4
-# The statuses of a busy server. It has not handled the request, which may thus be sent again.
+# The statuses of a busy server. It has not handled the request, so the request may be sent again.
 BUSY_STATUSES = frozenset((429, 503))
 # The shortest and the longest pause before a broken stream is opened again, if the server has not
 # sent one in the field `retry`.
@@ -98,7 +98,7 @@ class _Session:
     Attributes:
     is_opening: whether it is being opened: requests wait until the server has accepted
         notifications/initialized.
-    listening_since: when its own stream was opened, by the clock of the event loop.
+    listening_since: when the GET stream of the session was opened, by the event loop's clock.
     fallback: the transport of 2024-11-05, if the server knows no other one; else None.
     deletion: a future that is done when the server has answered DELETE.
     """
@@ -159,7 +159,7 @@ class StreamableHttpConnection:
         waiting: list[tuple[bytes, Envelope]] = []
         fallback = self._session.fallback
         if fallback is not None and not fallback.path:
-            # It is not known yet where messages are sent.
+            # The URL for messages is not known yet.
             return
         while self._queue:
             frame, message = self._queue.popleft()
@@ -321,7 +321,8 @@ class StreamableHttpConnection:
     def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
         events = exchange.events
         if events is not None and events.retry_s is not None and head.media_type == EVENT_STREAM:
-            # The server has said when to come back, which may be as often as the call takes.
+            # The server has said when to resume the stream. It may say so many times during a long
+            # call.
             exchange.tries = 1
         if exchange.kind == "sse" and head.media_type != EVENT_STREAM:
             self._end_fallback(exchange, "")
@@ -399,7 +400,7 @@ class StreamableHttpConnection:
             and self._fall_back(exchange, failure, body)
         ):
             return
-        # A server without a stream of its own may answer 404 to the GET.
+        # A server that sends no messages outside of calls may answer 404 to the GET.
         is_known = exchange.kind != "listen" or exchange.events is not None
         if head.status == 404 and self._heads.session and exchange.kind != "delete" and is_known:
             self._exchanges.discard(exchange)
@@ -439,7 +440,7 @@ class StreamableHttpConnection:
     def _may_authorize(self, exchange: ClientExchange, status: int) -> bool:
         """Return whether another token may help with a request that was refused.
 
-        The stream of the session and its end are no reason to ask anybody to log in.
+        Returns False for the GET and the DELETE of a session: nobody must have to log in for them.
         """
         is_wanted = exchange.kind not in ("listen", "delete") and exchange.tries < MAX_TRIES
         return is_wanted and status in (401, 403) and self._credentials is not None
@@ -509,7 +510,7 @@ class StreamableHttpConnection:
     def _fall_back(self, refused: ClientExchange, failure: HttpFailure, body: bytes) -> bool:
         """Look for the stream of 2024-11-05. Returns False if that was tried before.
 
-        body: of the refusal.
+        body: the body of the refusal.
         """
         if self._session.fallback is not None or refused.posted is None or refused.id is None:
             return False
@@ -523,7 +524,7 @@ class StreamableHttpConnection:
         fallback = self._session.fallback
         if fallback is None or fallback.path:
             return
-        # Another origin would get the credentials.
+        # Refuse another origin, because it would get the credentials.
         url = self._url.follow(location)
         if url is None:
             fallback.error = None
@@ -546,7 +547,7 @@ class StreamableHttpConnection:
         if fallback.path:
             self._disconnect(reason)
             return
-        # It was no server of 2024-11-05: the first refusal says more.
+        # The server is not one of 2024-11-05, so report its first refusal, which says more.
         if fallback.error is not None:
             self._deliver(fallback.error)
             return

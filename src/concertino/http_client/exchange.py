@@ -3,7 +3,7 @@
 The response is a single JSON body or a stream of events. ClientExchange reads it and reports the
 messages in it to its ExchangeOwner, which is the StreamableHttpConnection. If a stream breaks in an
 older revision, the owner sends the same exchange again, as a GET with Last-Event-ID that requests
-the rest of the stream. In 2026-07-28 the request fails then.
+the rest of the stream. In 2026-07-28, a broken stream makes the request fail.
 Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
 """
 
@@ -29,7 +29,7 @@ __all__ = [
     "describe_status",
 ]
 
-# "sse" and "message" are those of 2024-11-05, see sse_fallback.py.
+# "sse" and "message" are requests of the 2024-11-05 transport, see sse_fallback.py.
 RequestKind = Literal["post", "listen", "resume", "delete", "sse", "message"]
 EVENT_STREAM = "text/event-stream"
 # The largest part of a refusal's body that is read, in bytes.
@@ -42,7 +42,7 @@ class HttpFailure(Exception):
     head: the head of the HTTP response; None if there was no response, or a malformed one.
     may_resend: whether the request may be sent again: the server has not received it, or may
         receive it twice.
-    login: the command by which a person can log in, if that is missing; "" otherwise.
+    login: the command with which a user can log in, if the request needs a login; otherwise "".
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ExchangeOwner(Protocol):
         ...
 
     def on_endpoint(self, exchange: ClientExchange, location: str, /) -> None:
-        """Handle the name of the URL for messages, in a stream of 2024-11-05."""
+        """Handle the event `endpoint` of a 2024-11-05 stream. location: the URL for messages."""
         ...
 
     def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes, /) -> None:
@@ -88,7 +88,7 @@ class ExchangeOwner(Protocol):
         ...
 
     def on_failure(self, exchange: ClientExchange, failure: HttpFailure, /) -> None:
-        """Handle that the response is missing, incomplete or malformed."""
+        """Handle a response that is missing, incomplete or malformed."""
         ...
 
 
@@ -109,7 +109,7 @@ class PostedMessage(Struct, frozen=True):
 
 
 class _Response:
-    """The received part of a response: its head, and its body unless this is a stream.
+    """The received part of a response: its head, and its body unless the body is a stream.
 
     authorization: the header Authorization of the request; "" for none.
     """
@@ -285,7 +285,8 @@ class ClientExchange:
 
     @property
     def is_repeatable(self) -> bool:
-        """Return whether the request may be sent twice. Calls of tools may have effects."""
+        """Return whether the request may be sent twice. A tools/call may not: it may have
+        effects."""
         if self.kind not in ("post", "message"):
             return True
         return self.id is not None and self.method != "tools/call"

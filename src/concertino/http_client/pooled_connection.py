@@ -71,11 +71,12 @@ class _ResponseReader:
 
     Attributes:
     head: the head of the response; None until it is complete.
-    overhead_bytes: how many bytes were received since the last one of the body: the bytes of heads,
-        trailers, and lines between chunks. It is limited, so that a server cannot fill the memory.
+    overhead_bytes: how many bytes were received since the last byte of the body. They are heads,
+        trailers, and lines between chunks. They are limited, so that a server cannot fill the
+        memory.
     is_complete: whether the response has ended.
-    has_surplus: whether bytes were received after its end. As no request was sent for them, they
-        must not be taken for the response to the next request, and the connection is closed.
+    has_surplus: whether bytes were received after its end. Then the connection is closed, because
+        these bytes must not be taken for the response to the next request.
     keeps_alive: whether the server allows another request on the connection.
     """
 
@@ -89,7 +90,7 @@ class _ResponseReader:
         self.is_complete = self.has_surplus = self.keeps_alive = False
 
     def feed(self, data: bytes | memoryview) -> str:
-        """Read a piece of the response. Returns "", or a description of what is wrong with it."""
+        """Read a piece of the response. Returns "", or a description of the error in it."""
         self.overhead_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -138,8 +139,8 @@ class _ResponseReader:
 class PooledConnection(asyncio.BufferedProtocol):
     """One connection to a server.
 
-    It has a buffer of its own for reading. For a Protocol that has none, asyncio makes one of
-    256 KiB for each read, which takes 10 us.
+    It is a BufferedProtocol, which reads into its own buffer. For a plain Protocol, asyncio
+    allocates a buffer of 256 KiB for each read, which takes 10 us.
 
     on_idle: called with this connection when a response is complete and another request may be
         sent.
@@ -258,5 +259,5 @@ class PooledConnection(asyncio.BufferedProtocol):
 
 
 def _has_length(headers: Mapping[str, str]) -> bool:
-    """Return whether a response says where its body ends. Else the connection's end is its end."""
+    """Return whether a response says where its body ends. If not, it ends with the connection."""
     return "content-length" in headers or "transfer-encoding" in headers

@@ -1,6 +1,7 @@
 """Reads HTTP responses that refuse a request (status 3xx, 4xx, 5xx).
 
-The connection takes from them when to send the request again, and which error the caller gets.
+The connection uses these functions to find out when to send the request again, and which error the
+caller gets.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def parse_retry_after(head: ResponseHead, clock: Callable[[], float] = time.time
     """Return how many seconds to wait by Retry-After; None if it is missing, or too long.
 
     The header is a number of seconds or an HTTP date (RFC 9110, section 10.2.3).
-    clock: returns the seconds since the epoch, for a response without a Date of its own.
+    clock: returns the seconds since the epoch, for a response without a Date header.
     """
     text = head.headers.get("retry-after", "")
     if text.isascii() and text.isdigit() and len(text) <= 9:

@@ -86,8 +86,8 @@ class RequestHeads:
         version = None if params.meta is None else params.meta.version
         if not isinstance(version, str) or method is None:
             return self._session_lines() if method != "initialize" else b""
-        # The message may come from a client of a proxy. So its method and revision may be unknown
-        # ones, and contain any characters.
+        # The message may come from a client of a Proxy. So its method and revision may be unknown,
+        # and may contain any characters.
         lines = (
             f"MCP-Protocol-Version: {encode_header_text(version)}\r\n"
             f"Mcp-Method: {encode_header_text(method)}\r\n"

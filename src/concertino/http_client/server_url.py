@@ -10,7 +10,7 @@ from msgspec import Struct
 __all__ = ["ServerUrl", "parse_url"]
 
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-# A registered name in ASCII, or an address. Anything else could change the meaning of a header.
+# A host name in ASCII, or an IP address. Other characters could change the meaning of a header.
 HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
 
 
@@ -38,7 +38,7 @@ class ServerUrl(Struct, frozen=True):
 
     @property
     def over_http(self) -> ServerUrl:
-        """Return the URL with the scheme http or https, by which proxies and tokens name it."""
+        """Return the URL with http(s) instead of ws(s), as proxies and tokens need it."""
         scheme = "https" if self.is_tls else "http"
         return ServerUrl(scheme, self.host, self.port, self.path)
 

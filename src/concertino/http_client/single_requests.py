@@ -1,6 +1,6 @@
 """SingleRequests: opens connections that carry one request each.
 
-The clients of authorization servers use them, which check the addresses of a host themselves.
+Clients of authorization servers use them, because they check the addresses of a host themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SingleRequests:
     async def connect(self, url: ServerUrl, addresses: Sequence[str]) -> PooledConnection:
         """Connect to the first of the addresses that accepts a connection.
 
-        Raises the OSError of the last one if none does.
+        Raises the OSError of the last address if no address accepts one.
         """
         if url.is_tls and self._tls is None:
             self._tls = make_tls_context()
@@ -51,4 +51,4 @@ class SingleRequests:
 
 
 def _do_nothing(_: object) -> None:
-    """Ignore that a connection is idle or closed, because it is not used again."""
+    """Do nothing. A connection that has become idle or closed is not used again."""

@@ -1,7 +1,7 @@
 """learn_tools(): reads the `x-mcp-header` annotations in a response to tools/list.
 
-The connection calls it before the client gets the response. It learns from it which arguments of
-later tools/call requests it must repeat in headers (param_headers.py).
+The connection calls it before it delivers the response. The annotations say which arguments of
+later tools/call requests must be repeated in headers (param_headers.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["learn_tools"]
 
 _log = logging.getLogger("concertino.http_client")
 
-# The annotated arguments of this many tools are remembered. The oldest are removed first.
+# The arguments of at most this many tools are remembered. The oldest tools are removed first.
 MAX_TOOLS = 10_000
 
 
@@ -41,7 +41,8 @@ def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> byte
     The specification forbids to use tools with invalid annotations. So they are removed from the
     returned response.
     frame: the response to tools/list.
-    params: tool name -> its annotated arguments. Those of the listed tools are added.
+    params: tool name -> its annotated arguments. The function adds the arguments of the listed
+        tools.
     """
     if b"x-mcp-header" not in frame:
         return frame

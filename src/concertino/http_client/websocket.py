@@ -33,7 +33,7 @@ __all__ = ["WebSocketClientConnection", "open_websocket"]
 
 _log = logging.getLogger("concertino.http_client")
 
-# After this time without input a ping is sent, and after as much again the server is given up.
+# After this time without input a ping is sent; after the same time again the connection is ended.
 SILENT_S = 20.0
 # The limit for the server to answer a close frame, in seconds.
 CLOSE_S = 2.0
@@ -86,7 +86,7 @@ async def _authorize(
     status = response.status_code
     text = f"no WebSocket: {describe_status(status)}"
     body = bytes(response.body or b"")[:200].strip()
-    # JSON tells people nothing that the status does not say.
+    # Leave out a JSON body, because it tells people no more than the status.
     if body and not body.startswith(b"{"):
         text += f": {body.decode('utf-8', 'replace')}"
     if status in (401, 403) and credentials is not None:
@@ -106,8 +106,9 @@ class WebSocketClientConnection(asyncio.Protocol):
     """A Connection to a server with a WebSocket. It is its own asyncio protocol.
 
     Attribute:
-    handshake: a future that is done after the handshake: None if the server has accepted, its
-        response if not. It raises ConnectionError if there was none.
+    handshake: a future that is done after the handshake. Its result is None if the server has
+        accepted, and the server's response if not. It raises ConnectionError if there was no
+        response.
     """
 
     def __init__(self, url: ServerUrl, limits: Limits, headers: Mapping[str, str]) -> None:
@@ -125,7 +126,7 @@ class WebSocketClientConnection(asyncio.Protocol):
         self._closed: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
-        # What has arrived before open().
+        # Messages that have arrived before open() was called.
         self._early: list[bytes] = []
         self._watch = _SilenceWatch(self._ping, self.abort)
 
@@ -218,7 +219,8 @@ class WebSocketClientConnection(asyncio.Protocol):
         self._transport = None
         if not self.handshake.done():
             self.handshake.set_exception(ConnectionError("the server has closed the connection"))
-            # Nobody may be waiting for it any more.
+            # Read the exception, so that asyncio does not log it if no task waits for this future
+            # any more.
             self.handshake.exception()
         if not self._closed.done():
             self._closed.set_result(None)
@@ -253,9 +255,9 @@ class WebSocketClientConnection(asyncio.Protocol):
 
 
 class _SilenceWatch:
-    """Asks a silent server for a sign of life, and gives up one that sends none.
+    """Detects a server that sends nothing any more.
 
-    ping: asks. give_up: called after another SILENT_S without input.
+    ping: called after SILENT_S without input. give_up: called after another SILENT_S without input.
     """
 
     def __init__(self, ping: Callable[[], object], give_up: Callable[[], object]) -> None:

@@ -356,8 +356,8 @@ def reject_oversize(head: bytes, reason: str) -> InvalidMessage:
     head: the beginning of the frame, in which the id usually is; may be empty.
     reason: the text of the error.
     """
-    # The last value in the head may be cut off. What precedes a comma outside of a string is whole;
-    # and half of a string, with a comma in it, is no valid JSON.
+    # The last value in the head may be cut off, so read only the text before the last comma. If
+    # that comma is inside of a string, the text is not valid JSON, so no wrong id is read.
     id, _ = _read_outer_id(head[: head.rfind(b",") + 1])
     _, is_response = _read_outer_id(head)
     if is_response:

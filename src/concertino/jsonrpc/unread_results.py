@@ -46,7 +46,7 @@ MAX_WAITING_BYTES = 20 * 2**20
 RESERVE_BYTES = 16 * 2**20
 # The sizes of results are remembered for at most this many kinds of calls.
 MAX_KINDS = 4096
-# Names of tools and prompts are told apart by this many bytes at their beginning.
+# At most this many bytes of the name of a tool or prompt are part of a call's kind.
 MAX_NAME_BYTES = 256
 
 
@@ -106,7 +106,8 @@ class ProcessBudget:
         THREAD_GROWTH_S seconds ago.
         now: the current time in seconds.
         in_threads: whether calls of this kind run in threads now. A kind that has run in threads
-            once counts as such, because its threads end a moment before its results are known.
+            once counts as running in threads, because its threads end a moment before its results
+            are known.
         """
         unknown = self._first_guess, now if in_threads else 0.0, False
         guess, lowered_at, had_threads = self._guesses.get(kind, unknown)
@@ -182,16 +183,17 @@ class UnreadResults:
         """Return whether the result of one more call will probably fit into the limits.
 
         is_alone: whether no other call of the connection runs. If the client has also read nearly
-            everything, only the limit of the process counts, together with RESERVE_BYTES. A small
-            result always fits then, and so does that of one call of a tool that never returned.
+            everything, only the limit of the process counts, together with RESERVE_BYTES. Then a
+            small result always fits. The result of one call of a tool that never returned fits too.
         """
         kind = _kind(incoming)
         budget = self.budget
         expected = expected_of_all = budget.sizes.get(kind, -1)
         if expected < 0 or kind in budget.unknown:
-            # budget.expected lacks the running calls of this kind, because nothing was known about
-            # the size of their results when they started. Add them here. Running calls of other
-            # unknown kinds are not added, so that unknown tools do not block each other.
+            # budget.expected does not contain the running calls of this kind, because nothing was
+            # known about the size of their results when they started. So add them here. Running
+            # calls of other unknown kinds are not added, so that unknown tools do not block each
+            # other.
             size_of_each = expected if expected >= 0 else budget.guess(kind)
             expected = size_of_each * (self._unknown[kind] + 1)
             expected_of_all = size_of_each * (budget.unknown[kind] + 1)

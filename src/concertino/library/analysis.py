@@ -188,7 +188,8 @@ class _TermCache(dict[str, str]):
         """Return the terms of a word with signs, capitals or other scripts, with duplicates."""
         if not word.isascii():
             word = _strip_accents(word)
-            # Empty for U+FF9E alone, which is a letter by its category but decomposes to an accent.
+            # The result is empty for U+FF9E alone, which counts as a letter but decomposes to an
+            # accent.
             if not word:
                 return []
             if UNSPACED.search(word):
@@ -204,7 +205,7 @@ class _TermCache(dict[str, str]):
         return self._terms_of_compound(word)
 
     def _terms_of_compound(self, word: str) -> list[str]:
-        """Return the terms of a word with signs: those of its pieces, and the whole word as one."""
+        """Return the terms of a word with signs: one for each piece, and one for the whole word."""
         if "'" in word or "\u2019" in word:
             word = POSSESSIVE.sub("", word).translate(APOSTROPHES)
         pieces = PIECE.findall(word)

@@ -7,11 +7,11 @@ of processes may read and write at once: each reads a complete file. A file that
 another version counts as missing. The total size of the cache files is limited; the least recently
 used files are removed.
 
-tantivy works on files. So each process copies the index from the cache file to a directory of its
-own (IndexDirectory), which no other process changes. The directory is in memory (/dev/shm) if there
-is space, where a change takes 10 ms, and otherwise beside the cache files, where it takes 90 ms.
-Each process locks its directory. A directory without a lock was left behind by a killed process;
-the next process removes it.
+tantivy works on files. So each process copies the index from the cache file to a new directory
+(IndexDirectory), which no other process changes. The directory is in memory (/dev/shm) if there is
+space, where a change takes 10 ms, and otherwise beside the cache files, where it takes 90 ms. Each
+process locks its directory. A directory without a lock was left behind by a killed process; the
+next process removes it.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Cache:
 
     def _read(self) -> CacheFile | None:
         try:
-            # Opening anything else, such as a FIFO, could block.
+            # Open regular files only, because opening a FIFO could block.
             if not self.path.is_file():
                 return None
             data = self.path.read_bytes()

@@ -1,6 +1,6 @@
 """The catalogues of a library, which clients read as JSON resources.
 
-`SCHEME://registry` lists all entries, and `SCHEME://CATEGORY` those of one category.
+`SCHEME://registry` lists all entries, and `SCHEME://CATEGORY` the entries of one category.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ class DocumentRegistry:
     def shadowed(self) -> list[Item]:
         """Return the files that have no URI.
 
-        Another file has the same key, or the key is that of the registry or a search.
+        Another file has the same key, or the key stands for the registry or a search.
         """
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
@@ -265,8 +265,8 @@ def is_reserved(key: str) -> bool:
 def aliases_of(item: Item) -> Iterable[str]:
     """Return the aliases of an item.
 
-    They are its file name, the file name without suffix, and its id: each of them alone, with the
-    item's folder before it, and with its category before it.
+    The aliases are its file name, the file name without suffix, and its id. Each of these three is
+    an alias alone, after the item's folder, and after the item's category.
     """
     path = item.path
     folder, _, name = path.rpartition("/")

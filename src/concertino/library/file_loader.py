@@ -37,15 +37,17 @@ MAX_LOGGED = 20
 
 
 class FolderState(Generic[Parsed]):
-    """One folder and its parsed files. Use it from one thread at a time.
+    """Keeps the parsed files of one folder up to date. Use it from one thread at a time.
 
-    parse: parses a Markdown file; returns the parsed file (None if it is invalid) and its problems.
-    parse_other: creates the parsed form of any other file, without reading it; None to ignore these
-        files.
+    parse: called with a Markdown file and its bytes. It returns the parsed file, or None if the
+        file is invalid, and the problems of the file.
+    parse_other: called with any other file. It returns the parsed file without reading it. If it is
+        None, only Markdown files are loaded.
 
     Attributes:
-    found, parsed, problems: the files found by the last refresh(), their parsed forms and their
-        problems, by path.
+    found: the files of the folder at the last refresh(), by path.
+    parsed: the parsed files, by path.
+    problems: the problems of the files, by path.
     links: path of a symbolic link -> path of its file.
     """
 
@@ -224,7 +226,7 @@ class FileLoader:
         known = self.known.get(found.path)
         if known is None or (known.size, known.mtime_ns) != (found.size, found.mtime_ns):
             return None
-        # Do not trust the cache: URI and category must be those that follow from the path.
+        # Do not trust the cache: the URI and the category must follow from the path.
         is_own = (known.uri, known.category) == (
             uri_of(self._scheme, key_of(found.path)),
             category_of(found.path),

@@ -40,7 +40,7 @@ BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, 
 class PlainFile(Struct, frozen=True):
     """A file that clients can list and read but not search: an image, or text not in UTF-8.
 
-    The fields have the same meaning as those of Document.
+    The fields have the same meaning as in Document.
     """
 
     uri: str

@@ -194,7 +194,7 @@ class Library:
             self._hosts.add(outlet)
         if isinstance(outlet, SupportsEarlyOpening):
             outlet.open_early()
-        # Importing modules blocks the interpreter, so let the handshake be answered first.
+        # Importing modules blocks the interpreter, so answer the handshake first.
         for _ in range(HANDSHAKE_ITERATIONS):
             await asyncio.sleep(0)
         await self._threads.run(self._load)
@@ -209,7 +209,7 @@ class Library:
         return await loaded.handlers.handle(call, self._threads.run)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Report changes of these URIs from now on; they replace those of the last call."""
+        """Report changes of these URIs from now on. They replace the URIs of the last call."""
         self._hosts.watched = uris
 
     async def close(self) -> None:
@@ -278,7 +278,7 @@ class Library:
 
 
 class _Hosts:
-    """The hosts that serve a library; each has clients of its own.
+    """The Hosts that serve a library. Each Host has other clients.
 
     count: how many hosts have started the library and not closed it.
     watched: the URIs that clients have subscribed to.
@@ -298,8 +298,8 @@ class _Hosts:
     def remove_one(self) -> bool:
         """Remove a host, and return whether it was the last one."""
         self.count = max(0, self.count - 1)
-        # close() does not say which host it is. So keep all notifiers until the last host closes;
-        # the notifier of a closed host reaches nobody.
+        # close() does not say which host has closed. So keep all notifiers until the last host
+        # closes; calls of a closed host's notifier have no effect.
         if self.count:
             return False
         self._notifiers = []

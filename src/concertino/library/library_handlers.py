@@ -113,7 +113,7 @@ class LibraryHandlers:
         self._update_index(change, before)
         documents.apply(change)
         self.reader.invalidate(paths)
-        # A new dict, because a handler may just be adding an old page to the other one.
+        # Make a new dict, because a handler may be adding an old page to the old dict right now.
         self._pages = {}
 
         list_changed = change.links is not None or any(
@@ -228,7 +228,7 @@ class LibraryHandlers:
 
 
 def _listed(item: Item | None) -> Resource | None:
-    """Return the part of a file's list entry whose change makes a new list.
+    """Return the members of a file's list entry that must change for the list to count as changed.
 
     The size is left out, so that clients get no notification when only the size has changed.
     """

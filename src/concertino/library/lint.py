@@ -257,7 +257,7 @@ class _LinkChecker:
                     yield LibraryProblem("broken-link", first + line, defect)
 
     def _find_defect(self, uri: str) -> str:
-        """Return a description of what is wrong with a URI; empty if it can be read."""
+        """Return a description of the defect of a URI; empty if the URI can be read."""
         registry = self._registry
         parts = split_uri(self._scheme, uri)
         if parts is None:

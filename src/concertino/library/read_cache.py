@@ -22,7 +22,7 @@ class ReadCache:
     def __init__(self, max_files: int) -> None:
         self._max_files = max_files
         self._bytes = 0
-        # Path -> contents and size in bytes. The most recently used file is the last.
+        # Path -> contents and size in bytes. The most recently used file is at the end.
         self._files: OrderedDict[str, tuple[ResourceContents, int]] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -93,14 +93,15 @@ class ResourceReader:
     def invalidate(self, paths: Iterable[str]) -> None:
         """Forget the contents of changed files, and all catalogues."""
         self._cache.remove(paths)
-        # A new dict, because a thread may just be adding an old catalogue to the other one.
+        # Make a new dict, because a thread may be adding an old catalogue to the old dict right
+        # now.
         self._catalogues = {}
 
     def path_of(self, uri: str) -> str | None:
         """Return the path of the file with this URI.
 
-        None if the URI means a catalogue or a search, and so no single file. Empty if there is no
-        such resource.
+        Returns None if the URI names a catalogue or a search and not a single file, and "" if there
+        is no such resource.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:
@@ -243,8 +244,8 @@ class ResourceReader:
     ) -> tuple[RenderedText, str]:
         """Return the result of a search, and the escaped URI. Blocks.
 
-        query: the text after `?` in the URI. It is parsed here, in a thread, because it may have a
-            megabyte.
+        query: the text after `?` in the URI. It may have a megabyte, so it is parsed here, in a
+            thread.
         """
         documents = self._documents
         parsed = parse_query(query, category, documents.category, documents.categories())
@@ -258,7 +259,7 @@ def _not_found(uri: str) -> RpcError:
 
 
 def _ambiguous(uri: str, candidates: list[str]) -> RpcError:
-    # Without `uri` in the data: clients would take that for "resource not found".
+    # The data must not contain `uri`: clients would read the error as "resource not found".
     named = candidates[:MAX_CANDIDATES]
     others = " and others" if len(named) < len(candidates) else ""
     details = f"{uri} could be {', '.join(named)}{others}"

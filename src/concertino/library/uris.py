@@ -34,7 +34,7 @@ MAX_PATH = 4096
 def key_of(path: str) -> str:
     """Return the key of a file's URI: its path without `.md`.
 
-    Two kinds of files keep `.md`: a file at the top, whose key could otherwise be that of a
+    Two kinds of files keep `.md`: a file at the top, whose key could otherwise equal the key of a
     category or of the registry, and a file whose key would be `CATEGORY/match`. The key depends
     only on the path, so adding a file never changes the URI of another file.
     """

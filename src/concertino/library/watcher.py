@@ -165,7 +165,7 @@ class _StopEvent:
 
 
 def _identity(folder: str) -> tuple[int, int]:
-    """Return the device and inode of a folder; another folder at the same path has others.
+    """Return the device and inode of a folder. They change if the folder is replaced.
 
     Returns (0, 0) if there is no folder.
     """

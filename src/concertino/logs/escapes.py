@@ -1,7 +1,7 @@
 r"""Undoes the escapes in a text, and maps positions in the result back to the text.
 
 The Redactor (redact.py) searches the unescaped text for secrets, and replaces them in the original
-text. The escapes are those of JSON and of repr(): `\n`, `\"`, `\u0061`, `\x61`. A surrogate pair
+text. It knows the escapes of JSON and of repr(): `\n`, `\"`, `\u0061`, `\x61`. A surrogate pair
 counts as one escape. A backslash before any other character stands for that character.
 """
 

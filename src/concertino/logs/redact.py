@@ -469,7 +469,7 @@ def learn(environment: Mapping[str, str]) -> None:
 
 
 def learn_secrets(values: Iterable[str]) -> None:
-    """Add secrets to the Redactor of this process, whatever they look like.
+    """Add secrets of any form to the Redactor of this process.
 
     Texts of fewer than four characters are not added, because too many harmless texts contain them.
     """

@@ -4,9 +4,9 @@ A token is recognized by its prefix (`ghp_`, `sk-`, `AKIA`, `eyJ` of a JSON Web 
 A field is recognized by its name: `"password": "x"`, and `{'password': 'x'}` or `password='x'`, as
 repr() writes dicts and objects.
 
-All searches take linear time, whatever the text is, because repetitions are possessive or have a
-limit, and matched text is not searched again. redact.py imports this module only if
-secret_checks.py says that a text may contain such a secret.
+All searches take linear time for every text, because repetitions are possessive or have a limit,
+and matched text is not searched again. redact.py imports this module only if secret_checks.py says
+that a text may contain such a secret.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def find_tokens(text: str) -> list[Span]:
 def find_fields(text: str, is_field: Callable[[str], bool]) -> list[Span]:
     """Return the spans of the values of all fields with secret names in a text.
 
-    is_field: returns whether a name is that of a secret.
+    is_field: returns whether a field name stands for a secret.
     """
     field = re.compile(_FIELD)
     rests = {quote: re.compile(pattern) for quote, pattern in _REST.items()}

@@ -1,8 +1,8 @@
 """BoundedWriter: a writer for stderr that never blocks.
 
-If nobody reads stderr, an ordinary write blocks the whole server forever. Setting O_NONBLOCK on the
-descriptor is not possible, because the flag belongs to the open file description, which the parent
-process and child processes may share. Therefore the writer does two things:
+If the reader of stderr stops reading, an ordinary write blocks the whole server forever. Setting
+O_NONBLOCK on the descriptor is not possible, because the flag belongs to the open file description,
+which the parent process and child processes may share. Therefore the writer does two things:
 
 - It opens a pipe or a terminal a second time, non-blocking, through /proc or by its name. poll()
   alone would not be enough: it reports a terminal as writable if it accepts a single byte, and a

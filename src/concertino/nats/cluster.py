@@ -164,7 +164,7 @@ class NatsCluster:
             self._retire(old, new)
 
     def _candidates(self, old: NatsConnection | None) -> Sequence[NatsServer]:
-        """Return the servers to try: without the one that is about to shut down."""
+        """Return the servers to try, without a server that is about to shut down."""
         if old is None or old.ended.done() or not old.info.lame_duck:
             return self._servers
         return [server for server in self._servers if server != old.server]

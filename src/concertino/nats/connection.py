@@ -40,8 +40,9 @@ log = logging.getLogger("concertino.nats")
 CONNECT_S = 5.0
 # The time between two pings. If a ping is not answered before the next one, the connection is lost.
 PING_S = 2.0
-# Two limits for output that the server has not read: above the first, functions in on_full are told
-# to pause; above the second, the connection is closed, so that memory does not grow without limit.
+# Two limits for output that the server has not read. Above the first, the functions in on_full are
+# called with True; above the second, the connection is closed, so that memory does not grow without
+# limit.
 HIGH_WATER_BYTES = 2**20
 MAX_UNREAD_BYTES = 128 * 2**20
 

@@ -227,7 +227,7 @@ def read_headers(block: bytes) -> dict[str, str]:
 
 
 def status_of(message: NatsMessage) -> int:
-    """Return the status code of a message: 503 if nobody subscribes to its subject; 0 for none."""
+    """Return the status code of a message: 503 if its subject has no subscriber; 0 for none."""
     code = message.headers[len(HEADER_LINE) + 1 : len(HEADER_LINE) + 4]
     return int(code) if code.isdigit() else 0
 

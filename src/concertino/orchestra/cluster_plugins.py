@@ -64,7 +64,7 @@ class HubCluster:
 
     address: the address of the cluster; see open_cluster().
     own: returns the hub's own plugins.
-    on_change: called when a plugin has come or gone, or offers something else.
+    on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class ClusterPlugins:
     """Finds the plugins of a cluster. Use it on one event loop; call open() next.
 
     is_own: returns whether the hub itself has a plugin with an id, so that it needs no other.
-    on_change: called when a plugin has come or gone, or offers something else.
+    on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
 
     Attributes:
     by_id: the plugins that have workers and whose lists are known.

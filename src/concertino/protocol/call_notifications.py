@@ -22,7 +22,7 @@ from concertino.types.results import LEVELS, Level
 
 __all__ = ["CallNotifications"]
 
-# An upper bound for the bytes of a notification besides its params.
+# An upper bound for the size of a notification without its params, in bytes.
 ENVELOPE_BYTES = 1024
 
 

@@ -1,4 +1,4 @@
-"""Principal: who makes a call, as far as the transport has verified it.
+"""Principal: the verified identity of the user and the program that make a call.
 
 Over HTTP with authorization, the principal comes from the bearer token. Over a Unix socket, it is
 the user of the client's process. A client's description of itself (`clientInfo`) is never verified,

@@ -6,8 +6,8 @@
 
 The session determines the revision of each request. It answers initialize, ping, server/discover,
 logging/setLevel and the requests about subscriptions itself. It passes all other requests to
-`start`, each with a Call in the form of revision 2026-07-28, whatever the client's revision is. The
-backend returns results in that form, too; respond() encodes them for the client's revision.
+`start`, each with a Call in the form of revision 2026-07-28, also for clients of older revisions.
+The backend returns results in that form, too; respond() encodes them for the client's revision.
 
 A request whose `_meta` names revision 2026-07-28 ("modern") is served by that revision, at any
 time. Every other request is served by the revision that `initialize` has agreed on ("legacy").

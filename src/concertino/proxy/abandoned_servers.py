@@ -56,7 +56,7 @@ class AbandonedServer(Struct, frozen=True):
 
 
 def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
-    """Return this user's abandoned servers, the oldest first. commands: those in hosts' files."""
+    """Return this user's abandoned servers, oldest first. commands: commands in hosts' files."""
     states = _own_processes()
     own = _with_ancestors(os.getpid(), dict(live_processes()))
     reasons: dict[int, str] = {}
@@ -74,7 +74,7 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
 def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     """End servers and their descendants with SIGTERM, then SIGKILL. Returns whether all ended.
 
-    Takes at most 1.5 s. A process that has got the same id in the meantime is left alone.
+    Takes at most 1.5 s. If an id belongs to a new process meanwhile, this process is left alone.
     """
     members = {(server.pid, server.started_at) for server in servers}
 
@@ -112,7 +112,7 @@ def _user_of(pid: int) -> int | None:
 
 
 def _may_be_ended(pid: int) -> bool:
-    """Return whether a process is known not to be a service."""
+    """Return whether a process may be ended: it is certainly not a service."""
     environment = read_environment(pid)
     # A process that is just being started has no environment yet, and may become a service.
     return bool(environment) and SERVICE + str(pid).encode() not in environment.split(b"\0")

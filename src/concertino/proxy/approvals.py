@@ -35,7 +35,7 @@ class ToolPins(Struct, frozen=True):
     """The tools of one server: name of the tool -> its JSON.
 
     approved: the approved tools; None until the server has listed its tools for the first time.
-    seen: the tools that the server has listed last, if they differ from the approved ones.
+    seen: the tools in the server's last list, if they differ from the approved ones.
     """
 
     approved: Mapping[str, str] | None = None
@@ -99,10 +99,10 @@ class ApprovalStore:
         definitions: Mapping[str, Definition],
         shown: ApprovedFile | None = None,
     ) -> None:
-        """Approve these servers of a file, and no others, with the tools that they have listed.
+        """Approve exactly these servers of a file, with the tools that they have listed.
 
-        shown: the approvals whose tools the user has read, because a server may list other tools
-            meanwhile; None for the present ones.
+        shown: the approvals that the user has read. Their tools are approved, not tools that a
+            server has listed later. None for the present approvals.
         Raises UnusableState.
         """
         with lock_state(self.folder):

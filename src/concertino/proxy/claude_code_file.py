@@ -1,11 +1,11 @@
-"""Reads Claude Code's file, ~/.claude.json: the user's servers, and those of each project.
+"""Reads Claude Code's file, ~/.claude.json: the user's servers, and each project's servers.
 
     {"mcpServers": {...}, "projects": {"/home/ada/app": {"mcpServers": {...}, ...}, ...}, ...}
 
 The file also contains other data of Claude Code, is often several megabytes long, and changes with
 every message that the user writes. Parsing all of it with line numbers would take too long. So the
-lists of servers are first located in the undecoded text, and only these are parsed with the places
-of their values, which errors name.
+lists of servers are first located in the undecoded text, and only these lists are parsed with line
+numbers, for errors.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CLAUDE_CODE = ".claude.json"
 MAX_CLAUDE_CODE_BYTES = 64 * 2**20
 # The largest list of servers, in bytes.
 MAX_LIST_BYTES = 2**20
-# The columns in errors are those of the file modulo this number: a list on a very long line would
-# otherwise be parsed with as many spaces before it.
+# Columns in errors are counted modulo this number. To get the right columns, a list is parsed with
+# as many spaces before it as characters precede it on its line, which may be very long.
 MAX_COLUMN = 2**16
 # How many projects an error names.
 MAX_NAMED = 5
@@ -77,7 +77,7 @@ class ProjectServers(Struct, frozen=True):
 def split_project(path: str) -> tuple[str, str | None]:
     """Split `~/.claude.json#FOLDER` into the path of the file and the folder of the project.
 
-    The folder is None if the path has no `#`, or is not that of Claude Code's file.
+    The folder is None if the path has no `#`, or does not name Claude Code's file.
     """
     file, mark, folder = path.partition(f"{CLAUDE_CODE}#")
     return (file + CLAUDE_CODE, folder) if mark else (path, None)
@@ -89,9 +89,9 @@ def read_project_servers(
     wanted: str | None,
     current: Path,
 ) -> ProjectServers:
-    """Return the servers for a project: its own ones, and the user's.
+    """Return the servers for a project: the project's servers and the user's.
 
-    If both have a server of the same name, the project's one is used.
+    If both have a server of the same name, the project's server is used.
     data: the content of the file.
     source: the path of the file, for errors.
     wanted: the project's folder; None for the project of `current`, or of the nearest folder above
@@ -132,7 +132,7 @@ def read_project_servers(
 
 
 def read_server_lists(data: bytes) -> Iterator[ServerList]:
-    """Yield the user's list of servers and that of each project, even if they are empty.
+    """Yield the user's list of servers and the list of each project, even if they are empty.
 
     Raises DecodeError and RecursionError if the data is not JSON of the expected structure.
     """
@@ -223,7 +223,7 @@ def _disable(server: FileMember) -> FileMember:
 
 
 def _nearest(projects: Mapping[str, ServerList], current: Path) -> str:
-    """Return the nearest project: that of a folder, or else of a folder above it; "" if none."""
+    """Return the project of a folder, or of the nearest folder above it; "" if there is none."""
     by_path = {os.path.realpath(folder): folder for folder in reversed(list(projects))}
     place = Path(os.path.realpath(current))
     for folder in (place, *place.parents):
@@ -246,7 +246,7 @@ def _exact(
 
 
 def _name_projects(projects: Mapping[str, ServerList]) -> str:
-    """Return a clause for errors that names the projects with servers of their own."""
+    """Return a clause for errors that names the projects that have servers."""
     folders = [folder for folder, item in projects.items() if item.text.strip(b"{} \t\r\n")]
     if not folders:
         return "no project has servers of its own"

@@ -1,6 +1,6 @@
-"""Definitions: what the entry of a server in a file would run, in a form that a user can approve.
+"""Definitions: descriptions of the program that a server's entry runs, for a user to approve.
 
-A definition has a digest of each value, and the text of those that are not secret. approvals.py
+A definition has a digest of each value, and the text of each value that is not secret. approvals.py
 stores the approved definitions; a server whose definition has changed needs a new approval.
 """
 
@@ -34,8 +34,8 @@ __all__ = [
 # The longest part of a value that is stored and logged, in characters.
 MAX_SHOWN = 300
 INPUT = re.compile(r"\$\{input:([^}]*)\}")
-# Variables that make programs load or install other code. Their values are shown, because they
-# decide what runs as much as the command does. In upper case.
+# Variables, in upper case, that make programs load or install other code. Their values are shown,
+# because like the command they decide which code runs.
 CODE_VARIABLES = frozenset(
     """
     BASH_ENV DYLD_INSERT_LIBRARIES DYLD_LIBRARY_PATH EDITOR ENV GIT_EXTERNAL_DIFF GIT_SSH
@@ -50,7 +50,7 @@ CODE_VARIABLES = frozenset(
 class DefinitionPart(Struct, frozen=True, array_like=True):
     """One member of a definition.
 
-    digest: a keyed digest of its text; without the user's key, nobody can guess secrets from it.
+    digest: a keyed digest of its text. Without the user's key, a secret cannot be guessed from it.
     shown: the text for logs, without secrets and shortened; empty if it may be a secret.
     """
 
@@ -83,7 +83,7 @@ def make_definition(texts: Mapping[str, str], hidden: Mapping[str, str], key: by
 
     hidden: the members that may be secrets.
     """
-    # If an argument contains the value of a hidden variable, it is not shown there either.
+    # If an argument contains the value of a hidden variable, the value is hidden there too.
     learn({name.partition(".")[2]: value for name, value in hidden.items()})
     definition = {
         member: DefinitionPart(_digest(key, member, text), _clean(text))
@@ -109,7 +109,7 @@ def visible_texts(
 def _split_texts(
     entry: ServerEntry, file: ServerFile, env_file: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of all members of a definition: those to show, and those to hide."""
+    """Return the texts of all members of a definition in two parts: to show, and to hide."""
     texts, hidden = _plain_texts(entry), dict[str, str]()
     for name, value in env_file.items():
         is_shown = name.upper() in CODE_VARIABLES
@@ -132,7 +132,7 @@ def _split_texts(
 
 
 def _plain_texts(entry: ServerEntry) -> dict[str, str]:
-    """Return those members of an entry that cannot contain secrets."""
+    """Return the members of an entry that cannot contain secrets."""
     texts: dict[str, str] = {}
     if entry.command is not None:
         texts["command"] = entry.command.text
@@ -181,7 +181,7 @@ def _clean(text: str) -> str:
 
 
 def is_same_definition(approved: Definition | None, current: Definition) -> bool:
-    """Return whether two definitions run the same. None is a server without a definition.
+    """Return whether two definitions run the same program. None stands for no definition.
 
     The texts for logs may differ, because they depend on the secrets of the present process.
     """

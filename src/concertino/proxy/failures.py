@@ -1,7 +1,7 @@
 """Turns failures of a proxy's server into errors for the proxy's clients.
 
-The errors say what happened to the server. They do not quote its stderr, which may be about calls
-of another client; it is in the log.
+The errors say what happened to the server. They do not quote the server's stderr, which is in the
+log, because it may be about calls of another client.
 """
 
 from __future__ import annotations

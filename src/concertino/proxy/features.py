@@ -27,7 +27,7 @@ def features_of(server: Client | Manifest) -> ServerFeatures:
         info, revision = server.server_info, server.protocol_version
     declared = server.capabilities
     resources = _settings(declared, "resources")
-    # The first revision has completion, but no capability for it.
+    # Revision 2024-11-05 has completion, but no capability for it.
     completions = "completions" in declared or not by_name[revision].completions
     return ServerFeatures(
         info,

@@ -21,12 +21,12 @@ MAX_LINKS = 40
 def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
     """Raise InvalidServerFile if another user can change a file or replace it.
 
-    The file's folder, and all folders above it, must belong to this user or to root, and nobody
-    else may have permission to write in them. In a folder with the sticky bit, such as /tmp, others
-    cannot replace this user's files. A group counts as other users, unless it is the user's own
-    private group. Access control lists are not checked.
-    If the path is a symbolic link, all this holds for the link, too: another user could let it
-    point to another file.
+    The file's folder, and all folders above it, must belong to this user or to root, and other
+    users must not have permission to write in them. In a folder with the sticky bit, such as /tmp,
+    others cannot replace this user's files. A group counts as other users, unless it is the user's
+    own private group. Access control lists are not checked.
+    If the path is a symbolic link, the same rules apply to the link, because another user could
+    make it point to another file.
     status: the status of the open file.
     """
     source = os.fspath(path)
@@ -64,7 +64,7 @@ def _follow_links(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _describe_writers(status: os.stat_result) -> str | None:
-    """Describe in words who else can write a file or folder; None if nobody can."""
+    """Describe in words which other users can write a file or folder; None if none can."""
     if status.st_uid not in (0, os.geteuid()):
         return f"of user {status.st_uid}"
     if status.st_mode & stat.S_IWOTH:

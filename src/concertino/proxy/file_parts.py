@@ -33,7 +33,7 @@ __all__ = ["DefinedServer", "FileParts", "define_servers", "describe_unapproved"
 
 log = logging.getLogger("concertino.proxy")
 
-# The options that cannot be changed while the process of a server runs.
+# The options that take effect only when the process of a server is started.
 PROCESS_OPTIONS = ("isolation", "shared", "idle_s", "heartbeat_s", "cache", "lazy", "pin")
 
 
@@ -118,9 +118,9 @@ class FileParts:
         self._environment = environment
         self._inputs = inputs
         self._parts: dict[str, FileServer | WithheldServer] = {}
-        # The servers that go on, with the options that set_options() will give them.
+        # The servers that continue to run -> the options that set_options() will give them.
         self._new_options: list[tuple[FileServer, ServerOptions]] = []
-        # Name of a server -> the definition that was logged last, so that it is not logged again.
+        # Name of a server -> its last logged definition, which is not logged again.
         self._shown: dict[str, Definition] = {}
 
     def _define(self, file: ServerFile) -> list[DefinedServer]:
@@ -155,7 +155,7 @@ class FileParts:
         return dict(parts)
 
     async def set_options(self) -> None:
-        """Give the servers that go on their new options from the file."""
+        """Give the servers that continue to run their new options from the file."""
         for part, options in self._new_options:
             await part.set_options(options)
         self._new_options.clear()
@@ -210,7 +210,7 @@ class FileParts:
         current = self._parts.get(name)
         if self._shown.get(name) != server.definition:
             self._shown[name] = server.definition
-            # One call for each line, because a log record must be one line.
+            # Log each line separately, because a log record must be one line.
             for line in describe_unapproved(approved, name, server.definition):
                 log.warning("%s", line)
             if isinstance(current, FileServer):

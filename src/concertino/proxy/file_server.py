@@ -1,7 +1,7 @@
 """FileServer: one server of a server file as a Backend, with the options of its entry.
 
-Around the Proxy of the server are, from the inside outwards: PinnedTools, if the entry has `pin`; a
-Guard; a Transform; and FeaturesAsTools, each only if the options need it.
+A FileServer wraps the server's Proxy, from the inside outwards, in PinnedTools (if the entry has
+`pin`), a Guard, a Transform and FeaturesAsTools. Each wrapper exists only if the options need it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class FileServer:
         self.options = options
         self.start_timeout_s = start_timeout_s
         self._pin = pin
-        # Pinned tools must be compared with those of the running server, so do not use the cache.
+        # Pinned tools must be compared with the tools of the running server, so do not use the
+        # cache.
         self._cache = cache if options.cache and pin is None else None
         self._pinned: PinnedTools | None = None
         self._outlet: Notifier | None = None
@@ -106,7 +107,7 @@ class FileServer:
         except BaseException as exc:
             await proxy.close()
             if type(exc) is ConcertinoError:
-                # The name is removed, because the composition adds it, too.
+                # Remove the name, because the composition adds it too.
                 raise ConcertinoError(str(exc).removeprefix(f"{self.name}: ")) from None
             raise
         self._outlet, self._server = outlet, started
@@ -195,7 +196,7 @@ class FileServer:
 class _Relay:
     """The Notifier of a started server, which forwards to another Notifier.
 
-    outlet: that Notifier. It is replaced when the guards around the server are replaced.
+    outlet: the other Notifier. It is replaced when the guards around the server are replaced.
     """
 
     def __init__(self, outlet: Notifier) -> None:

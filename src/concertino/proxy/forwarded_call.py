@@ -1,8 +1,8 @@
 """The calls that a proxy has forwarded to its server and that are not answered yet.
 
-An older server asks its client with requests of its own, such as `elicitation/create`, while a call
-runs. Such a request is a Question here. A client of 2026-07-28 cannot get requests; it is asked by
-an `input_required` result instead. SuspendableCall converts between the two ways.
+While a call runs, an older server may send requests such as `elicitation/create` to its client.
+Such a request is a Question here. A client of 2026-07-28 cannot get requests; it gets the question
+in an `input_required` result instead. SuspendableCall converts between the two ways.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ForwardedCall(Struct, eq=False):
 
     @property
     def is_abandoned(self) -> bool:
-        """Return whether the client has gone for good."""
+        """Return whether the client has disconnected for good."""
         session = self.context.caller.session
         return session is not None and session.has_left
 
@@ -85,9 +85,9 @@ class CallbackCall(ForwardedCall, eq=False):
     """A call that no task waits for: a callback passes its result on.
 
     call: the client's request.
-    caller: where the result is passed.
+    caller: the Caller that gets the result.
     revision: the revision of the server.
-    runner, slot: to end the call, see backend/callback_calls.py.
+    runner, slot: needed to end the call, see backend/callback_calls.py.
     """
 
     call: Call
@@ -162,7 +162,7 @@ class SuspendableCall(ForwardedCall, eq=False):
                 question.answer.set_exception(error)
 
     def _on_work_done(self, work: asyncio.Task[Raw]) -> None:
-        # Mark an exception as retrieved: the client may never come back for it.
+        # Mark an exception as retrieved, because the client may never send its next request.
         if not work.cancelled():
             work.exception()
         self.refuse_questions("the call that the question belongs to has ended")

@@ -23,14 +23,13 @@ def _describe_wait(waited_s: float) -> str:
 
 
 class Heartbeat:
-    """Forwards the progress of one call, and sends progress of its own while the server is silent.
+    """Forwards the progress of one call, and sends additional progress while the server is silent.
 
     Use it as a `with` block around the call.
     every_s: the time of silence after which it sends progress, in seconds.
-    describe: returns the message for a call that has waited for so many seconds.
-    step: each heartbeat increases the progress by this share of it, or by this number if the
-        progress is less than 1. It must be small, because the server's next progress must still be
-        greater.
+    describe: returns the message for a call; its argument is how many seconds the call has waited.
+    step: each heartbeat multiplies the progress by 1 + step, or adds `step` if the progress is less
+        than 1. It must be small, so that the server's next progress is still greater.
     """
 
     def __init__(

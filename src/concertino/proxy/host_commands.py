@@ -57,8 +57,8 @@ class HostCommand(Struct, frozen=True):
         if before < 1 or list(arguments[before:]) != args:
             return False
         names = [Path(word).name for word in arguments[:before]]
-        # Expected is the program itself, or an interpreter and its script. uvx becomes `uv tool
-        # uvx`. With anything else in front, it is another command that ends with the same words.
+        # Accept the program itself, or an interpreter and its script. uvx becomes `uv tool uvx`.
+        # With other words in front, it is a different command that ends with the same words.
         return (len(names) <= 2 and name in names) or (name == "uvx" and names == UVX)
 
 
@@ -108,7 +108,7 @@ def _commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator[Host
         try:
             words = [expander.text(part, "command") for part in (entry.command, *entry.args)]
         except InvalidServerFile:
-            # The command needs an input or a variable that only its host knows.
+            # Skip it: the command needs an input or a variable that only its host knows.
             continue
         yield HostCommand(tuple(words), entry.name, str(file.path))
 

@@ -1,9 +1,9 @@
 """The questions that a proxy sends its clients for its server, and the state between the rounds.
 
-A server of 2026-07-28 asks by an `input_required` result. The proxy passes the questions on without
-decoding them, so that members unknown to this package reach the client. It puts the server's state
-into a state of its own, which is sealed and bound to the caller. A call to an older server goes on
-while its client is asked; then the proxy's state contains a handle of the call.
+A server of 2026-07-28 asks its client with an `input_required` result. The proxy passes the
+questions on undecoded, so that members unknown to this package reach the client. The proxy sends
+its own state, sealed and bound to the caller, which contains the server's state. A call to an older
+server continues while its client is asked; then the proxy's state contains a handle of the call.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 

@@ -1,9 +1,9 @@
 """parse_json(): parses JSON with comments and trailing commas, as editors write it.
 
-The grammar is that of RFC 8259, plus `//` and `/* */` comments where white space is allowed, plus a
-comma after the last item. Nothing else of JSON5 is accepted, because hosts accept different parts
-of it, and a file is meant for several hosts. A repeated name in an object is an error, because
-parsers disagree about which of the two values counts.
+The grammar is RFC 8259, plus `//` and `/* */` comments where white space is allowed, plus a comma
+after the last item. Nothing else of JSON5 is accepted, because hosts accept different parts of it,
+and a file is meant for several hosts. A repeated name in an object is an error, because parsers
+disagree about which of the two values counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["parse_json"]
 
 # The deepest nesting of lists and objects; the known formats need 6 levels.
 MAX_DEPTH = 64
-# The longest integer, in characters. Python's time for longer ones grows with their square.
+# The longest integer, in characters. The time that Python takes to parse it grows with the square.
 MAX_DIGITS = 300
 
 SPACE = re.compile(r"(?:[ \t\n\r]+|//[^\n\r]*|/\*.*?\*/)*", re.DOTALL)

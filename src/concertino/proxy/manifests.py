@@ -1,7 +1,7 @@
-"""Manifests: the manifests of one proxy's server: its features and lists, from the last run.
+"""Manifests: the features and lists of one proxy's server, from the server's last run.
 
-They are read from the running server in the background, and stored by a ManifestCache for the next
-run.
+A manifest contains the features and lists that one principal sees. Manifests are read from the
+running server in the background, and stored by a ManifestCache for the next run.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ END_S = 0.2
 
 # Returns the file with a principal's manifest; None if there is none.
 FindFile = Callable[[bytes], ManifestFile | None]
-# Called with the manifest known before, or None, and the new manifest.
+# Called with the old manifest, or None if there was none, and the new manifest.
 OnLearned = Callable[[Manifest | None, Manifest], object]
 
 
 class Manifests:
-    """The manifests of one server, one for each principal, since each may see different lists.
+    """The manifests of one server: one for each principal, because each may see different lists.
 
     name: the name of the server.
     find_file: returns the file with a principal's manifest; None if there is none.
@@ -65,8 +65,8 @@ class Manifests:
     ) -> None:
         """Read the lists of a running server in the background, and store them.
 
-        A second call replaces the first one if that has not finished.
-        on_learned: called afterwards if the new manifest differs from the one known before.
+        A second call cancels the first one if it has not finished.
+        on_learned: called afterwards if the new manifest differs from the old one.
         """
         previous = self._learning.get(principal)
         if previous is not None:
@@ -108,7 +108,7 @@ class Manifests:
 
 
 async def read_manifest(client: Client) -> Manifest:
-    """Return the manifest of an open client's server, with those lists that may be stored.
+    """Return the manifest of an open client's server, with the lists that may be stored.
 
     Raises DecodeError for a malformed list.
     """

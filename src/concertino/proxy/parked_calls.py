@@ -1,7 +1,7 @@
 """ParkedCalls: calls to older servers that wait for an answer of a client of 2026-07-28.
 
-Such a client is asked by an `input_required` result. The call is parked until the client sends the
-request again, with its answer.
+A client of 2026-07-28 gets a question in an `input_required` result. The call to the server is then
+parked (kept running) until the client sends the request again, with its answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PinnedTools: withholds tools whose definition has changed since the user approved it.
 
-A server may describe a harmless tool at first, and change the description later, when nobody reads
-it any more; but models read it. See `pin` in the reference of server files.
+A server may describe a harmless tool at first, and change the description later, when the user does
+not read it any more but the model does. See `pin` in the reference of server files.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ LISTING = LIST_METHODS["tools/list"]
 
 
 class PinnedTools(BackendWrapper):
-    """A Backend that serves those tools of another one that are unchanged since their approval.
+    """A Backend that serves only the tools of another Backend that are unchanged since approval.
 
-    The tools that the server lists first after its own approval count as approved.
+    When a server is approved, the first tools that it lists count as approved too.
     path: the server file.
     name: the name of the server in it.
     """
@@ -159,7 +159,7 @@ def compare_tools(
     """Return the differences between two sets of tools as lines of a diff.
 
     approved, seen: name -> the JSON of the tool, before and now. A tool that is missing in `seen`
-        is not reported, since nobody can call it.
+        is not reported, because it cannot be called.
     """
     lines: list[str] = []
     for name, text in seen.items():

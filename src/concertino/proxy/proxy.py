@@ -4,9 +4,9 @@
 
 If client and server speak the same era, calls and results are passed on undecoded; otherwise the
 session translates the results, as for any Backend. An Upstream (proxy/upstream.py) is one
-connection to the server, and proxy/upstream_pool.py has all of them; this module decides which
-clients share one. proxy/manifests.py remembers the server's features and lists from its last run,
-so that clients need not wait for first answers.
+connection to the server. proxy/upstream_pool.py has all upstreams of a Proxy; this module decides
+which clients share one. proxy/manifests.py remembers the server's features and lists from its last
+run, so that clients get them before the server has started.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ __all__ = ["HEARTBEAT_S", "OPENING_S", "SHUTDOWN", "Isolation", "Proxy"]
 
 log = logging.getLogger("concertino.proxy")
 
-# The time limits for ending a server. Together they fit into the time that this process has for its
-# own end.
+# The time limits for ending a server. Together they are shorter than the time limit for the end of
+# this process.
 SHUTDOWN = ShutdownTimeouts(stdin_closed_s=0.8, terminated_s=0.6, killed_s=0.5)
 
 # When a server that has ended is started again. Clients wait for it, so the pauses are short. After
@@ -73,8 +73,8 @@ RESTART = Restart(longest_s=2.0, retry_s=30.0)
 HEARTBEAT_S = 15.0
 # The default of opening_s.
 OPENING_S = 10.0
-# How long the session with a server that has been started is not opened, to wait for the message
-# that shows the first client's era.
+# How long to wait for the first message of the first client, which shows the client's era, before
+# the session with the started server is opened.
 FIRST_MESSAGE_S = 2.0
 # The interval at which a call that waits for the server's start reports progress, in seconds, and
 # the step of that progress.
@@ -107,19 +107,19 @@ class Proxy:
     stderr: see Client.
     limits: the limits of the connection to the server.
     connect_s: the limit for the start of the server, in seconds.
-    isolation: which clients share a connection to the server, and so a process of it. With
-        `shared`, all clients share it; with `principal`, the clients of one verified user; with
-        `session`, none. "auto" means `principal`, and `session` for a server before 2026-07-28
-        that sets log levels or asks its client something.
-    heartbeat_s: the time of silence after which the proxy sends progress of its own to a client
-        that wants progress, in seconds; None for never.
+    isolation: which clients share a connection to the server, and so a server process. With
+        `shared`, all clients share one; with `principal`, the clients of one verified user; with
+        `session`, each client has its own. "auto" means `principal`, or `session` if the server is
+        older than 2026-07-28 and has log levels or asks its client something.
+    heartbeat_s: if the server is silent for this time during a call, the proxy itself sends
+        progress to a client that wants progress, in seconds; None for never.
     idle_s: the time without calls after which the server is ended, in seconds; it is started again
         for the next call. None for never.
     parked: the calls that wait for an answer of their client; not shared with other proxies.
     opening_s: the time that a client's first request waits for the server to start, in seconds.
         Then it is refused with the last line of the server's stderr; the start goes on.
-    cache: keeps the features and lists of servers. If the server has run before, clients get its
-        first answers and lists from the cache, and only calls wait for the start. For commands.
+    cache: keeps the features and lists of servers that are commands. If the server has run before,
+        clients get its features and lists from the cache, and only calls wait for the start.
     lazy: whether to start a server that is in the cache only when a call needs it.
     """
 
@@ -157,14 +157,14 @@ class Proxy:
             Client,
             target,
             name=self.name,
-            # The client that waits for a call decides how long.
+            # No time limit: the client that waits for a call decides how long it waits.
             timeouts=Timeouts(connect_s, request_s=FOREVER, total_s=FOREVER),
             limits=limits,
             stderr=stderr,
             restart=RESTART if restart is None and self._can_reopen else restart,
             validate=False,
         )
-        # Report a wrong argument now.
+        # Raise an error for a wrong argument now, and not when the first client connects.
         make_client(era=era)
         self._settings = UpstreamSettings(
             self.name,
@@ -213,11 +213,11 @@ class Proxy:
             self._idle_timer = asyncio.get_running_loop().call_later(self._idle_s, self._end_idle)
 
     async def renew(self) -> None:
-        """Start new processes of the server, and let them take over from those that run.
+        """Start new processes of the server, which take over from the running ones.
 
-        Calls under way finish at the old processes, which are ended then. If nothing runs, because
-        start() has failed, one process is started. Raises ConcertinoError if a new process does not
-        start; then the old ones go on.
+        Running calls finish in the old processes, which are then ended. If no process runs, because
+        start() has failed, one is started. Raises ConcertinoError if a new process does not start;
+        then the old ones continue to serve.
         """
         had_none = not self._pool.list_open()
         for upstream in await self._pool.renew(self._make_again):
@@ -235,7 +235,8 @@ class Proxy:
 
         Raises RpcError with the server's error, or -32603 if the server has ended.
         """
-        # Nearly all calls need no coroutine here: every result would have to pass through it.
+        # For nearly all calls, return the coroutine of the upstream directly: another coroutine
+        # here would delay each result.
         if not call.state:
             upstream = self._pool.of(context.caller.session)
             if upstream is not None:
@@ -350,8 +351,8 @@ class Proxy:
         await self._wait_for_first()
         key = self._key_of(session)
         while (upstream := self._pool.claim(key)) is None:
-            # Ask the pool again afterwards, because the opened upstream may have been replaced or
-            # ended in the meantime.
+            # Ask the pool again after the start, because the opened upstream may have been replaced
+            # or ended meanwhile.
             await self._wait_for(self._pool.openings.get(key) or self._begin_for(session, client))
             key = self._key_of(session)
         upstream.is_private = key is not None
@@ -470,7 +471,7 @@ class Proxy:
             self._isolate("it asks its client something")
 
     def _isolate(self, reason: str) -> None:
-        """From now on, give each session that has no upstream yet one of its own.
+        """From now on, open a separate upstream for each session that has none yet.
 
         reason: completes the log message "each client gets a server process of its own: ...".
         """
@@ -481,7 +482,7 @@ class Proxy:
     # What the server reports
 
     def _on_list_changed(self, upstream: Upstream) -> None:
-        """Learn the features and lists again. The process may be that of a newer version."""
+        """Learn the features and lists again. The process may run a newer version of the server."""
         self._learn_features(upstream.client)
         if self._manifests is not None:
             principals = {self._principal_of(session) for session in upstream.sessions}

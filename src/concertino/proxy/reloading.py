@@ -35,8 +35,8 @@ __all__ = ["ReloadingProxy"]
 
 log = logging.getLogger("concertino.proxy")
 
-# A start that takes longer than this, in seconds, is given up when files change, because importing
-# a module may hang. Any other start is completed first.
+# If files change during a start, a start that has taken longer than this, in seconds, is cancelled,
+# because importing a module may hang. A shorter one is completed first.
 HANGS_S = 1.0
 # How often the start is repeated because files have changed meanwhile. A server may itself change
 # a watched file when it starts.
@@ -75,7 +75,7 @@ class ReloadingProxy(BackendWrapper):
         self._files = files
         self._on_close = on_close
         self._outlet: Notifier
-        # The reason why the newest code does not run; "" if it runs.
+        # Why the newest code does not run; "" if it runs.
         self._failure = ""
         # Whether any code runs, the newest or an older one.
         self._serves = False
@@ -91,7 +91,7 @@ class ReloadingProxy(BackendWrapper):
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
-        """Start the server. If that fails, calls get the reason, and the next change is awaited."""
+        """Start the server. If that fails, calls get the reason until files change."""
         self._outlet = outlet
         self._files.accept()
         if not self._files.is_complete:
@@ -135,7 +135,7 @@ class ReloadingProxy(BackendWrapper):
     # Changes
 
     async def _wait_for_new_code(self) -> None:
-        """Wait until the code runs that was saved before this call, or does not start.
+        """Wait until the code that was saved before this call runs or has failed to start.
 
         After WAIT_S, this is recorded as a failure of the code, and other calls do not wait for it.
         """
@@ -169,7 +169,7 @@ class ReloadingProxy(BackendWrapper):
             log.error("%s: a change could not be applied", self._proxy.name, exc_info=exc)
 
     async def _reload(self) -> None:
-        """Start new processes that take over, until they run the code that was saved last."""
+        """Start new processes that take over, again and again until they run the newest code."""
         was_serving = self._serves
         began = asyncio.get_running_loop().time()
         is_completed = False
@@ -223,7 +223,7 @@ class ReloadingProxy(BackendWrapper):
         log.error("%s%s", self._failure, rest)
 
     def _compare_soon(self) -> None:
-        """Compare the lists before and now in the background, so that calls are not delayed."""
+        """Compare the old and the new lists in the background, so that calls are not delayed."""
         if self._comparing is None:
             self._comparing = asyncio.get_running_loop().create_task(self._compare())
             self._comparing.add_done_callback(self._on_compared)

@@ -40,7 +40,7 @@ class RunningServer(Struct, frozen=True):
     host: the name of the client, or else of the program that has started the proxy.
     age_s, memory_bytes: the age and the memory of the server's process group; None if the server
         has no process, or the system has no /proc.
-    The other fields are those of ServerStatus.
+    ServerStatus describes the other fields.
     """
 
     proxy: int
@@ -132,7 +132,7 @@ def _ask(path: Path) -> ProxyStatus | None:
 
 
 def _memory_by_group() -> dict[int, int]:
-    """Return process group -> resident memory. A server may be a wrapper and its children."""
+    """Return process group -> resident memory, because a server may have child processes."""
     memory: dict[int, int] = {}
     for pid, state in live_processes():
         memory[state.group] = memory.get(state.group, 0) + read_memory(pid)

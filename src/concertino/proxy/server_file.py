@@ -5,7 +5,7 @@
     config.toml of Codex, or any other TOML                 [mcp_servers.NAME]
     ~/.claude.json of Claude Code                           claude_code_file.py
 
-Unknown members cause warnings, since hosts have members of their own. The keys of concertino are
+Unknown members cause warnings, because each host adds other members. The keys of concertino are
 under `x-concertino`, where unknown members are errors. Texts are returned unchanged; expansion.py
 replaces the references `${...}` in them.
 """
@@ -74,7 +74,7 @@ IGNORED_KEYS = frozenset(
 class InputEntry(Struct, frozen=True):
     """An input that a file declares: a value that the user gives when the servers are started.
 
-    choices: the only values that are allowed; empty if any value is.
+    choices: the allowed values; empty if every value is allowed.
     is_secret: whether the value must not be shown.
     line, column: the place of its id in the file.
     """
@@ -157,8 +157,8 @@ def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
     is_claude_code = Path(path).name == CLAUDE_CODE
     limit = MAX_CLAUDE_CODE_BYTES if is_claude_code else MAX_BYTES
     try:
-        # Opened only once: if the path is replaced later, the checked file is still the one that is
-        # read.
+        # Open the file only once, so that the checked file is also read if another file replaces
+        # it.
         with open_regular_file(path) as file:
             check_writers(path, os.fstat(file.fileno()))
             data = file.read(limit + 1)
@@ -221,7 +221,7 @@ def read_server_entry(
 
 
 def _suggest_file(path: Path) -> str:
-    """Return `; did you mean ...?` with the file of a similar name in the same folder; or ""."""
+    """Return `; did you mean ...?` with a similar file name in the folder; "" for none."""
     try:
         names = [item.name for item in path.parent.iterdir() if item.suffix == path.suffix]
     except OSError:
@@ -423,7 +423,7 @@ class _FileReader:
 
 
 def _merge(fields: dict[str, Any], field: str, value: Any) -> None:
-    """Set a field of an entry. Headers and variables are added to those of other members."""
+    """Set a field of an entry. Add headers and variables to those of other members."""
     if isinstance(value, dict) and field in fields:
         fields[field] = {**fields[field], **value}
     else:

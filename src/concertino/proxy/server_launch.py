@@ -1,7 +1,7 @@
 """Turns the entry of a server into the program to start or the address to connect to.
 
-This has two steps. expand_entry() replaces all references `${...}` but those to secrets, when the
-file is read. read_launch_secrets() reads the secrets, each time the server is started.
+This has two steps. When the file is read, expand_entry() replaces all references `${...}` except
+references to secrets. Each time the server is started, read_launch_secrets() reads the secrets.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def expand_entry(
     expander: Expander,
     env_file: Mapping[str, str],
 ) -> UnreadLaunch:
-    """Replace all references but secrets in the entry of a server. Raises InvalidServerFile.
+    """Replace the references in an entry, except secrets. Raises InvalidServerFile.
 
     env_file: the variables in the server's `envFile`. The variables of the entry override them.
 
     The program runs in the folder of the workspace, unless the entry names another folder; relative
-    paths begin there. It gets only few variables of this process: those that every server gets, and
-    those in `inherit`.
+    paths begin there. It inherits only few variables of this process: the variables that every
+    server gets, and the ones in `inherit`.
     """
 
     def path(text: str) -> Path:

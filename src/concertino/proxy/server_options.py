@@ -28,17 +28,17 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     allow, deny: globs of the tools that clients see, or `prompt:GLOB` and `resource:GLOB`.
     rename: name of a tool -> the name that clients see.
     tools: name of a tool -> its other changes.
-    prompts_as_tools, resources_as_tools: whether to add tools for them; see FeaturesAsTools.
+    prompts_as_tools, resources_as_tools: whether to offer them as tools; see FeaturesAsTools.
     rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: the same as for a Guard.
     isolation: which clients share a process of the server, as for a Proxy.
     shared: whether all clients share one process, even those of different users.
     idle_s: the time without calls after which a process is ended, in seconds.
     heartbeat_s: the time of silence after which progress is sent to clients, in seconds.
     cache: whether to answer first requests with the lists of the server's last run.
-    lazy: whether to start the server only for the first call that needs it, if the cache has it.
+    lazy: whether to start a server that is in the cache only for the first call that needs it.
     pin: whether to withhold tools whose definition has changed since the approval.
     inherit: the names of environment variables that the server gets from this process.
-    auth: how concertino gets access to a server with a `url`; see OAuth.
+    auth: how concertino obtains a token for a server with a `url`; see OAuth.
     """
 
     allow: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
 """Reports the state of the servers behind this process to `concertino ps`, at a Unix socket.
 
-Calls cost nothing more because of it: the figures are counted by the servers' clients anyway, and
-are collected only when `concertino ps` connects. The socket belongs to this user and is in a folder
-that nobody else can enter. Its name contains the id and the start time of this process, so that
-sockets of killed processes are recognized.
+This does not slow down calls: the servers' clients count the figures anyway, and they are collected
+only when `concertino ps` connects. The socket belongs to this user and is in a folder that other
+users cannot enter. Its name contains the id and the start time of this process, so that sockets of
+killed processes are recognized.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ os.register_at_fork(after_in_child=_socket.__init__)
 
 
 def add_source(source: StatusSource) -> None:
-    """Make `concertino ps` show some servers, if this process is a program of its own.
+    """Make `concertino ps` show some servers, unless another program uses concertino as a library.
 
     Call it on the event loop, and call remove_source() when the servers end.
     """

@@ -57,14 +57,14 @@ class Servers(BackendWrapper):
     """A Backend with the servers in a file: mcp.json, .vscode/mcp.json, config.toml, ...
 
     Tools and prompts get names of the form `server_name`; see BoundedNames. Changes of the file are
-    applied at once: servers are started, ended or given other options, and all others go on. A
-    server with a changed definition waits for `concertino approve FILE`; until then, the process of
-    the old definition goes on.
+    applied at once: servers are started, ended or given other options, and unchanged servers
+    continue to run. A changed definition waits for `concertino approve FILE`; until then, the
+    server continues to run by its old definition.
 
     path: the server file; see read_server_file().
     inputs: id of an input -> the value for `${input:ID}`.
     trust: whether to approve all servers that are now in the file.
-    environment: the environment variables for `${VAR}`; by default those of the process.
+    environment: the environment variables for `${VAR}`; by default the process's own.
     info: the name and version that clients see.
     store: the user's approvals.
     cache: the manifests of servers that have run before; None to keep none.
@@ -93,8 +93,8 @@ class Servers(BackendWrapper):
         )
         if trust:
             self._file_parts.approve(file)
-        # This option is not read again when the file changes, because many hosts ask for the list
-        # of tools only once.
+        # Read this option only once, and not when the file changes, because many hosts request the
+        # list of tools only once.
         self.tools = file.tools
         self._log_warnings(file)
         parts = self._file_parts.update(file)
@@ -109,7 +109,8 @@ class Servers(BackendWrapper):
 
     def _log_warnings(self, file: ServerFile) -> None:
         """Log the warnings about the file that were not logged for its last content."""
-        # Claude Code writes its file again with every message of its user.
+        # Claude Code writes its file again with every message of its user, so do not repeat
+        # warnings.
         for warning in file.warnings:
             if warning not in self._warnings:
                 log.warning("%s", warning)

@@ -17,13 +17,15 @@ __all__ = ["SourceFiles", "forget_bytecode"]
 
 # The largest number of files that are checked; that takes about 10 ms.
 MAX_FILES = 5000
-# The largest number of files and folders that are looked at to find them; that takes about 20 ms.
+# The largest number of files and folders that are examined to find the files; that takes about 20
+# ms.
 MAX_ENTRIES = 20_000
 # A check that probably takes longer than this runs in a thread.
 CHEAP_S = 0.005
 # The time for which files must not have changed, because an editor may write a file in steps.
 SETTLE_S = 0.01
-# The interval of the checks between calls, in seconds, and the least one in durations of a check.
+# The interval of the checks between calls, in seconds. If a check takes long, the interval is at
+# least POLL_SHARE times its duration.
 POLL_S = 0.1
 POLL_SHARE = 50
 MAX_SETTLE_STEPS = 50
@@ -40,13 +42,13 @@ class SourceFiles:
     paths: files, and folders in which all files are checked.
 
     Attributes:
-    is_complete: whether all files are checked; False if there are more than MAX_FILES, or more than
-        MAX_ENTRIES beside them. The files nearest to the paths are checked first.
+    is_complete: whether all files are checked; False if there are more than MAX_FILES, or if more
+        than MAX_ENTRIES files and folders had to be examined. The files nearest to the paths are
+        checked first.
     scan_s: the duration of the last check, in seconds.
 
-    Comparing times costs less than notifications of the system would: for a project of 30 files it
-    takes 0.05 ms, and needs no package and no thread. And since each call can do it, no call runs
-    old code.
+    Comparing times costs less than notifications of the system: it takes 0.05 ms for a project of
+    30 files, and needs no package and no thread. Each call can do it, so no call runs old code.
     """
 
     def __init__(
@@ -76,8 +78,8 @@ class SourceFiles:
         """
         if self.scan_s < CHEAP_S:
             return self.have_changed()
-        # The duration depends on the load of the machine, too, so a check is never left out because
-        # of it. Tasks that wait for the end of the present check share the next one.
+        # A slow check is never left out, because the duration also depends on the load of the
+        # machine. Tasks that wait for the end of the present check share the next one.
         if self._next_check is None:
             self._next_check = asyncio.get_running_loop().create_task(self._check_in_thread())
         return await asyncio.shield(self._next_check)
@@ -88,10 +90,9 @@ class SourceFiles:
             return await self._threads.run(self.have_changed)
 
     async def settle(self) -> list[str]:
-        """Wait until the files have not changed for a moment. Returns those that have changed.
+        """Wait until the files have not changed for a moment. Returns the changed files.
 
-        A file that is empty or missing now may be one that is just being saved, so this waits
-        longer.
+        It waits longer if a file is empty or missing now, because the file may just be being saved.
         """
         changed: set[str] = set()
         without_content: set[str] = set()
@@ -114,7 +115,7 @@ class SourceFiles:
         return self._scan() != self._seen
 
     def accept(self) -> list[str]:
-        """Record the present times of the files. Returns the paths of those that have changed."""
+        """Record the present times of the files. Returns the paths of the changed files."""
         before, self._seen = self._seen, self._scan()
         paths = before.keys() | self._seen.keys()
         return [path for path in paths if before.get(path) != self._seen.get(path)]

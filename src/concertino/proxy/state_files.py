@@ -1,4 +1,4 @@
-"""Reads and writes small private files of the user's state; each is written as a whole."""
+"""Reads and writes small private files of the user's state. Each write replaces the whole file."""
 
 from __future__ import annotations
 

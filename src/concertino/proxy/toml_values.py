@@ -28,7 +28,7 @@ Places = dict[Path, tuple[int, int]]
 def parse_toml(text: str) -> FileValue:
     """Return the value of a text. Dates and times become texts.
 
-    The place of a value is that of its statement. Raises InvalidText.
+    The place of a value is the place of its statement. Raises InvalidText.
     """
     text = text.removeprefix("\ufeff")
     lines = text.split("\n")
@@ -106,7 +106,7 @@ def _locate(
     places: Places,
     around: tuple[int, int],
 ) -> FileValue:
-    """Return a value with its place. A value without a place gets that of the value around it."""
+    """Return a value with its place. A value without a place gets the place of its container."""
     line, column = places.get(path, around)
     here = line, column
     if isinstance(value, dict):

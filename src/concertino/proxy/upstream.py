@@ -1,6 +1,6 @@
 """Upstream: one connection of a proxy to its server, and the calls that wait for a result there.
 
-A server before 2026-07-28 sends requests, log messages and other notifications of its own. Over
+A server before 2026-07-28 sends requests, log messages and other notifications to its client. Over
 stdio these do not say to which call they belong. They are passed to the client of the newest
 pending call that can receive them.
 """
@@ -56,8 +56,8 @@ __all__ = ["ClientMaker", "Upstream", "UpstreamSettings", "resume_parked"]
 
 log = logging.getLogger("concertino.proxy")
 
-# How long a question of the server waits for a call whose client can be asked, and how many
-# questions may wait.
+# How long a question of the server waits for a call whose client can be asked, in seconds, and how
+# many questions may wait.
 ORPHANED_QUESTION_S = 60.0
 MAX_ORPHANED = 16
 CLIENT_HAS_LEFT = "the client that was to be asked has left"
@@ -65,7 +65,7 @@ CLIENT_HAS_LEFT = "the client that was to be asked has left"
 CALLS_CHECK_S = 0.05
 # The level of log messages that a legacy client gets if it sets none.
 DEFAULT_LEVEL: Level = "info"
-# The state of a client -> that of its server, as `concertino ps` shows it.
+# State of a client -> state of its server, as `concertino ps` shows it.
 STATES = {
     "new": "starting",
     "backing-off": "restarting",
@@ -78,8 +78,8 @@ CHANGES: Mapping[str, ChangeKind] = {
     "resources": "resources",
 }
 
-# Makes a Client of the server. Its keyword arguments are those of Client for requests and
-# notifications of the server.
+# Makes a Client of the server. Client has the same keyword arguments for requests and notifications
+# of the server.
 ClientMaker = Callable[..., Client]
 
 
@@ -105,7 +105,7 @@ class UpstreamSettings(Struct, frozen=True):
 class Upstream:
     """One connection to the server.
 
-    outlet: is notified of changes that the server reports before a client session makes a call.
+    outlet: notified of changes that the server reports while no client session has made a call.
     capabilities: the client capabilities to declare to a server before 2026-07-28.
     era: see Client.
 
@@ -138,7 +138,7 @@ class Upstream:
         self.era: Era | HandshakeChoice = era
         self._settings = settings
         self._outlet = outlet
-        # A dict keeps the order; the last is the newest.
+        # A dict, because it keeps the order: the newest call is at the end.
         self._calls: dict[ForwardedCall, None] = {}
         self._orphaned: list[Question] = []
         self._level: Level = DEFAULT_LEVEL
@@ -270,7 +270,7 @@ class Upstream:
     ) -> CancelCall | None:
         """Forward a call without a task. See backend/callback_calls.py.
 
-        Only those calls are taken that are simply forwarded; handle() serves them all.
+        Returns None for a call that needs more than forwarding; handle() serves every call.
         """
         if caller.wants_progress:
             return None
@@ -310,7 +310,7 @@ class Upstream:
     def _on_reply(self, forwarded: CallbackCall, reply: ForwardedReply) -> None:
         """End a call that has begun by begin(), because its request has an outcome."""
         if self._calls.pop(forwarded, self) is self:
-            # It was cancelled in the meantime.
+            # The call was cancelled in the meantime.
             return
         runner, slot = forwarded.runner, forwarded.slot
         if reply.failed:
@@ -398,9 +398,9 @@ class Upstream:
     def _find_call_to_ask(self) -> ForwardedCall | None:
         """Return the newest call whose client can be asked; None if there is no call.
 
-        The server does not say which of its calls asks. If the client of the newest one has left,
-        another client of the same user is asked. Raises RpcError if there is none: no other user
-        may see the question.
+        The server does not say for which call it asks. If the client of the newest call has
+        disconnected, another client of the same user is asked. If there is none, raises RpcError,
+        because no other user may see the question.
         """
         calls = [call for call in reversed(self._calls) if call.can_take()]
         if not calls:
@@ -411,7 +411,7 @@ class Upstream:
         raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}")
 
     def on_session_end(self, session: CallerSession) -> None:
-        """Forget a session. If its client has left, refuse what the server has asked it."""
+        """Forget a session. If its client has disconnected, refuse the server's questions to it."""
         self.sessions.discard(session)
         if session.has_left:
             for call in self._calls:
@@ -460,7 +460,7 @@ class Upstream:
     async def _set_level(self, level: Level) -> None:
         """Ask a server before 2026-07-28 for log messages of this level.
 
-        If several sessions share the server, the level is only made lower, never higher, so that
+        If several sessions share the server, the level is only lowered and never raised, so that
         each session gets the messages that it wants.
         """
         is_lower = LEVELS[level] < LEVELS[self._level]

@@ -1,9 +1,8 @@
 """UpstreamPool: the upstreams of one proxy, and which client sessions use which of them.
 
 Each session has a key, which the Proxy chooses; sessions with the same key share an upstream. The
-pool closes each upstream that it has begun to open, whatever happens meanwhile: its client may
-    leave, the proxy may be closed, the upstream may be replaced. So no process of a server is left
-    running.
+pool closes each upstream that it has begun to open, even if meanwhile the client disconnects, the
+proxy is closed or the upstream is replaced. So no process of a server is left running.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class UpstreamPool:
         self._name = name
         self._by_key: dict[object, Upstream] = {}
         self._by_session: dict[CallerSession | None, Upstream] = {}
-        # The tasks in the background: those that replace upstreams, and those that close them.
+        # The background tasks that replace or close upstreams.
         self._renewals: set[asyncio.Task[list[Upstream]]] = set()
         self._ends: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -124,9 +123,9 @@ class UpstreamPool:
     async def _open(
         self, key: object, upstream: Upstream, on_opened: OnOpened, owner: CallerSession | None
     ) -> Upstream:
-        """Open an upstream and add it to the pool. For the parameters see begin().
+        """Open an upstream and add it to the pool. begin() describes the parameters.
 
-        Returns the upstream to use. This is another one if a renewal has opened it meanwhile.
+        Returns the upstream to use, which may be another one that a renewal has opened meanwhile.
         Raises ConcertinoError.
         """
         try:
@@ -160,7 +159,7 @@ class UpstreamPool:
     def claim(self, key: object) -> Upstream | None:
         """Return the open upstream for the sessions with this key.
 
-        If they have none, they get the unclaimed one. Returns None if that does not exist either.
+        If they have none, they get the unclaimed upstream. Returns None if there is none either.
         """
         upstream = self._by_key.get(key)
         if upstream is None and self.unclaimed is not None:
@@ -217,7 +216,7 @@ class UpstreamPool:
         try:
             await asyncio.gather(*opened)
         except BaseException:
-            # If one of them fails, gather() does not cancel the others.
+            # If one opening fails, gather() does not cancel the others, so cancel them here.
             for opening in opened:
                 opening.cancel()
             try:

@@ -173,7 +173,7 @@ class ValueReader:
 
 def suggest_name(name: str, known: Collection[str]) -> str:
     """Return `; did you mean 'x'?`, or all known names if none is similar to this one."""
-    # Ignore differences of style, as between timeoutS and timeout_s.
+    # Ignore differences of style, such as between timeoutS and timeout_s.
     folded = {_fold(item): item for item in known}
     if (nearest := nearest_name(_fold(name), folded)) is not None:
         return f"; did you mean {folded[nearest]!r}?"

@@ -28,7 +28,7 @@ class WarmProgram:
     The program must not read anything that may change before its first input arrives.
     name: the name of the server.
     command: the command of the program.
-    environment: its environment variables; it gets no others.
+    environment: all of its environment variables; it inherits none.
     ladder: the time limits for ending a process.
     """
 

@@ -198,7 +198,7 @@ class Acceptor:
             self._admit(sock, listener)
 
     def _admit(self, sock: socket.socket, listener: Listener) -> None:
-        """Check a new client, and wait for its first bytes or refuse it."""
+        """Check a new client. Refuse it, or wait for its first bytes."""
         self._count += 1
         places = self._places[listener]
         if places.is_crowded:

@@ -1,6 +1,6 @@
 """CallConnection and AnsweringConnection: the interfaces of ServerConnection for its calls.
 
-They have a module of their own, because runtime/context.py and runtime/call_answers.py must not
+They are in a separate module, because runtime/context.py and runtime/call_answers.py must not
 import server_connection.py, which imports both.
 """
 

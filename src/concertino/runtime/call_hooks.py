@@ -1,7 +1,7 @@
 """Redaction and time limits for the calls of guarded servers.
 
 Guards are backends with call hooks (backend/call_hooks.py): they begin and end calls without a
-coroutine of their own. They need two things from the runtime: a context that redacts secrets in
+coroutine around each call. They need two things from the runtime: a context that redacts secrets in
 progress and log messages, and a timer for the guard TimeLimit. CallRunner imports this module for
 such backends only.
 """

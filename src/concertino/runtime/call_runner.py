@@ -1,7 +1,7 @@
 """CallRunner: begins the calls of one connection, and answers them when they end.
 
-A ServerConnection makes its CallRunner at the first call, so that this module and those that it
-imports are not loaded before the response to `initialize`. A call takes this path:
+A ServerConnection makes its CallRunner at the first call, so that this module and its imports are
+not loaded before the response to `initialize`. A call takes this path:
 
     start -> backend.handle -> _on_call_done -> Session.respond
 
@@ -231,7 +231,7 @@ class CallRunner:
                 return None
 
         # Sending a response schedules a flush. A call in a batch or a cancelled call may send none,
-        # but the flush is needed all the same: it starts waiting calls, and closes a draining
+        # but the flush is needed even then: it starts waiting calls, and closes a draining
         # connection.
         if request.batch is not None or self._end.is_draining:
             self._connection.schedule_flush()

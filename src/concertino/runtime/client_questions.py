@@ -158,7 +158,7 @@ async def send_questions(
     dialogue.ask() puts them. If another task of the handler has already sent one of them, nothing
     is sent, and the function waits until that question is answered; the caller must try again.
 
-    keys: a mapping whose keys are those of the questions.
+    keys: a mapping; its keys are the keys of the questions.
     about: the id of the call whose handler asks.
 
     Raises RpcError when the client responds with an error, InvalidClientResponse for a malformed

@@ -307,7 +307,7 @@ class PostedMessages:
     def post_progress(self, callback: Callback) -> None:
         """Add a progress notification to the queue. Never blocks.
 
-        Of those that do not fit into the queue, only the newest one is kept.
+        If the queue is full, only the newest progress notification is kept.
         """
         with self._changed:
             if len(self._callbacks) < MAX_POSTED:

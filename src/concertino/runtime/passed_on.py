@@ -1,4 +1,4 @@
-"""Forwards requests of another server to the client of this one (before 2026-07-28).
+"""Forwards requests of another server to the client of this server (before 2026-07-28).
 
 A proxy backend uses this: a server behind it asks its client something, and the question must reach
 the client of the proxy. ServerConnection.request() calls request_client().

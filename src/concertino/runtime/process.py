@@ -407,7 +407,7 @@ def _log_failure(log: logging.Logger, exc: BaseException, serving: bool = False)
 def _log_loop_error(
     log: logging.Logger, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
-    """Log an error that asyncio reports, such as the exception of a task that nobody awaited.
+    """Log an error that asyncio reports, such as the exception of a task that was never awaited.
 
     This is the loop's exception handler, see loop.set_exception_handler().
     """
@@ -418,7 +418,7 @@ def _log_loop_error(
 
 
 class _LogRetry:
-    """Writes log lines again that stderr did not accept, because nobody was reading it.
+    """Writes log lines again that stderr did not accept because its pipe was full.
 
     The writer calls this object when it holds such lines, in any thread or signal handler. A timer
     then tries to write them every RETRY_S seconds, until none is left. When there are no such lines
@@ -436,7 +436,7 @@ class _LogRetry:
             try:
                 self._loop.call_soon_threadsafe(self._loop.call_later, RETRY_S, self._retry)
             except RuntimeError:
-                # The loop is closed: exit_process() writes what is left.
+                # The loop is closed: exit_process() writes the remaining lines.
                 pass
 
     def _retry(self) -> None:

@@ -133,8 +133,8 @@ def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | st
 def refuse_requests(reading: int, writing: int, failure: BaseException | str) -> bool:
     """Answer the requests of one client with the failure. Blocks; needs no event loop.
 
-    The function ends at the end of the input, when nobody reads the responses any more, or when
-    FIRST_S or MORE_S is over. On a terminal it ends at once, since a person can read the log.
+    The function ends when the input ends, when the reader of the responses is gone, or when FIRST_S
+    or MORE_S is over. On a terminal it ends at once, since a person can read the log.
     reading, writing: the file descriptors of the input and of the output; may be the same.
     failure: see start_failure_text().
     Returns whether the client has sent a request.

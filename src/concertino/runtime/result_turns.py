@@ -1,8 +1,8 @@
 """ResultTurns: spreads the work of sending large results over several iterations of the event loop.
 
-To encode and write 1 MB takes 0.2 to 0.7 ms. If many calls end at once, the requests of all other
-clients wait for all of that. So only some large results are sent in each iteration. The others
-wait: UnreadResults has reserved memory for them when their calls started.
+Encoding and writing 1 MB takes 0.2 to 0.7 ms. If many calls with large results end at once, the
+requests of all other clients wait meanwhile. So only some large results are sent in each iteration,
+and the others wait. UnreadResults has reserved memory for them when their calls started.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def place_of_thread(thread: int) -> Place | None:
     """Return the line of the server author's code that a thread executes.
 
     The frames that have called concertino, such as the author's line with server.run(), are
-    ignored. If all others execute library code, the innermost line and function are returned.
+    ignored. If all other frames execute library code, the innermost line and function are returned.
     thread: the thread's identifier, see threading.get_ident().
     Returns None if there is no such thread, or if it executes concertino's own code.
     """
@@ -79,8 +79,8 @@ def place_of_thread(thread: int) -> Place | None:
         frames.append(frame)
         frame = frame.f_back
 
-    # The innermost frame comes first. Keep those before the first frame of concertino: the frames
-    # after it called concertino, such as the author's line with server.run().
+    # The innermost frame comes first. Keep the frames before the first frame of concertino. The
+    # frames after it have called concertino, such as the author's line with server.run().
     ours = [index for index, item in enumerate(frames) if item.f_code.co_filename.startswith(_OURS)]
     called = frames[: ours[0]] if ours else frames
     own = [item for item in called if not _is_library(item.f_code.co_filename)] or called

@@ -147,7 +147,7 @@ class ServerConnection:
     def identify(self, principal: Principal) -> None:
         """Set the principal of the requests that arrive from now on: the client has a new token.
 
-        Raises ValueError if the principal has another identity; it needs a connection of its own.
+        Raises ValueError if the principal has another identity, which needs another connection.
         """
         if principal.identity != self.principal:
             raise ValueError("this connection belongs to another principal")

@@ -12,7 +12,7 @@ log = logging.getLogger("concertino")
 
 
 def notify_ready() -> None:
-    """Send READY=1 to the service manager, if the environment says that it waits for this.
+    """Send READY=1 to the service manager, if NOTIFY_SOCKET says that it waits for this.
 
     Raises nothing.
     """

@@ -1,4 +1,4 @@
-"""Ends a server's process in time, whatever its handlers do.
+"""Ends a server's process in time, even if a handler never returns.
 
 - begin_shutdown_at_signals(): the first SIGTERM or SIGINT begins the shutdown, the second one ends
   the process at once.
@@ -28,7 +28,7 @@ from concertino.runtime.tasks import do_nothing
 __all__ = ["ShutdownWatchdog", "begin_shutdown_at_signals", "exit_process", "handle_signals"]
 
 # How many seconds the shutdown may take after the drain time: for the backend's close(), for atexit
-# functions, and for writing log lines to a stderr that nobody reads.
+# functions, and for writing log lines to a stderr whose reader is slow.
 LEAVE_S = 2.0
 # If the event loop does not run within this time after a signal, a handler blocks it.
 BLOCKED_S = 0.2
@@ -54,8 +54,8 @@ class ShutdownWatchdog:
     serving: whether the backend has started.
     wanted: whether a signal has begun the shutdown.
     began: when the shutdown began, by time.monotonic(); None before.
-    on_blocked: called if a handler blocks the event loop when a signal comes, so that what the loop
-        would do cannot be done. Called in a thread.
+    on_blocked: called in a thread if a handler blocks the event loop when a signal comes, so that
+        the loop itself cannot begin the shutdown.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
     _flush(sys.stdout, sys.stderr)
     writer.flush(LEAVE_S / 4)
     # A program may have written to the original streams as well. Flush them last, because this
-    # blocks while nobody reads them.
+    # blocks while their pipe is full.
     _flush(sys.__stdout__, sys.__stderr__)
     os._exit(code)
 

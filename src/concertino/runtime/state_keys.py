@@ -1,8 +1,8 @@
 """The keys that several processes of one server share, derived from CONCERTINO_STATE_KEY.
 
 The variable contains one secret, or two as `NEW,OLD` while a secret is being replaced. New states
-are then sealed with NEW, and states sealed with either secret are accepted. Each purpose has a key
-of its own, so that a text signed for one purpose is not accepted for another.
+are then sealed with NEW, and states sealed with either secret are accepted. Each purpose has a
+different key, so that a text signed for one purpose is not accepted for another.
 """
 
 from __future__ import annotations

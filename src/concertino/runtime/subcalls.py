@@ -1,4 +1,4 @@
-"""Implements Context.call_tool(): a handler calls another tool of its own server.
+"""Implements Context.call_tool(): a handler calls another tool of the same server.
 
     @server.tool
     async def report(context: Context) -> str:
@@ -106,7 +106,8 @@ class SubcallContext(ContextWrapper):
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
 
-        # The verdict about arguments, which guards read, belongs to the outer call only.
+        # Guards must see the verdict about the arguments of the outer call only, so restore it
+        # below.
         outer = argument_verdict.get()
         argument_verdict.set(None)
         try:
@@ -115,8 +116,8 @@ class SubcallContext(ContextWrapper):
             argument_verdict.set(outer)
 
         result = _check_result(name, answer)
-        # The task was cancelled while the inner tool ran. That tool may have caught the
-        # CancelledError and returned a result, but the outer tool must be cancelled all the same.
+        # The task was cancelled while the inner tool ran. Even if that tool has caught the
+        # CancelledError and returned a result, the outer tool must be cancelled.
         if task is not None and task.cancelling() > cancels:
             raise asyncio.CancelledError
         return result if into is None else _convert_result(name, result, into)

@@ -63,7 +63,8 @@ def eager_task_runner(
         has raised, `result` is None, otherwise `exception` is None. It is called inside the
         coroutine's task and must not raise.
     variables: each coroutine runs in a copy of these context variables; by default, those that are
-        current now. Those of the code that calls start() may belong to another call.
+        current now. The context variables of the code that calls start() may belong to another
+        call.
     """
     base = copy_context() if variables is None else variables
     if sys.version_info < (3, 12):
@@ -119,7 +120,7 @@ async def _run(work: Work, subject: Any, on_done: OnDone[Any]) -> None:
 def hide_from_all_tasks(task: asyncio.Task[Result]) -> asyncio.Task[Result]:
     """Remove a task of the runtime from asyncio.all_tasks(), and return the task.
 
-    A handler that cancels all tasks then does not cancel those of the runtime.
+    A handler that cancels all tasks then does not cancel tasks of the runtime.
     """
     _unregister_task(task)
     return task

@@ -25,7 +25,7 @@ class FileUsedStates:
     """A record of used states in a file.
 
     The file is created if it does not exist, and only this user may read it.
-    path: the file, on a local disk. SQLite creates two more files beside it.
+    path: the file, on a local disk. SQLite creates two more files in the same folder.
     """
 
     def __init__(self, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 A tool has either typed parameters (arguments.py) or a hand-written input schema that jsonschema_rs
 checks (validation.py). In both cases a client gets messages such as `Missing required field: name`
-or `age: expected int >= 0`. For keywords that typed parameters do not have, the message is that of
+or `age: expected int >= 0`. For keywords that typed parameters do not have, the message comes from
 jsonschema_rs.
 """
 

@@ -229,7 +229,7 @@ def _leaf_types(hint: Any) -> list[Any]:
 
 
 def _resolve(schema: Schema, definitions: Schema) -> Schema:
-    """Return the schema with its reference resolved; keywords beside the reference override it."""
+    """Return the schema with its `$ref` replaced. Keywords next to `$ref` override the target's."""
     while isinstance(name := schema.get("$ref"), str):
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         definition = definitions[name.removeprefix("#/$defs/")]

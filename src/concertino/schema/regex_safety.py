@@ -1,4 +1,4 @@
-r"""Proves that Python's `re` matches a pattern in linear time, whatever the text.
+r"""Proves that Python's `re` matches a pattern in linear time, for every text.
 
 msgspec matches patterns with `re`, which backtracks: it tries one alternative after the other.
 For example, `^(a+)+$` takes exponential time for "aaa...b". Matching takes linear time if the next

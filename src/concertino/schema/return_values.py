@@ -128,7 +128,7 @@ def chunk_shaper(
     """Return the ResultShaper for a generator function, annotated as `-> AsyncIterator[T]`.
 
     Its shape() takes the list of all yielded values. Texts are joined to one text; other values
-    stay a list. The parameters are those of result_shaper().
+    stay a list. result_shaper() describes the parameters.
     Raises RegistrationError like result_shaper(), and for an annotation that is not an iterator.
     """
     signature = signature or read_signature(handler, inject)

@@ -156,7 +156,7 @@ class SchemaBuilder:
 
         annotation: its first argument.
         metadata: its other arguments.
-        constraints: those of the Annotated around this one.
+        constraints: the constraints of the Annotated around this one.
         """
         constraints, words = constraints.copy(), dict[str, Any]()
         for part in [part for item in metadata for part in split_metadata(item)]:
@@ -251,7 +251,7 @@ class SchemaBuilder:
             schema = self._adopt(components, "#/$defs/{model}")
             return TypeSchema(custom_type(validate_with(adapter)), schema, adapter)
         except Exception as exc:
-            # pydantic raises its own exceptions, and those of hooks in the user's types.
+            # pydantic raises its own exceptions, and exceptions of hooks in the user's types.
             raise RegistrationError(
                 f"{_name(annotation)} is not supported by pydantic: {exc}"
             ) from exc

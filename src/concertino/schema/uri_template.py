@@ -16,7 +16,7 @@ The RFC defines how templates are expanded, but not how they are matched. The ru
 
 If a URI can be split in several ways, a variable gets as much text as possible before the variables
 to the right of it do. Matching takes time proportional to the length of the URI times the number of
-expressions, whatever the URI contains. Values are percent-decoded once, as UTF-8.
+expressions, even for malicious URIs. Values are percent-decoded once, as UTF-8.
 
 Values that could be used for path traversal do not match. For {x} {.x} {/x} {;x} these are `.`,
 `..`, and all values with a slash or a backslash, even a percent-encoded one. {+x} {#x} {?x} {&x}

@@ -1,4 +1,4 @@
-"""Violations of a schema, and types that msgspec decodes with a function of ours.
+"""Violations of a schema, and types that msgspec decodes with a converter function.
 
 violations_of() converts an error of msgspec to SchemaViolations: paths and plain messages.
 

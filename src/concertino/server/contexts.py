@@ -258,8 +258,7 @@ class Contexts:
         import sqlite3
 
         if self._path is not None:
-            # Create the file with the mode 0o600. SQLite gives the files that it creates beside it
-            # the same mode.
+            # Create the file with the mode 0o600. SQLite gives its additional files the same mode.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         database = sqlite3.connect(
             self._path or ":memory:", timeout=BUSY_S, isolation_level=None, check_same_thread=False

@@ -77,7 +77,7 @@ def result_validator(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
 
 
 def _parse_arguments(raw: Raw | bytes) -> dict[str, Any]:
-    """Return the arguments of a call as a dict. Raises InvalidArguments if they are no object."""
+    """Return the arguments of a call as a dict. Raises InvalidArguments for a non-object."""
     try:
         return decode(raw or b"{}", type=dict[str, Any])
     except DecodeError as exc:

@@ -72,7 +72,7 @@ class Depends:
 
     provider: a function, `def` or `async def`, that returns the value; or a generator with one
         `yield`, whose code after the `yield` runs when the call has its result or has failed. It
-        may have parameters of its own: a Context, values of lifespan functions, and other Depends.
+        may have parameters itself: a Context, values of lifespan functions, and other Depends.
     Raises RegistrationError if `provider` cannot be called.
     """
 
@@ -168,7 +168,7 @@ class Dependencies:
         """Return the Provider for a function, and create it if there is none.
 
         The providers that the function needs are created as well.
-        path: the keys of the providers that need this one; the one that a handler needs is first.
+        path: the keys of the providers that need this one, beginning with a handler's provider.
         Raises RegistrationError if the function depends on itself, because its key is in `path`.
         """
         key = _key(function)

@@ -173,7 +173,7 @@ async def _exit_in_thread(
 ) -> None:
     """Close a provider in a thread, and wait for this up to CLEANUP_S seconds.
 
-    If closing takes longer, or the call is cancelled, closing continues in a task of its own.
+    If closing takes longer, or the call is cancelled, closing continues in a separate task.
     """
 
     async def close() -> None:

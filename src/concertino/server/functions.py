@@ -109,7 +109,7 @@ def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
 
 def handler_doc(handler: Any) -> ParsedDocstring:
     """Return the parsed docstring of a handler."""
-    # The docstring of a functools.partial object is that of its class, so read the function's.
+    # A functools.partial object has the docstring of its class, so read the function's docstring.
     return parse_docstring(getattr(without_partials(handler), "__doc__", None))
 
 
@@ -266,7 +266,7 @@ def lacks_self(handler: Handler) -> bool:
 
 
 def describe_missing_object(handler: Handler, example: str = "object.{}") -> str:
-    """Return what is wrong with a handler for which lacks_self() is true, and what to do.
+    """Return an error text, with advice, for a handler for which lacks_self() is true.
 
     example: what to register instead of the method; {} stands for its name.
     """
@@ -303,8 +303,8 @@ class StringArguments:
         self.schemas: dict[str, dict[str, Any]] = decoder.schema.get("properties", {})
         check_handler(handler, descriptions, self.schemas)
         self.required = frozenset[str](decoder.schema.get("required", ()))
-        # How the string for each parameter is converted: not at all ("text"), to a number, boolean
-        # or choice ("number"), or as JSON ("json").
+        # How the string for each parameter is converted: unchanged ("text"), to a number, boolean
+        # or choice ("number"), or decoded as JSON ("json").
         self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}
         self._spellings = {name: self._find_spellings(s) for name, s in self.schemas.items()}
 

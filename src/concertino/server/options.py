@@ -137,11 +137,11 @@ class PromptOptions(PromptSettings, AccessOptions, total=False):
 
 class ResourceSettings(TypedDict, total=False):
     """
-    name: name for programs; by default that of the function or file.
+    name: name for programs; by default the name of the function or file.
     title: name for people.
     description: text for people and models; by default the docstring's.
     mime_type: type of the content; by default detected from the file's name or the content.
-    size: size in bytes; by default that of the text, bytes or file.
+    size: size in bytes; by default the size of the text, bytes or file.
     annotations: audience, priority and time of the last change.
     icons: pictures for a client's user interface.
     meta: `_meta` of the resource.

@@ -18,8 +18,8 @@ INSTALLED = ("site-packages", "dist-packages")
 def project_version(file: str) -> str:
     """Return the version of the project of a Python file; "" if none is found. Raises nothing.
 
-    The project's pyproject.toml is beside the file or the package that contains it, or beside the
-    folder `src` that contains these. For an installed module, the version is that of the
+    The project's pyproject.toml is searched for in the folder of the file or of the package that
+    contains it, and in the folder above `src`. An installed module has the version of the
     distribution with the same name.
     """
     root, name = find_root(file)

@@ -252,7 +252,7 @@ class Registry(Generic[E]):
         return entry
 
     def known(self, context: Context) -> Iterator[tuple[E, Access]]:
-        """Yield the entries that are not hidden from the caller, whatever scopes its token has."""
+        """Yield the entries that `visible` does not hide from the caller, whatever its scopes."""
         records = self.records
         for name, entry in self.entries.items():
             record = records.get(name)

@@ -95,8 +95,9 @@ class Server:
 
     Decorate functions with `tool`, `resource` or `prompt`, then call `run()`.
 
-    name, version: identify the server for programs. The version is by default that of the project:
-        of the pyproject.toml beside the file or its package, or of the installed distribution.
+    name, version: identify the server for programs. The default version is the version of the
+        project: in the pyproject.toml next to the file or its package, or of the installed
+        distribution.
     title, description, website_url: describe the server for people.
     instructions: advice for the model on how to use the tools.
     icons: pictures for a client's user interface.
@@ -434,7 +435,7 @@ class Server:
         from any thread; clients are notified once for each list that changes.
 
         features: names, URIs and templates as they were registered, or the decorated functions.
-        tags: selects everything with one of these tags, also what is registered later.
+        tags: selects everything with one of these tags, also features that are registered later.
         Raises NotRegistered, and changes nothing, if one of the features is not registered.
         """
         self._switch(features, tags, enabled=False)
@@ -645,7 +646,8 @@ class Server:
         )
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the annotated arguments of a tool. See SupportsParamHeaders."""
+        """Return the arguments of a tool that clients repeat in headers. See
+        SupportsParamHeaders."""
         tool = self._registered_tools.entries.get(name)
         return {} if tool is None else tool.param_headers
 

@@ -39,7 +39,7 @@ NO_VERSION = "0.0.0"
 def default_version() -> str:
     """Return the version of the project whose file makes a server; NO_VERSION if it is not known.
 
-    The file is that of the innermost frame outside of this package.
+    This is the file of the innermost frame outside of this package.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
@@ -178,7 +178,7 @@ def check_setting(value: S) -> S:
 def check_against_schema(value: S, owner: str) -> S:
     """Check a Struct of concertino.types like check_setting(), and also the bounds of its numbers.
 
-    The bounds are those of MCP's schema. Returns a copy as check_setting() does.
+    MCP's schema has these bounds. Returns a copy as check_setting() does.
     owner: the name of the feature for error messages, such as `prompt 'greet'`.
     Raises RegistrationError for an invalid value.
     """

@@ -48,7 +48,7 @@ def report_unserved_script(server_class: type) -> None:
         text, step = _describe_server_in_function(path, is_served=is_served)
     if not text:
         # A SystemExit may have ended the script. Python has printed its text and does not store it.
-        # Do not wait for a request, because perhaps nobody uses this script as a server.
+        # Do not wait for a request, because this script may not be used as a server.
         text = f"{path.name} has ended before it served; its stderr may say why"
         refuse_script_client(text, waits=False)
         return
@@ -59,7 +59,7 @@ def report_unserved_script(server_class: type) -> None:
 
 
 def _describe_server_in_function(path: Path, *, is_served: bool) -> tuple[str, str]:
-    """Return what is wrong and what to do if a function of the script makes the server.
+    """Return an error text and advice if a function of the script makes the server.
 
     Returns ("", "") if no function makes one, or if the script may have served it.
     is_served: whether the script contains a call that serves.

@@ -22,7 +22,7 @@ from concertino.transforms.tool_text import TAGS
 __all__ = ["ChangedTool"]
 
 _members = Decoder(dict[str, Raw]).decode
-# Members of a schema besides `properties` and `required` that may contain names of arguments.
+# Members of a schema, other than `properties` and `required`, that may contain names of arguments.
 RULES = frozenset(
     """allOf anyOf oneOf not if then else dependentRequired dependentSchemas dependencies examples
     patternProperties""".split()  # noqa: SIM905
@@ -72,7 +72,7 @@ class ChangedTool:
             if argument.name is not None and argument.name != own
         }
         self._own_names = {shown: own for own, shown in self._renamed.items()}
-        # Names that clients may not send: those of hidden arguments, and old names of renamed ones.
+        # The names that clients may not send: hidden arguments, and the old names of renamed ones.
         self._refused = {*self._hidden, *self._renamed} - self._own_names.keys()
         self._reword = self._make_rewording(hidden)
 
@@ -120,7 +120,8 @@ class ChangedTool:
         for member in RULES & members.keys():
             rule = bytes(members[member]).decode()
             if any(f'"{own}"' in rule for own in (*self._hidden, *self._renamed)):
-                # The rule is about arguments that clients do not see; the server still enforces it.
+                # Leave out a rule about arguments that clients do not see. The server still
+                # enforces it.
                 del members[member]
         return Raw(encode(members))
 
@@ -132,7 +133,7 @@ class ChangedTool:
         return own not in self._hidden and (own in self._renamed or own not in self._own_names)
 
     def show_headers(self, headers: ParamHeaders) -> ParamHeaders:
-        """Return the annotated arguments of the server's tool by the names that clients see."""
+        """Return the arguments that clients repeat in headers, by the names that clients see."""
         return {
             (self._renamed.get(own, own), *rest): header
             for (own, *rest), header in headers.items()
@@ -274,5 +275,5 @@ def _meta_of(tool: RawTool) -> Mapping[str, Raw]:
     try:
         return _members(tool.get("_meta", b"{}"))
     except DecodeError:
-        # null, or something else that says nothing.
+        # `_meta` is not an object, for example null. Treat it as empty.
         return {}

@@ -76,7 +76,7 @@ RESOURCE_TOOLS = (
 
 
 class FeaturesAsTools(BackendWrapper):
-    """A Backend with additional tools that give access to the prompts and resources of another one.
+    """A Backend that adds tools which give access to the prompts and resources of another Backend.
 
     The additional tools are at the end of the list of tools. If a tool of the other backend has the
     same name, the additional tool is called.
@@ -197,7 +197,7 @@ class FeaturesAsTools(BackendWrapper):
         try:
             result = await self.inner.handle(own, context)
         except RpcError as error:
-            # Returned as a result, so that the model sees the error: it chose the name.
+            # Return it as a result, so that the model, which chose the name, sees the error.
             if error.code == INVALID_PARAMS:
                 details = "" if error.data is None else f": {encode(error.data).decode()}"
                 return error_result(f"{error.message}{details}")

@@ -21,14 +21,14 @@ def describe_found(tools: Sequence[RawTool], budget: int) -> str:
     """Return the names, descriptions and input schemas of tools as JSON, the best tool first.
 
     budget: the size of the JSON in estimated tokens. If it is not enough for all tools, each one is
-        shortened step by step: to the first sentence of its description, to a schema without
-        texts, to the name and that sentence, and at last to the name alone.
+        shortened step by step: first the description to its first sentence, then the schema to one
+        without texts, then the tool to its name and that sentence, and at last to its name alone.
     """
     shown: list[str] = []
     left = budget - estimate('{"tools":[]}')
     for number, tool in enumerate(tools):
         rest = len(tools) - number
-        # A tool may take twice as much of what is left as each of the tools after it.
+        # Of the remaining budget, a tool may take twice as much as each tool after it.
         share = left if rest == 1 else 2 * left // (rest + 1)
         for text in _forms(tool):
             if (tokens := estimate(text)) <= share:
@@ -56,7 +56,7 @@ def _forms(tool: RawTool) -> list[str]:
 def _without_notes(schema: Any) -> Any:
     """Return a schema without its texts.
 
-    An argument whose name is that of such a member, for example `title`, is kept.
+    An argument that has the name of such a member, for example `title`, is kept.
     """
     if isinstance(schema, list):
         return [_without_notes(item) for item in cast("list[Any]", schema)]

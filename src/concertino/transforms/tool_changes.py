@@ -98,7 +98,7 @@ class ToolChange(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 def _check_texts(names: Mapping[str, Any], texts: Mapping[str, Any]) -> None:
-    """Raise ValueError for a name that is no text or empty, and for a text that is none."""
+    """Raise ValueError for a name that is empty, and for a name or text that is not a string."""
     for field, value in names.items():
         if value is not None and (not isinstance(value, str) or not value):
             raise ValueError(f"{field}: expected a name, got {value!r}")

@@ -2,7 +2,7 @@
 
 Tools whose names begin with the same words are a family: a composition calls tools `server_tool`,
 and some servers use such prefixes themselves. If a word occurs in the tools of one family only,
-such as `leaderboard` in those of Redis, a task with this word is probably for that family. This
+such as `leaderboard` in the tools of Redis, a task with this word is probably for that family. This
 helps even if the description of the right tool does not contain the word.
 """
 

@@ -52,14 +52,14 @@ def decode_tool_page(result: Struct | Raw) -> ToolPage:
 
 
 def is_same_page(before: Struct | Raw, now: Struct | Raw) -> bool:
-    """Return whether a page is the one before: the same object, or the same bytes."""
+    """Return whether two results are the same page: the same object, or equal bytes."""
     if before is now:
         return True
     return isinstance(before, Raw) and isinstance(now, Raw) and bytes(before) == bytes(now)
 
 
 def name_of(tool: RawTool) -> str | None:
-    """Return the name of a tool; None if it has none, so that nobody can call it."""
+    """Return the name of a tool; None if it has none and so cannot be called."""
     try:
         return _text(tool.get("name", b"null"))
     except DecodeError:

@@ -152,7 +152,7 @@ class ToolSearch(BackendWrapper):
         return await handle(call, context)
 
     def call_starter(self) -> CallStarter | None:
-        """Return a CallStarter that passes calls of the real tools to the inner backend's one.
+        """Return a CallStarter that passes calls of the real tools to the inner CallStarter.
 
         So these calls cost no more than without the search. Returns None if the inner backend has
         only `handle`, or if a subclass of this class has overridden `handle`.
@@ -171,8 +171,8 @@ class ToolSearch(BackendWrapper):
                 return self.handle(call, context)
             return begin_inner(call, context, slot)
 
-        # The inner starter's table of functions by tool name is not passed on, because it may have
-        # a tool that is called find_tools or call_tool.
+        # Do not pass on the inner starter's table of functions by tool name, because it may contain
+        # a tool with the name find_tools or call_tool.
         return CallStarter(begin, {}, inner.redacts)
 
     def _is_own(self, call: Call) -> bool:
@@ -291,7 +291,7 @@ def _are_same(sources: Sequence[Struct | Raw], pages: Sequence[ToolPage]) -> boo
 def _read_target(call: Call) -> tuple[str | None, Raw | None]:
     """Return the name and the arguments in a call of call_tool. Raises RpcError.
 
-    Also accepts arguments that are a string of JSON, because some models write them so.
+    Also accepts arguments as a string that contains JSON, because some models send them so.
     """
     try:
         members = decode(call.params.get("arguments", b"{}"), type=dict[str, Raw])

@@ -51,8 +51,8 @@ class Transform(BackendWrapper):
         that name, clients no longer see the other tool.
     allow, deny: patterns of the tools that clients may or may not see and call, as in a Guard. They
         are matched against the server's own names.
-    environment: the environment variables for hidden arguments with `env`; by default those of the
-        process.
+    environment: the environment variables for hidden arguments with `env`; by default the process's
+        own.
 
     Error messages contain the names that clients see, and neither the names nor the values of
     hidden arguments. A call with a hidden argument is refused. If the server does not have a
@@ -85,7 +85,7 @@ class Transform(BackendWrapper):
                 raise ValueError(
                     f"tools: both {other.name!r} and {tool.name!r} would be called {tool.shown!r}"
                 )
-        # Cursor -> the server's page, and the changed page that was made from it.
+        # Cursor -> the server's page and the changed page.
         self._pages: dict[bytes, tuple[Struct | Raw, Raw]] = {}
         # The names of the server's tools, from the first page of the list to the last one read, and
         # the problems that were logged.
@@ -113,7 +113,8 @@ class Transform(BackendWrapper):
         return _reword_failure(tool, result)
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the annotated arguments of a tool, as clients see them."""
+        """Return the arguments of a tool that clients repeat in HTTP headers, as clients see
+        them."""
         tool = self._by_shown.get(name)
         if tool is None:
             return {} if name in self._changed else super().param_headers(name)
@@ -157,7 +158,7 @@ class Transform(BackendWrapper):
         return None if name in self._by_shown else tool
 
     def _report(self, problem: str) -> None:
-        """Log a warning, but each only once, because clients often ask for the list."""
+        """Log a warning once, although clients request the list often."""
         if problem not in self._reported:
             self._reported.add(problem)
             log.warning("%s", problem)
@@ -186,7 +187,7 @@ def _make_tool(
                 raise ConcertinoError(
                     f"{name}.{argument}: the variable {changes.env} is not set"
                 ) from None
-            # So that the value is removed from log messages.
+            # Register the value as a secret, so that it is removed from log messages.
             learn_secrets([environment[changes.env]])
     return ChangedTool(name, change, hidden)
 

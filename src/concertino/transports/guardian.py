@@ -1,4 +1,4 @@
-"""The guardian: a process that ends the processes that this one has started, if this one is killed.
+"""The guardian: a process that ends the children of this process if this process is killed.
 
 A process that gets SIGKILL cannot close connections or end process groups. Most servers notice the
 end of their input and end. A server that does not, and the processes that it has started, would
@@ -6,9 +6,9 @@ remain for ever. The guardian reads from a pipe whose other end only this proces
 orderly end, this process writes a line to the pipe. If the pipe ends without that line, the
 guardian ends every process with a mark of this process (orphans.py).
 
-While the guardian waits, it is a shell, which has 0.1 MB of memory of its own and takes no CPU
-time. It becomes a Python interpreter only when there is something to end. It has a session of its
-own, so that it survives when the process group of this process is killed.
+While the guardian waits, it is a shell, which takes 0.1 MB of memory and no CPU time. It becomes a
+Python interpreter only when there are processes to end. It runs in a separate session, so that it
+survives when the process group of this process is killed.
 
 On systems without /proc, such as macOS, there is no guardian, because the marks could not be found.
 """

@@ -123,8 +123,8 @@ class Listener:
     def close(self) -> None:
         """Remove the socket's file, then stop listening.
 
-        In the other order, another process could replace the file when nobody listens any more, and
-        this process would then remove the new file.
+        In the other order, another process could replace the file as soon as this process listens
+        no more, and this process would then remove the new file.
         """
         self.remove()
         self.socket.close()
@@ -136,7 +136,7 @@ class Listener:
 def listen_unix(path: str | os.PathLike[str]) -> Listener:
     """Listen at a path in an existing folder. Only this user and root may connect.
 
-    If the path is a socket to which nobody listens, it is replaced.
+    If the path is a socket at which no process listens, it is replaced.
     Raises ValueError if a socket cannot have this path. Raises OSError if another process listens
     there, if the path is a file that is not a socket, or if the socket cannot be created.
     """
@@ -181,9 +181,9 @@ def _bind_private(sock: socket.socket, name: str) -> None:
 
 
 def _remove_stale(name: str) -> None:
-    """Remove the file of a socket to which nobody listens. Does nothing if there is no file.
+    """Remove the file of a socket at which no process listens. Does nothing if there is no file.
 
-    Raises OSError if somebody listens, or if the file is not a socket.
+    Raises OSError if a process listens, or if the file is not a socket.
     """
     try:
         mode = os.lstat(name).st_mode

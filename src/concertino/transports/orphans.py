@@ -1,4 +1,4 @@
-"""Ends processes that nobody needs any more: end_orphans(), end_processes().
+"""Ends processes whose parent was killed, and the processes that they have started.
 
 The guardian (guardian.py) runs end_orphans() in an interpreter that starts only when it is needed.
 Therefore this module imports little.

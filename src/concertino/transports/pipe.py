@@ -65,7 +65,7 @@ def _keep_freed_memory() -> None:
     Otherwise it returns the memory of each long frame to the system and gets it again for the next
     one, page by page: a proxied result of 1 MB took 700 page faults and 2.3 ms more CPU time
     (Python 3.11). glibc raises its thresholds when a block of that size is freed, see mallopt(3);
-    this one is never touched, so it takes no memory. Elsewhere this has no effect.
+    this block is never touched, so it takes no memory. Without glibc, this function has no effect.
     """
     bytes(KEPT_BYTES)
 
@@ -105,7 +105,7 @@ class _Output:
     reported: the value of `held` that the receiver knows, from write() or on_drain(). It is 0 while
         on_drain() need not be called, because the buffer has not reached the high-water mark since
         it was last below the low-water mark.
-    drained: a future that is done when the buffer is empty; None if nobody waits for that.
+    drained: a future that is done when the buffer is empty; None while no task waits for that.
     watching: whether the event loop watches for the descriptor to become writable.
     broken: whether nothing can be written any more.
     """

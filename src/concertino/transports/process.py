@@ -5,11 +5,10 @@
     ...
     await child.close(within_s=1)      # ends the child and all processes that it has started
 
-The child leads a process group of its own, so that the processes that it starts can be ended
-together with it. close() has up to three steps, each with a time limit (ShutdownTimeouts): close
-stdin and wait; send SIGTERM to the group and wait; send SIGKILL and wait. Processes that have left
-the group get the same signals (escaped_processes.py). If the child has ended by itself, only
-SIGKILL is sent.
+The child leads a new process group, so that the processes that it starts can be ended together with
+it. close() has up to three steps, each with a time limit (ShutdownTimeouts): close stdin and wait;
+send SIGTERM to the group and wait; send SIGKILL and wait. Processes that have left the group get
+the same signals (escaped_processes.py). If the child has ended by itself, only SIGKILL is sent.
 
 The child is not reaped before its group is empty. Until then its process id, which is also the id
 of the group, cannot be reused for another process.
@@ -115,9 +114,9 @@ def spawn(
     The program runs at once; call open() to receive its frames.
 
     command: the program and its arguments. No shell is involved.
-    env: environment variables in addition to those named in `inherit`. The child gets no others.
+    env: environment variables. The child gets only these and the ones that `inherit` names.
     inherit: the names of variables to pass on from this process.
-    cwd: the working directory; by default that of this process.
+    cwd: the working directory; by default the working directory of this process.
     stderr: called on the event loop with each chunk of the child's stderr. Even without it, stderr
         is read, and its last 8 KiB are kept.
     limits: by default Limits().
@@ -376,7 +375,7 @@ class ChildProcess(PollingConnection):
         return self._out >= 0 and not self._output.held and not count_unread(self._out)
 
     def take_unread(self) -> list[bytes]:
-        """Remove the lines that nobody has read from the child's stdin, and return them.
+        """Remove the unread lines from the child's stdin, and return them.
 
         Must be called after the end was reported and before close(). If another process has the
         child's stdin open, the content of the pipe is not returned, because that process may still
@@ -398,7 +397,7 @@ class ChildProcess(PollingConnection):
     # Shutdown
 
     async def _shut_down(self, within_s: float) -> None:
-        """Do the work of close(), in a task that is not cancelled with the task of close()."""
+        """Do the work of close(), in a task that goes on if close() is cancelled."""
         try:
             await self._run_shutdown_steps(within_s)
         except asyncio.CancelledError:

@@ -19,12 +19,12 @@ os.register_at_fork(after_in_child=_groups.clear)
 
 
 def add_process_group(group: int) -> None:
-    """Add a group to those that kill_process_groups() kills."""
+    """Add a group to the groups that kill_process_groups() kills."""
     _groups.add(group)
 
 
 def remove_process_group(group: int) -> None:
-    """Remove a group from those that kill_process_groups() kills.
+    """Remove a group from the groups that kill_process_groups() kills.
 
     Must be called before the leader of the group is reaped, because the id may be reused then.
     """

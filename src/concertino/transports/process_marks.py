@@ -2,9 +2,8 @@
 
     CONCERTINO_STARTED_BY=4f0c...e1-4711-812345-4026531836
 
-A mark names the process that has started a program. If that process is killed, the processes that
-it has started can be found by their marks. Its successor, its guardian and `concertino reap` do
-that.
+A mark names the process that has started a program. If that process is killed, its successor, its
+guardian and `concertino reap` find the processes that it has started by their marks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processes of this machine, read from /proc, and signals that cannot reach a wrong process.
+"""Reads the machine's processes from /proc, and sends signals that reach no wrong process.
 
 A process is identified by its id and its start time, because the system reuses ids. On systems
 without /proc, such as macOS, no processes are found.

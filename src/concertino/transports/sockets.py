@@ -240,7 +240,7 @@ async def connect_unix(
     """Connect to a server that listens at a path, and return a Connection for connect() or Client.
 
     The facts of the Connection contain the pid and the uid of the server.
-    Raises ValueError if a socket cannot have this path, OSError if nobody listens there.
+    Raises ValueError if a socket cannot have this path, OSError if no server listens there.
     """
     sock = await open_unix_socket(path)
     try:

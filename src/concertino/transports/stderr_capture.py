@@ -1,6 +1,6 @@
 """StderrCapture: reads the stderr of a child process, and keeps the end of it for error messages.
 
-If nobody read the stderr of a child, the child would block when the pipe is full.
+If the stderr of a child were not read, the child would block when the pipe is full.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The params of `completion/complete`: the argument for which a client wants suggestions.
 
-This is a module of its own, and not part of results.py, because few servers need it.
+These types are not in results.py, because few servers need them.
 Spec: 2026-07-28 server/utilities/completion.
 """
 

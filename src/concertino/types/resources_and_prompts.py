@@ -1,7 +1,7 @@
 """Resources, prompts and completions in their 2026-07-28 shape, as msgspec Structs.
 
-The conventions are those of types/results.py: `meta` is the member `_meta` on the wire, for
-example. A server that has only tools never imports this module. Spec: 2026-07-28 schema;
+The conventions are the same as in types/results.py; for example, `meta` is the member `_meta` on
+the wire. A server that has only tools never imports this module. Spec: 2026-07-28 schema;
 server/resources, server/prompts, server/utilities/completion.
 """
 
@@ -66,7 +66,7 @@ class ResourceTemplate(
 class ListResourcesResult(
     ListResult, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """One page of the available resources, without those of templates."""
+    """One page of the available resources, without resources of templates."""
 
     resources: list[Resource]
     next_cursor: str | None = None

@@ -1,8 +1,8 @@
 """IssuerClient: sends small HTTP requests to an authorization server (the issuer of tokens).
 
-The operator of this server configures the issuer's URL, so it is trusted, whatever its address is.
-A URL in the issuer's metadata is not trusted: its host must not be nearer to this machine than the
-issuer, so that a public issuer cannot make this server send requests into its private network.
+The operator of this server configures the issuer's URL, so it may have any address. A URL in the
+issuer's metadata is not trusted: its host must not be nearer to this machine than the issuer, so
+that a public issuer cannot make this server send requests into its private network.
 Each host name is resolved once, and the connection goes to an address that was checked. Redirects
 are not followed, and the environment's HTTP proxy is not used.
 """
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class IssuerClient:
-    """Sends requests to one authorization server, each on a connection of its own.
+    """Sends requests to one authorization server, each on a new connection.
 
     issuer: the URL of the authorization server, as the operator has written it.
     within_s: the time limit of each request, in seconds.
@@ -222,7 +222,7 @@ def _nearness(text: str) -> int:
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address.sixtofour or address
-    # Link-local addresses are those of the metadata services of clouds.
+    # Link-local addresses belong to the metadata services of clouds.
     if address.is_link_local or address.is_multicast or address.is_unspecified:
         return NEVER
     if address.is_loopback:

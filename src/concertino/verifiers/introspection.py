@@ -1,6 +1,6 @@
 """Introspection: a TokenVerifier that asks the authorization server about each token (RFC 7662).
 
-It is for access tokens that are no JSON Web Tokens. Each verification takes one request.
+It is for access tokens that are not JSON Web Tokens. Each verification takes one request.
 """
 
 from __future__ import annotations

@@ -32,14 +32,14 @@ except ModuleNotFoundError:
 
 __all__ = ["ALGORITHMS", "JwtVerifier"]
 
-# No algorithm with a shared secret is accepted: who can verify such tokens can also forge them, and
-# an attacker could sign a token with the issuer's public key as the secret.
+# No algorithm with a shared secret is accepted. Everybody who can verify such tokens can also forge
+# them, and an attacker could sign a token with the issuer's public key as the secret.
 ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
     "Ed25519",
 )  # fmt: skip
-# The accepted values of the header `typ`: that of RFC 9068, and that which most issuers use. Tokens
-# of other types, such as logout tokens, are no access tokens.
+# The accepted values of the header `typ`: the value of RFC 9068, and the value that most issuers
+# use. Tokens of other types, such as logout tokens, are no access tokens.
 TYPES = frozenset(("at+jwt", "jwt"))
 LEEWAY_S = 30.0
 
@@ -138,7 +138,7 @@ class JwtVerifier:
     def _read_header(self, token: str) -> _Header:
         """Return the header of a token. It is called before the signature is verified.
 
-        Raises InvalidToken if the token cannot be accepted, whatever its signature is.
+        Raises InvalidToken if the token cannot be accepted even with a valid signature.
         """
         parts = token.split(".")
         if len(parts) != 3:
@@ -161,7 +161,7 @@ class JwtVerifier:
     def _verify_with(self, token: str, header: _Header, keys: list[PublicKey]) -> Principal:
         """Return the principal of a token that one of these keys has signed.
 
-        Raises InvalidToken if none of them has, or if the claims are not acceptable.
+        Raises InvalidToken if no key has signed it, or if the claims are not acceptable.
         """
         for key in keys:
             try:

@@ -128,8 +128,8 @@ class StaticTokens:
         self._reload()
         digest = sha256(token.encode()).hexdigest()
         found: StaticToken | None = None
-        # All entries are compared, each in constant time. Otherwise the time that this takes would
-        # tell an attacker how near a guess is.
+        # All entries are compared, each in constant time. Otherwise the duration would tell an
+        # attacker how much of a guess is right.
         for item in self._tokens:
             if hmac.compare_digest(item.sha256, digest):
                 found = item

@@ -215,7 +215,7 @@ def _find_wrappers(context: CaseContext) -> list[int]:
         ancestors = process_stats.find_ancestors(pid, group)
         # Behind a proxy there are several readers, and the check speaks to the first one.
         if ancestors and not set(ancestors) & set(readers):
-            # The outermost one first, so that none notices the end of its child.
+            # End the outermost wrapper first, so that no wrapper notices the end of its child.
             return ancestors[::-1]
     return [group]
 
@@ -227,7 +227,7 @@ def kill_wrapper(context: CaseContext) -> None:
         return
     wrappers = _find_wrappers(context)
     context.ended = True
-    # The pipes stay open, so only the death of its parent can tell the server to end.
+    # The pipes stay open, so the server can notice only the death of its parent.
     for pid in wrappers:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -34,8 +34,7 @@ def use_fraction_as_id(context: CaseContext) -> None:
     line = b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}'
     response = send_malformed_line(context, line, (REQUEST,))
     if response is None and (responses := context.responses(1.5)):
-        # There was a response after all, so the finding of send_malformed_line() about silence is
-        # wrong.
+        # A response has come after all, so drop the finding of send_malformed_line() about silence.
         context.findings[:] = [item for item in context.findings if "silence" not in str(item)]
         context.report_deviation(f"an id of 1.5 was answered {excerpt(responses[0])}")
 
@@ -114,7 +113,7 @@ def use_large_ids(context: CaseContext) -> None:
             continue
 
         new = [item for item in messages[count_before:] if "method" not in item]
-        # The last response is that of require_service().
+        # The last response belongs to require_service().
         if len(new) < 2:
             context.report_deviation(f"a request with the id {id} was answered with silence")
         elif "error" not in new[0]:
@@ -327,7 +326,7 @@ CASES = (
         ("id-object", "uses the id {}", b'{"jsonrpc":"2.0","id":{},"method":"ping"}'),
         source=ID,
     ),
-    # What some parsers accept although it is not JSON.
+    # Texts that some parsers accept although they are not JSON.
     *make_cases(
         3,
         (PARSE_ERROR,),

@@ -61,7 +61,7 @@ def start_without_input(context: CaseContext) -> None:
     code = process.exit_code
     if code is not None and code < 0:
         raise Crash(f"died of signal {-code}")
-    # Both are sensible: no input is a session without requests, or a mistake of the user.
+    # Both exit codes are sensible: no input may be a session without requests, or a user's mistake.
     if code not in (0, 1):
         raise Deviation(f"exit code {code}; 0 or 1 expected")
     if b"Traceback" in process.stderr.tail or b"\n    at " in process.stderr.tail:

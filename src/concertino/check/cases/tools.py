@@ -83,7 +83,7 @@ def write_to_stdout(context: CaseContext) -> None:
     for number, how in enumerate(choices):
         context.call_tool("say", how=how, text=f"stray {number}")
         context.require_service()
-        # The invariants show the line; this finding names the way it took.
+        # The invariants report the line. This finding adds how the tool has written it.
         if context.process.output.stray_lines:
             raise Violation(f"{how}: reached stdout")
 
