@@ -1,4 +1,4 @@
-"""Our client at HTTP servers of others: the official SDKs of three languages, and FastMCP."""
+"""Our client at HTTP servers of others: the official SDKs of five languages, and FastMCP."""
 
 from __future__ import annotations
 
@@ -50,8 +50,12 @@ COMMANDS: dict[str, Any] = {
     "typescript-2": typescript_2,
     "go": lambda port: ([programs.go_server(), port], {}),
     "go-stateless": lambda port: ([programs.go_server(), port, "stateless"], {}),
+    "rmcp": lambda port: ([programs.rust_server(), port], {}),
+    "rmcp-stateless": lambda port: ([programs.rust_server(), port, "stateless"], {}),
+    "java": lambda port: ([*programs.java_server(), port], {}),
 }
-# What each server speaks. The Go SDK knows 2026-07-28 without sessions only.
+# What each server speaks. The Go SDK knows 2026-07-28 without sessions only, the Java SDK not at
+# all.
 ERAS: dict[str, tuple[Era, ...]] = {
     "mcp": ("modern", "legacy"),
     "mcp-json": ("legacy",),
@@ -60,6 +64,9 @@ ERAS: dict[str, tuple[Era, ...]] = {
     "typescript-2": ("modern", "legacy"),
     "go": ("legacy",),
     "go-stateless": ("modern", "legacy"),
+    "rmcp": ("modern", "legacy"),
+    "rmcp-stateless": ("modern", "legacy"),
+    "java": ("legacy",),
 }
 CASES = [(server, era) for server, eras in ERAS.items() for era in eras]
 

