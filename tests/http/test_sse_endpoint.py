@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +28,12 @@ def service(request: pytest.FixtureRequest) -> Iterator[HttpService]:
 class OldClient:
     """A client of 2024-11-05."""
 
-    def __init__(self, service: HttpService, **headers: str) -> None:
+    def __init__(self, service: HttpService, path: str = "/sse", **headers: str) -> None:
         self.service = service
         self.headers = headers
         self.connection = service.connect()
         wanted = {"Accept": "text/event-stream", **headers}
-        self.stream = request(self.connection, "GET", None, wanted, "/sse")
+        self.stream = request(self.connection, "GET", None, wanted, path)
         assert self.stream.status == 200
         assert self.stream.headers["Content-Type"] == "text/event-stream"
         first = read_event(self.stream)
@@ -186,3 +189,60 @@ def test_the_end_of_the_server_ends_the_streams() -> None:
         # A complete response: an incomplete one would raise.
         assert client.stream.read() == b""
         assert service.process.returncode == 0
+
+
+APPLICATION = """
+import sys
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from concertino import Server
+from concertino.http import HttpOptions
+
+server = Server("mounted")
+
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+mcp = server.asgi(options=HttpOptions(sse=True))
+app = Starlette(routes=[Mount("/tools", mcp)])
+
+if __name__ == "__main__":
+    target = {"alone": mcp, "mounted": app}[sys.argv[1]]
+    uvicorn.run(target, fd=int(sys.argv[2]), access_log=False, ws="none")
+"""
+
+
+@pytest.mark.parametrize(("target", "prefix"), [("alone", ""), ("mounted", "/tools")])
+def test_an_asgi_application_serves_both_endpoints(
+    target: str, prefix: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(APPLICATION)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process = subprocess.Popen(
+            [sys.executable, str(file), target, str(listener.fileno())],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[listener.fileno()],
+        )
+        port = listener.getsockname()[1]
+    service = HttpService(process, f"http://127.0.0.1:{port}/mcp")
+    try:
+        service.read_stderr_until("Uvicorn running")
+        client = OldClient(service, path=f"{prefix}/sse")
+        assert client.path.startswith(f"{prefix}/messages?session_id=")
+        assert client.initialize()["result"]["protocolVersion"] == "2024-11-05"
+        client.send(call(1, "add", a=1, b=2))
+        assert text_of(client.read()) == "3"
+        client.close()
+    finally:
+        service.close_connections()
+        process.kill()
+        process.communicate()

@@ -102,10 +102,14 @@ class AsgiChannel(asyncio.Transport):
         Most requests have the same head as the last one, whose bytes are then returned: comparing
         takes a third of the time of encoding.
         """
-        parts = (path, scope["method"], scope["headers"], length)
+        query: bytes = scope.get("query_string", b"")
+        root = scope.get("root_path", "")
+        parts = (path, scope["method"], scope["headers"], length, query, root)
         if parts != self._last_parts:
             self._last_head = _encode_head(path, scope, length)
             self._last_parts = parts
+            if root != self._http.facts.get("root_path", ""):
+                self._http.facts = {**self._http.facts, "root_path": root}
         return self._last_head
 
     async def _pass_on_body(
@@ -346,6 +350,8 @@ def _encode_head(path: str, scope: Mapping[str, Any], length: int | None) -> byt
     )
     method = scope["method"].encode("ascii", "replace")
     target = _encode_path(path)
+    if query := scope.get("query_string", b""):
+        target += b"?" + query
     head = b"%b %b HTTP/1.1\r\n%b\r\n\r\n" % (method, target, b"\r\n".join(lines))
     if head.count(b"\n") != len(lines) + 2 or head.count(b" HTTP/1.1\r\n") != 1:
         raise ValueError("the ASGI server has passed a header or a path on that spans lines")

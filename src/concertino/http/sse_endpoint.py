@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from concertino.http.accepted import is_json, read_accept
 from concertino.http.caller import HttpCaller, identity_of
@@ -83,10 +83,10 @@ class SseEndpoint:
         session = SseConnection(exchange, caller, lambda: self._sessions.pop(id, None))
         self._sessions[id] = session
         self._count += 1
+        # An application of ASGI may be mounted below another path.
+        path = quote(f"{exchange.connection.facts.get('root_path', '')}{self._messages}")
         exchange.open_stream()
-        exchange.send_event(b"event: endpoint\ndata: %b?%b=%b\n\n" % (
-            self._messages.encode(), SESSION.encode(), id.encode()
-        ))  # fmt: skip
+        exchange.send_event(f"event: endpoint\ndata: {path}?{SESSION}={id}\n\n".encode())
         caller.attach(self._host.attach(self._wrap(session, f"sse {self._count}")))
 
     def post(self, exchange: Exchange) -> None:
