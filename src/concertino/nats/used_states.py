@@ -11,7 +11,8 @@ import time
 
 from concertino.nats.blocking import BlockingNats
 from concertino.nats.bucket import Bucket, BucketError
-from concertino.nats.servers import NatsOptions, parse_servers, seed_from_environment
+from concertino.nats.credentials import credentials_from_environment
+from concertino.nats.servers import NatsOptions, parse_servers
 
 __all__ = ["NatsUsedStates"]
 
@@ -32,7 +33,7 @@ class NatsUsedStates:
     """
 
     def __init__(self, address: str, replicas: int = 1) -> None:
-        options = NatsOptions("concertino", seed=seed_from_environment())
+        options = NatsOptions("concertino", credentials=credentials_from_environment())
         server = BlockingNats(parse_servers(address), options, CONNECT_S)
         self._bucket = Bucket(
             server, BUCKET, replicas=replicas, max_age_s=KEPT_S, timeout_s=REQUEST_S

@@ -6,7 +6,8 @@
                       NATS_SERVER for a server, PLUGIN-client for a plugin, `orchestrator` for a hub
     nats://HOST,...   without TLS, unless the server requires it
 
-If CONCERTINO_CLUSTER_SEED names a file with an nkey, the client also authenticates with this key.
+If CONCERTINO_CLUSTER_SEED names a file with an nkey, or a `.creds` file, the client also
+authenticates with it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import ssl
 from collections.abc import Sequence
 
 from concertino.nats.cluster import NatsCluster
+from concertino.nats.credentials import credentials_from_environment
 from concertino.nats.servers import (
     NatsOptions,
     NatsServer,
     parse_servers,
-    seed_from_environment,
 )
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
@@ -63,7 +64,7 @@ def nats_options(
         name=name,
         tls=context,
         server_name=NATS_SERVER if context is not None else "",
-        seed=seed_from_environment(),
+        credentials=credentials_from_environment(),
     )
 
 

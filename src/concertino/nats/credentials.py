@@ -1,0 +1,130 @@
+"""Credentials: the key by which a client proves to NATS servers who it is, from a file.
+
+    credentials = read_credentials(Path("notes.creds"))
+
+The file has the seed of a user's key (nkey), as `nk -gen user` writes it, or also the JWT of that
+user, as in a `.creds` file of `nsc`. Servers that an operator runs for several accounts want both.
+Source: docs.nats.io, "NKey Authentication" and "JWTs"; github.com/nats-io/jwt.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as NotBase64
+from errno import ENOENT
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import DecodeError, Struct
+from msgspec.json import decode
+
+from concertino.errors import ConcertinoError
+from concertino.installation import missing_extra
+from concertino.user_files import read_private_file
+
+__all__ = ["Credentials", "credentials_from_environment", "read_credentials"]
+
+# The environment variable with the path of the file.
+SEED = "CONCERTINO_CLUSTER_SEED"
+# A seed has 58 characters and a JWT a few hundred; one with many permissions is longer.
+MAX_FILE_BYTES = 64 * 1024
+BLOCK = re.compile(rb"-{3,}BEGIN ([^-]+)-{3,}\s*(\S*)\s*-{3,}END [^-]+-{3,}")
+JWT_BLOCK = b"NATS USER JWT"
+NEW_FILE = "create the file again, for example with `nsc generate creds`"
+
+
+class Credentials(Struct, frozen=True):
+    """The key of a user. Keep it secret.
+
+    seed: the private key, which begins with SU.
+    jwt: the JWT of the user, signed by its account; empty if the servers know the key itself.
+    """
+
+    seed: bytes
+    jwt: str = ""
+
+    def __repr__(self) -> str:
+        return "Credentials(...)"
+
+    def sign_in(self, nonce: str) -> dict[str, str]:
+        """Return the members of CONNECT that identify the user. nonce: from the server's INFO.
+
+        Raises ImportError without the extra `nats`, ConcertinoError for an invalid seed.
+        """
+        public, signature = self.sign(nonce)
+        return {"jwt" if self.jwt else "nkey": self.jwt or public, "sig": signature}
+
+    def sign(self, nonce: str) -> tuple[str, str]:
+        """Return the public key, and the signature of the nonce. Raises as sign_in()."""
+        try:
+            import nkeys  # pyright: ignore[reportMissingTypeStubs]
+        except ImportError:
+            raise ImportError(missing_extra("a key for NATS", "nats")) from None
+
+        try:
+            # The library wipes the bytes that it gets.
+            pair = cast(Any, nkeys).from_seed(bytearray(self.seed))
+            signature = urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
+            return pair.public_key.decode(), signature
+        except Exception as exc:
+            raise ConcertinoError(f"the seed of the NATS key is not valid: {exc}") from None
+
+
+def credentials_from_environment() -> Credentials | None:
+    """Return what is in the file that CONCERTINO_CLUSTER_SEED names; None if it is not set.
+
+    Raises the errors of read_credentials().
+    """
+    path = os.environ.get(SEED)
+    return read_credentials(Path(path)) if path else None
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Read a file with the seed of a user's key, or a `.creds` file.
+
+    Raises OSError if the file cannot be read. Raises ValueError, which names the file and what is
+    wrong, if other users can read it, if a part is missing or damaged, if the JWT has expired, and
+    if the parts are not of the same user. Raises ImportError, ConcertinoError as sign_in().
+    """
+    expected = "a file that only its owner can read: chmod 600"
+    try:
+        data = read_private_file(path, MAX_FILE_BYTES, 0o077, expected)
+    except ValueError as exc:
+        raise ValueError(f"{path}: {exc}") from None
+    if data is None:
+        raise FileNotFoundError(ENOENT, "there is no such file", str(path))
+
+    seed = next((word for word in data.split() if word.startswith(b"SU") and len(word) == 58), b"")
+    has_jwt = JWT_BLOCK in data
+    if not seed:
+        rest = " beside its JWT" if has_jwt else ""
+        raise ValueError(f"{path}: expected a line with the seed of a NATS user, SU...{rest}")
+    if not has_jwt:
+        return Credentials(seed)
+    jwt = next((text for name, text in BLOCK.findall(data) if name == JWT_BLOCK), b"")
+    credentials = Credentials(seed, jwt.decode("ascii", "replace"))
+    if problem := _find_problem(credentials):
+        raise ValueError(f"{path}: {problem}; {NEW_FILE}")
+    return credentials
+
+
+def _find_problem(credentials: Credentials) -> str:
+    """Return what is wrong with a JWT and its seed; empty if they fit together."""
+    try:
+        _, claims, _ = credentials.jwt.split(".")
+        decoded: Any = decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        user, expires = str(decoded["sub"]), float(decoded.get("exp") or 0)
+    except (ValueError, NotBase64, DecodeError, KeyError, TypeError, AttributeError):
+        return "its JWT is damaged: expected three parts with dots between, with a user in them"
+    if not user.startswith("U"):
+        return f"its JWT is not that of a user, U..., but of {user[:60]}"
+    if expires and expires < time.time():
+        date = time.strftime("%Y-%m-%d %H:%M", time.gmtime(expires))
+        return f"its JWT has expired on {date} UTC"
+    public, _ = credentials.sign("")
+    if user != public:
+        return f"its seed is that of {public}, and its JWT is that of {user}"
+    return ""
