@@ -25,6 +25,7 @@ from msgspec.json import Decoder
 from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND, AuthorizationError, LoginRequired
 from concertino.http.envelope import Envelope, decode_envelope
 from concertino.http_client.credentials import Credentials, Refusal
+from concertino.http_client.delivery import MessageDelivery
 from concertino.http_client.exchange import (
     EVENT_STREAM,
     ClientExchange,
@@ -65,6 +66,8 @@ MAX_RETRY_S = 30.0
 # The shortest pause that a server can demand. Without it, a server that ends each stream at once
 # would keep both sides busy.
 LEAST_RETRY_S = 0.01
+# How many requests are in progress while one call is: the call, and the stream of the session.
+FEW = 2
 # How long the server may take to accept a notification or a response, in seconds.
 ACCEPTANCE_S = 30.0
 # How long the server may take to end the session when the connection is closed, in seconds.
@@ -129,7 +132,7 @@ class StreamableHttpConnection:
         self._max_bytes = limits.max_message_bytes
         self._heads = RequestHeads(url, headers)
         self._pool = ConnectionPool(url)
-        self._receiver: Receiver | None = None
+        self._delivery = MessageDelivery()
         # The messages that were written but not flushed, or that wait until the session is open.
         self._queue: deque[tuple[bytes, Envelope]] = deque()
         self._exchanges: set[ClientExchange] = set()
@@ -148,7 +151,7 @@ class StreamableHttpConnection:
     # Connection
 
     def open(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+        self._delivery.open(receiver)
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
         if not self._is_closed:
@@ -180,6 +183,7 @@ class StreamableHttpConnection:
         if self._is_closed:
             return
         self._is_closed = True
+        self._delivery.close()
         for task in list(self._tasks):
             task.cancel()
         for exchange in list(self._exchanges):
@@ -496,14 +500,12 @@ class StreamableHttpConnection:
 
     def _deliver(self, frame: bytes) -> None:
         """Pass a message to the Receiver."""
-        if self._receiver is not None and not self._is_closed:
-            self._receiver.on_frames((frame,))
+        self._delivery.deliver(frame, len(self._exchanges) <= FEW)
 
     def _disconnect(self, reason: str) -> None:
         """Report to the Receiver that the server has ended the session."""
         self._heads.session = ""
-        if self._receiver is not None and not self._is_closed:
-            self._receiver.on_disconnect(ConnectionError(reason))
+        self._delivery.disconnect(ConnectionError(reason))
 
     # The transport of 2024-11-05
 
