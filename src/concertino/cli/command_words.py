@@ -83,7 +83,7 @@ def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
             subparsers = list(action.choices.items())
         elif action.option_strings:
             values = None if action.nargs == 0 else _values(action)
-            # add_repeatable() creates such options.
+            # Only options of add_repeatable() have an empty list as their default.
             is_repeatable = action.default == []
             names = tuple(action.option_strings)
             options.append(OptionWords(names, _one_line(action.help), values, is_repeatable))

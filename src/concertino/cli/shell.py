@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `concertino shell` to its parser."""
     parser.usage = f"concertino shell [OPTIONS]\n{' ' * 18}[{TARGETS}]"
     parser.epilog = (
-        "Exit codes: 0 success, 2 usage, 130 Ctrl-C; if stdin is not a terminal, that of the first "
-        "command that failed."
+        "Exit codes: 0 success, 2 usage, 130 Ctrl-C; if stdin is not a terminal, the code of the "
+        "first command that failed."
     )
     parser.add_argument("--json", action="store_true", help="print results as lines of JSON")
     add_server_options(parser)

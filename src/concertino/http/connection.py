@@ -241,7 +241,7 @@ class Exchange(Struct, eq=False):
             self.connection.end_exchange(self, b"" if self.head.is_http_1_0 else LAST_CHUNK)
 
     def keep_alive(self) -> None:
-        """Send a comment on the stream; before the response has begun, call on_idle."""
+        """Send a comment on the stream, or call on_idle if the response has not begun."""
         if self.is_stream and self.on_data is None:
             self.send_event(KEEP_ALIVE_COMMENT)
             self.connection.flush()

@@ -259,7 +259,7 @@ class StreamableHttpConnection:
         return False
 
     def _start(self, exchange: ClientExchange) -> None:
-        """Send the request of a new exchange, at once if an idle connection can be used."""
+        """Send the request of a new exchange: at once on an idle connection, or else in a task."""
         self._exchanges.add(exchange)
         authorization = "" if self._credentials is None else self._credentials.header()
         connection = None

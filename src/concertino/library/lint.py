@@ -38,8 +38,8 @@ ANY_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 # estimatedTokens may differ from the real number by this factor.
 MAX_FACTOR = 1.5
-# A document must be among this many hits of a search for its own words. A search returns that many
-# by default.
+# A search for a document's own words must find it among the first MAX_RANK hits, which is the
+# default number of hits.
 MAX_RANK = 15
 
 Findings = Iterator[LibraryProblem]

@@ -84,9 +84,10 @@ class HubListeners:
     async def environment_for(
         self, handler: RequestHandler, relay: RelayHandler, needs_network: bool
     ) -> HubEnvironment:
-        """Return the settings that the plugins need, after open() has begun to listen.
+        """Return the settings that the plugins need. Start to listen for QUIC if that is missing.
 
-        Has the parameters of open(), and raises the same exceptions.
+        Called at the end of open(), and again when the hub gets other plugins. The parameters and
+        exceptions are the same as for open().
         """
         environment = self.environment
         assert environment is not None, "the hub has not been launched"

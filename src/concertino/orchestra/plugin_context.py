@@ -203,8 +203,7 @@ class PluginContext:
     def wait(self, awaitable: Awaitable[Any]) -> Any:
         """Wait for an awaitable from a thread, and return its result.
 
-        Cancelling the call does not cancel the awaitable, because each request has its own time
-            limit.
+        If the call is cancelled, the awaitable continues: each request has its own time limit.
         """
         return wait_in_thread(awaitable, self._loop, set(), lambda: False)
 

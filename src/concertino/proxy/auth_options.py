@@ -25,7 +25,7 @@ KEYS = (
 
 
 def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
-    """Return the settings in an object of the file.
+    """Return the settings in the value of the key `auth`.
 
     Raises InvalidServerFile for an unknown key, a wrong value, and settings that exclude each
     other.

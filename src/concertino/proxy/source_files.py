@@ -152,8 +152,9 @@ class SourceFiles:
 def forget_bytecode(paths: Iterable[str]) -> None:
     """Remove the bytecode that Python has compiled from files.
 
-    Python compares only the size and the whole second of a file's time with its bytecode. So after
-    two saves within a second, it might run the old bytecode.
+    Python uses the bytecode if it was made from a file of the same size and of the same
+    modification time in whole seconds. So if a file is saved twice within a second, Python may run
+    the older code.
     """
     for path in map(Path, paths):
         if path.suffix == ".py":

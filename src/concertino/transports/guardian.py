@@ -42,7 +42,7 @@ END_S = 1.0
 
 
 class Guardian:
-    """The guardian of this process. It runs as long as at least one user has acquired it."""
+    """The guardian of this process. It runs while at least one Proxy needs it."""
 
     def __init__(self) -> None:
         self._users = 0
@@ -85,10 +85,10 @@ class Guardian:
                 start_new_session=True,
             )
         except OSError as exc:
-            log.info("servers that ignore the end of their input survive a SIGKILL: %s", exc)
+            log.info("no guardian, so servers may stay if this process is killed: %s", exc)
 
     def release(self) -> None:
-        """End the guardian, unless another user has acquired it too."""
+        """End the guardian, unless another caller of acquire() still needs it."""
         self._users -= 1
         process = self._process
         if self._users or process is None:
@@ -99,7 +99,7 @@ class Guardian:
             process.stdin.write(b"end\n")
             process.wait(END_S)
         except (OSError, subprocess.TimeoutExpired):
-            # The guardian does not react, because it was killed or stopped.
+            # The guardian was killed or stopped, so it does not end by itself.
             process.kill()
             process.wait()
         _close(process)
@@ -108,7 +108,8 @@ class Guardian:
         """Forget the guardian in a forked process, because it belongs to the parent process."""
         process, self._process, self._users = self._process, None, 0
         if process is not None:
-            # Otherwise the guardian would also wait for the end of this process.
+            # Close the inherited end of the pipe, so that the guardian does not wait for this
+            # process too.
             _close(process)
             process.returncode = 0
 

@@ -228,7 +228,7 @@ def compare_message_sizes(context: CaseContext) -> None:
 
 def stop_and_continue(context: CaseContext) -> None:
     # A stopped process wakes up in the middle of a system call, which then fails with EINTR or
-    # returns early. The other two signals do the same without stopping it.
+    # returns early. SIGWINCH and SIGCHLD do the same without stopping it.
     for _ in range(25):
         message = context.make_ping()
         context.process.send_signal(signal.SIGSTOP)
@@ -327,7 +327,7 @@ CASES = (
     Case(
         "separators-in-ids",
         1,
-        "uses them in the id of a request, unescaped where JSON allows it",
+        "uses the same characters in the id of a request, unescaped where JSON allows it",
         "the same id",
         "basic, Responses: the same id as the request; " + STDIO,
         send_separators_in_ids,
