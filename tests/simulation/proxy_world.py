@@ -315,7 +315,7 @@ class ProxyWorld:
         if setting.known:
             # Files are kept of commands only.
             find: Any = _find_manifest
-            proxy._manifests = Manifests("program", find)  # pyright: ignore[reportPrivateUsage]
+            proxy._manifests = Manifests("program", find, setting.is_lazy)  # pyright: ignore[reportPrivateUsage]
         return proxy
 
     async def _main(self) -> None:

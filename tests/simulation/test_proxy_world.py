@@ -12,7 +12,7 @@ import pytest
 from concertino.client.channel_ending import ChannelEnding, UnreadRequest
 from concertino.client.supervision import Supervisor
 from concertino.proxy.forwarded_call import SuspendableCall
-from concertino.proxy.proxy import Proxy
+from concertino.proxy.sharing import ServerSharing
 from concertino.proxy.upstream_pool import UpstreamPool
 from simulation.dice import Calm
 from simulation.processes import LEGACY, MODERN, CallPlan, OpenProcess, ProgramPlan
@@ -120,7 +120,7 @@ def _a_server_that_ended_is_not_restarted() -> Any:
 
 
 def _users_share_a_process() -> Any:
-    return patch.object(Proxy, "_key_of", lambda self, session: None)
+    return patch.object(ServerSharing, "key_of", lambda self, session: None)
 
 
 def _the_end_of_a_suspended_call_goes_unnoticed() -> Any:

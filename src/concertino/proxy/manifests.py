@@ -41,9 +41,11 @@ class Manifests:
 
     name: the name of the server.
     find_file: returns the file with a principal's manifest; None if there is none.
+    is_lazy: whether a server with a manifest is started only when a call needs it.
     """
 
-    def __init__(self, name: str, find_file: FindFile) -> None:
+    def __init__(self, name: str, find_file: FindFile, is_lazy: bool) -> None:
+        self.is_lazy = is_lazy
         self._name = name
         self._find_file = find_file
         self._files: dict[bytes, ManifestFile | None] = {}

@@ -4,9 +4,9 @@
 
 If client and server speak the same era, calls and results are passed on undecoded; otherwise the
 session translates the results, as for any Backend. An Upstream (proxy/upstream.py) is one
-connection to the server. proxy/upstream_pool.py has all upstreams of a Proxy; this module decides
-which clients share one. proxy/manifests.py remembers the server's features and lists from its last
-run, so that clients get them before the server has started.
+connection to the server. proxy/upstream_pool.py has all upstreams of a Proxy, and proxy/sharing.py
+decides which clients share one. proxy/manifests.py remembers the server's features and lists from
+its last run, so that clients get them before the server has started.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import CoroutineType
-from typing import Any, Literal, get_args
+from typing import Any
 
 from msgspec import Raw, Struct
 
@@ -30,12 +30,11 @@ from concertino.backend.interface import (
     Context,
     Notifier,
     SupportsHeldOpening,
-    opens_with_handshake,
 )
 from concertino.backend.methods import LIST_METHODS
 from concertino.client.client import Client, Timeouts
 from concertino.client.client_connection import FOREVER
-from concertino.client.negotiation import Era, HandshakeChoice
+from concertino.client.negotiation import Era
 from concertino.client.server_stderr import Sink
 from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters, Target, parse_target
@@ -52,8 +51,10 @@ from concertino.proxy.manifest_cache import Manifest, ManifestCache
 from concertino.proxy.manifests import Manifests, describe_differences
 from concertino.proxy.parked_calls import ParkedCalls
 from concertino.proxy.server_status import ServerStatus, add_source, remove_source
+from concertino.proxy.sharing import Isolation, ServerSharing
 from concertino.proxy.upstream import Upstream, UpstreamSettings, resume_parked
-from concertino.proxy.upstream_pool import FIRST, Opening, UpstreamPool
+from concertino.proxy.upstream_maker import UpstreamMaker
+from concertino.proxy.upstream_pool import FIRST, IdleTimer, Opening, UpstreamPool
 from concertino.transports.guardian import guardian
 from concertino.transports.process import ShutdownTimeouts
 
@@ -73,9 +74,6 @@ RESTART = Restart(longest_s=2.0, retry_s=30.0)
 HEARTBEAT_S = 15.0
 # The default of opening_s.
 OPENING_S = 10.0
-# How long to wait for the first message of the first client, which shows the client's era, before
-# the session with the started server is opened.
-FIRST_MESSAGE_S = 2.0
 # The interval at which a call that waits for the server's start reports progress, in seconds, and
 # the step of that progress.
 START_BEAT_S = 1.0
@@ -83,15 +81,7 @@ START_STEP = 1e-9
 # How much of the server's last line on stderr is shown, in characters.
 MAX_LINE = 200
 
-Isolation = Literal["auto", "shared", "principal", "session"]
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
-# The client capabilities that are declared to a server before 2026-07-28 if it is started before
-# any client is known.
-EVERYTHING: Mapping[str, Any] = {
-    "elicitation": {"form": {}, "url": {}},
-    "sampling": {"tools": {}, "context": {}},
-    "roots": {"listChanged": True},
-}
 
 
 class Proxy:
@@ -141,16 +131,13 @@ class Proxy:
         cache: ManifestCache | None = None,
         lazy: bool = False,
     ) -> None:
-        if isolation not in get_args(Isolation):
-            expected = ", ".join(get_args(Isolation))
-            raise ValueError(f"isolation: expected one of {expected}, got {isolation!r}")
         times = {"heartbeat_s": heartbeat_s, "idle_s": idle_s, "opening_s": opening_s}
         for option, value in times.items():
             if value is not None and not value > 0:
                 raise ValueError(f"{option}: expected a positive number of seconds, got {value!r}")
         location = parse_target(target)
         self.name = name or location.name
-        self._can_reopen = location.can_reopen
+        self._sharing = ServerSharing(self.name, isolation, location.can_reopen)
         self._starts_program = location.can_reopen and not isinstance(target, str)
         self._is_guarded = False
         make_client = partial(
@@ -161,31 +148,27 @@ class Proxy:
             timeouts=Timeouts(connect_s, request_s=FOREVER, total_s=FOREVER),
             limits=limits,
             stderr=stderr,
-            restart=RESTART if restart is None and self._can_reopen else restart,
+            restart=RESTART if restart is None and location.can_reopen else restart,
             validate=False,
         )
         # Raise an error for a wrong argument now, and not when the first client connects.
         make_client(era=era)
-        self._settings = UpstreamSettings(
+        settings = UpstreamSettings(
             self.name,
             make_client,
             heartbeat_s,
             ParkedCalls() if parked is None else parked,
-            self._on_question,
+            self._sharing.on_question,
             self._on_list_changed,
         )
-        self._era: Era = era
-        # Whether the first client has opened its session with a handshake; None before that.
-        self._has_handshake: bool | None = None
-        self._isolation = isolation
-        self._idle_s = idle_s
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._maker = UpstreamMaker(settings, era)
         self._opening_s = opening_s
-        self._is_lazy = lazy
-        self._manifests = _make_manifests(self.name, target, era, cache)
-        self._features = self._unknown = features_before_start(self.name)
+        self._manifests = _make_manifests(self.name, target, era, cache, lazy)
+        # None before they are known.
+        self._features: ServerFeatures | None = None
         self._outlet: Notifier
         self._pool = UpstreamPool(self.name)
+        self._idle_timer = IdleTimer(self._pool, self.name, idle_s)
         self._watched: frozenset[str] = frozenset()
 
     # Backend
@@ -195,22 +178,21 @@ class Proxy:
 
         Returns at once if the server is in the cache.
         """
-        self._outlet = outlet
+        self._outlet = self._maker.outlet = outlet
         add_source(self._server_statuses)
         if self._starts_program:
             guardian.acquire()
             self._is_guarded = True
         known = None if self._manifests is None else self._manifests.get(b"")
-        if known is not None:
+        if self._manifests is not None and known is not None:
             self._learn_features(known)
-            if not self._is_lazy:
+            if not self._manifests.is_lazy:
                 self._begin_first()
         else:
             if isinstance(outlet, SupportsHeldOpening):
                 outlet.hold_opening(self._opening_s, self._describe_refusal)
             await self._begin_first().task
-        if self._idle_s is not None:
-            self._idle_timer = asyncio.get_running_loop().call_later(self._idle_s, self._end_idle)
+        self._idle_timer.start()
 
     async def renew(self) -> None:
         """Start new processes of the server, which take over from the running ones.
@@ -220,7 +202,7 @@ class Proxy:
         then the old ones continue to serve.
         """
         had_none = not self._pool.list_open()
-        for upstream in await self._pool.renew(self._make_again):
+        for upstream in await self._pool.renew(self._maker.make_again):
             self._on_list_changed(upstream)
         await self.watch(self._watched)
         if had_none:
@@ -228,7 +210,7 @@ class Proxy:
 
     def features(self) -> ServerFeatures:
         """Return the server's features; all features before it has started."""
-        return self._features
+        return self._features or features_before_start(self.name)
 
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
         """Forward a call and return the server's result, which may be a question for the client.
@@ -262,7 +244,7 @@ class Proxy:
         if call.state:
             state = read_state(call.state)
             if isinstance(state, ParkedState):
-                return await resume_parked(self._settings, state, call, context)
+                return await resume_parked(self._maker.settings, state, call, context)
             call = restore(call, state)
         session = context.caller.session
         upstream = self._pool.of(session)
@@ -278,7 +260,8 @@ class Proxy:
                 upstream = self._pool.find_for_lists()
         if upstream is None:
             upstream = await self._assign_with_progress(session, context)
-            upstream.host = context.client.title or context.client.name or upstream.host
+            sessions = upstream.sessions
+            sessions.host = context.client.title or context.client.name or sessions.host
         return await upstream.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
@@ -290,13 +273,13 @@ class Proxy:
         rest = uris
         wanted: dict[Upstream, frozenset[str]] = {}
         for upstream in self._pool.list_open():
-            own = frozenset[str]().union(*(item.subscribed_uris for item in upstream.sessions))
+            own = upstream.sessions.subscribed_uris
             wanted[upstream] = own & uris
             rest -= own
         # The rest are resources of clients that have made no call yet, and so have no upstream. An
         # upstream that belongs to one user must not watch them.
         for upstream in wanted:
-            if not upstream.is_private:
+            if not upstream.sessions.is_private:
                 wanted[upstream] |= rest
                 break
         for upstream, own in wanted.items():
@@ -319,10 +302,9 @@ class Proxy:
     async def close(self) -> None:
         """End all processes of the server, with everything that they have started."""
         remove_source(self._server_statuses)
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        self._idle_timer.stop()
         self._pool.stop_opening()
-        self._settings.parked.cancel()
+        self._maker.settings.parked.cancel()
         if self._manifests is not None:
             await self._manifests.close()
         await self._pool.close()
@@ -337,28 +319,19 @@ class Proxy:
 
     # Which client uses which upstream
 
-    def _key_of(self, session: CallerSession | None) -> object:
-        """Return the key of a session in the pool. Sessions with the same key share an upstream."""
-        if not self._can_reopen or self._isolation == "shared":
-            return None
-        if self._isolation == "session":
-            return session
-        # A call without a session is treated like one of an unverified user, such as over stdin.
-        return b"" if session is None else session.principal
-
     async def _assign(self, session: CallerSession | None, client: ClientFacts) -> Upstream:
         """Return the upstream for a session. Opens one if there is none. Raises RpcError."""
         await self._wait_for_first()
-        key = self._key_of(session)
+        key = self._sharing.key_of(session)
         while (upstream := self._pool.claim(key)) is None:
             # Ask the pool again after the start, because the opened upstream may have been replaced
             # or ended meanwhile.
             await self._wait_for(self._pool.openings.get(key) or self._begin_for(session, client))
-            key = self._key_of(session)
-        upstream.is_private = key is not None
+            key = self._sharing.key_of(session)
+        upstream.sessions.is_private = key is not None
         is_new = self._pool.of(session) is None
         self._pool.assign(session, upstream)
-        self._learn_lists(upstream, self._principal_of(session))
+        self._learn_lists(upstream, self._sharing.principal_of(session))
         if is_new and session is not None and self._watched:
             await self.watch(self._watched)
         return upstream
@@ -396,47 +369,17 @@ class Proxy:
 
     def _begin_first(self) -> Opening:
         """Begin to start a server before any client needs one."""
-        return self._pool.begin(FIRST, self._make_first(), self._on_opened)
+        return self._pool.begin(FIRST, self._maker.make_first(), self._on_opened)
 
     def _begin_for(self, session: CallerSession | None, client: ClientFacts) -> Opening:
         """Begin to start a server for a client, in the client's era. Raises RpcError."""
-
-        async def prefers_handshake() -> bool:
-            return not by_name[client.protocol_version].modern
-
-        key = self._key_of(session)
-        upstream = self._make_upstream(client.capabilities, prefers_handshake)
+        key = self._sharing.key_of(session)
+        upstream = self._maker.make_for(client)
         try:
             owner = session if key is session else None
             return self._pool.begin(key, upstream, self._on_opened, owner)
         except ConcertinoError as exc:
             raise to_rpc_error(self.name, exc) from None
-
-    def _make_again(self, before: Upstream | None) -> Upstream:
-        """Return an upstream that replaces another one, for a new process of the server.
-
-        before: the upstream to replace; None if there is none.
-        """
-        if before is None:
-            return self._make_first()
-        return Upstream(self._settings, self._outlet, before.capabilities, before.era)
-
-    def _make_first(self) -> Upstream:
-        """Return an upstream to be opened in the era of the first client."""
-        return self._make_upstream(EVERYTHING, self._first_has_handshake)
-
-    def _make_upstream(
-        self, capabilities: Mapping[str, Any], prefers_handshake: HandshakeChoice
-    ) -> Upstream:
-        era = prefers_handshake if self._era == "auto" else self._era
-        return Upstream(self._settings, self._outlet, capabilities, era)
-
-    async def _first_has_handshake(self) -> bool:
-        """Return whether the first client opens its session with a handshake. Waits for that."""
-        # A server that is restarted keeps its era.
-        if self._has_handshake is None:
-            self._has_handshake = await opens_with_handshake(self._outlet, FIRST_MESSAGE_S)
-        return self._has_handshake
 
     def _on_opened(self, upstream: Upstream) -> None:
         """Learn the features of a server that has just started."""
@@ -454,38 +397,13 @@ class Proxy:
     def _describe_refusal(self) -> str:
         return f"Internal error: {self._describe_start(self._opening_s)}; try again later"
 
-    def _end_idle(self) -> None:
-        """End the processes that have had no call for idle_s seconds. A timer calls this."""
-        assert self._idle_s is not None
-        loop = asyncio.get_running_loop()
-        for upstream in self._pool.list_open():
-            if upstream is self._pool.unclaimed:
-                continue
-            if not upstream.is_busy and loop.time() - upstream.last_used >= self._idle_s:
-                log.info("%s: idle for %g s, so it is ended", self.name, self._idle_s)
-                self._pool.end(upstream)
-        self._idle_timer = loop.call_later(self._idle_s / 2, self._end_idle)
-
-    def _on_question(self) -> None:
-        if self._isolation == "principal":
-            self._isolate("it asks its client something")
-
-    def _isolate(self, reason: str) -> None:
-        """From now on, open a separate upstream for each session that has none yet.
-
-        reason: completes the log message "each client gets a server process of its own: ...".
-        """
-        self._isolation = "session"
-        if self._can_reopen:
-            log.info("%s: each client gets a server process of its own: %s", self.name, reason)
-
     # What the server reports
 
     def _on_list_changed(self, upstream: Upstream) -> None:
         """Learn the features and lists again. The process may run a newer version of the server."""
         self._learn_features(upstream.client)
         if self._manifests is not None:
-            principals = {self._principal_of(session) for session in upstream.sessions}
+            principals = {self._sharing.principal_of(session) for session in upstream.sessions}
             for principal in principals or {b""}:
                 self._manifests.learn(upstream.client, principal)
 
@@ -496,21 +414,13 @@ class Proxy:
             self._features, before = features, self._features
             # Clients get no features before the first ones are known, so only later changes are
             # reported.
-            if before is not self._unknown:
+            if before is not None:
                 self._outlet.report_change("features")
-        if self._isolation == "auto":
-            self._isolation = "principal"
-            revision = server.revision if isinstance(server, Manifest) else server.protocol_version
-            if not by_name[revision].modern and features.logging:
-                self._isolate("it has log levels")
+        revision = server.revision if isinstance(server, Manifest) else server.protocol_version
+        is_modern = by_name[revision].modern
+        self._sharing.learn(is_modern=is_modern, has_log_levels=features.logging)
 
     # The lists that are known before the server runs
-
-    def _principal_of(self, session: CallerSession | None) -> bytes:
-        """Return the principal whose lists a session gets; b"" for the lists that all share."""
-        if session is None or self._isolation == "shared":
-            return b""
-        return session.principal
 
     def _known_list(self, call: Call, session: CallerSession | None) -> tuple[str, Raw] | None:
         """Return the revision and the result of a list call from the last run of the server.
@@ -522,9 +432,9 @@ class Proxy:
         pool = self._pool
         if self._manifests is None or call.params or pool.unclaimed is not None:
             return None
-        if pool.has(self._key_of(session)):
+        if pool.has(self._sharing.key_of(session)):
             return None
-        manifest = self._manifests.get(self._principal_of(session))
+        manifest = self._manifests.get(self._sharing.principal_of(session))
         if manifest is None:
             return None
         if call.method.partition("/")[0] not in manifest.capabilities:
@@ -562,6 +472,7 @@ def _make_manifests(
     target: Target,
     era: Era,
     cache: ManifestCache | None,
+    lazy: bool,
 ) -> Manifests | None:
     """Return the Manifests of a server; None without a cache, and for targets without a command."""
     if cache is None or isinstance(target, str):
@@ -570,4 +481,4 @@ def _make_manifests(
         if not isinstance(target, Sequence):
             return None
         target = ServerParameters(target[0], target[1:])
-    return Manifests(name, partial(cache.file_of, target, era))
+    return Manifests(name, partial(cache.file_of, target, era), lazy)

@@ -1,8 +1,9 @@
 """Upstream: one connection of a proxy to its server, and the calls that wait for a result there.
 
 A server before 2026-07-28 sends requests, log messages and other notifications to its client. Over
-stdio these do not say to which call they belong. They are passed to the client of the newest
-pending call that can receive them.
+stdio these do not say to which call they belong. Requests (proxy/server_questions.py) and log
+messages are passed to the client of the newest pending call that can receive them, all others to
+the client sessions (proxy/upstream_sessions.py).
 """
 
 from __future__ import annotations
@@ -14,33 +15,20 @@ from functools import partial
 from typing import Any
 
 from msgspec import Raw, Struct
-from msgspec.json import encode
 
 from concertino.backend.callback_calls import ENDED, CancelCall, EndsCalls
 from concertino.backend.caller import Caller, CallerSession
-from concertino.backend.interface import Call, ChangeKind, Context, Notifier
+from concertino.backend.interface import Call, Context, Notifier
 from concertino.client.channel_ending import UnreadRequest
 from concertino.client.client import Client
 from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage
 from concertino.client.pending_request import ForwardedReply
-from concertino.errors import (
-    INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
-    ConcertinoError,
-    Disconnected,
-    RpcError,
-    SpawnError,
-)
+from concertino.errors import ConcertinoError, SpawnError
 from concertino.protocol.call import InputRequired
 from concertino.protocol.revisions import by_name
 from concertino.proxy.failures import named, to_rpc_error
-from concertino.proxy.forwarded_call import (
-    CallbackCall,
-    ForwardedCall,
-    Question,
-    SuspendableCall,
-)
+from concertino.proxy.forwarded_call import CallbackCall, ForwardedCall, SuspendableCall
 from concertino.proxy.heartbeat import Heartbeat
 from concertino.proxy.input_required import (
     ParkedState,
@@ -48,19 +36,15 @@ from concertino.proxy.input_required import (
     to_parked_question,
 )
 from concertino.proxy.parked_calls import ParkedCalls
+from concertino.proxy.server_questions import ServerQuestions
 from concertino.proxy.server_status import ServerStatus, describe_error
-from concertino.types.client_requests import CLIENT_REQUESTS
+from concertino.proxy.upstream_sessions import UpstreamSessions
 from concertino.types.results import LEVELS, Level
 
-__all__ = ["ClientMaker", "Upstream", "UpstreamSettings", "resume_parked"]
+__all__ = ["ClientMaker", "OpeningOptions", "Upstream", "UpstreamSettings", "resume_parked"]
 
 log = logging.getLogger("concertino.proxy")
 
-# How long a question of the server waits for a call whose client can be asked, in seconds, and how
-# many questions may wait.
-ORPHANED_QUESTION_S = 60.0
-MAX_ORPHANED = 16
-CLIENT_HAS_LEFT = "the client that was to be asked has left"
 # How often an upstream that was replaced checks whether its calls have ended.
 CALLS_CHECK_S = 0.05
 # The level of log messages that a legacy client gets if it sets none.
@@ -71,11 +55,6 @@ STATES = {
     "backing-off": "restarting",
     "starting": "restarting",
     "failed": "crash loop",
-}
-CHANGES: Mapping[str, ChangeKind] = {
-    "tools": "tools",
-    "prompts": "prompts",
-    "resources": "resources",
 }
 
 # Makes a Client of the server. Client has the same keyword arguments for requests and notifications
@@ -102,21 +81,28 @@ class UpstreamSettings(Struct, frozen=True):
     on_change: Callable[[Upstream], object]
 
 
+class OpeningOptions(Struct, frozen=True):
+    """How an upstream opens its server.
+
+    capabilities: the client capabilities to declare to a server before 2026-07-28.
+    era: see Client.
+    """
+
+    capabilities: Mapping[str, Any]
+    era: Era | HandshakeChoice
+
+
 class Upstream:
     """One connection to the server.
 
     outlet: notified of changes that the server reports while no client session has made a call.
-    capabilities: the client capabilities to declare to a server before 2026-07-28.
-    era: see Client.
+    options: how to open the server.
 
     Attributes:
     sessions: the client sessions that have made calls.
     client: the client of the server.
     watched: the resources whose changes are watched.
-    is_private: whether it serves only one user or session. Then notifications of its server are not
-        sent to other clients.
     last_used: when the last call began, by the loop's clock; infinite before the first.
-    host: the name of the last new client; "" before the first.
     learned_for: the principals whose lists have been read from the server.
     """
 
@@ -124,30 +110,25 @@ class Upstream:
         self,
         settings: UpstreamSettings,
         outlet: Notifier,
-        capabilities: Mapping[str, Any],
-        era: Era | HandshakeChoice,
+        options: OpeningOptions,
     ) -> None:
-        self.sessions: set[CallerSession] = set()
-        self.capabilities = capabilities
+        self.options = options
+        self.sessions = UpstreamSessions(outlet)
         self.watched: frozenset[str] = frozenset()
-        self.is_private = False
         self.last_used = float("inf")
-        self.host = ""
-        self._has_begun = False
         self.learned_for: set[bytes] = set()
-        self.era: Era | HandshakeChoice = era
+        self._has_begun = False
         self._settings = settings
-        self._outlet = outlet
         # A dict, because it keeps the order: the newest call is at the end.
         self._calls: dict[ForwardedCall, None] = {}
-        self._orphaned: list[Question] = []
+        self._questions = ServerQuestions(self._calls)
         self._level: Level = DEFAULT_LEVEL
         self.client = settings.make_client(
-            era=era,
-            capabilities=capabilities,
+            era=options.era,
+            capabilities=options.capabilities,
             answer_any=self._answer,
             changed=self._on_list_changed,
-            updated=self._on_resource_updated,
+            updated=self.sessions.report_update,
             logged=self._on_logged,
             notified=self._on_notified,
         )
@@ -156,11 +137,6 @@ class Upstream:
     def is_busy(self) -> bool:
         """Return whether calls wait for the server or a client, or resources are watched."""
         return bool(self._calls or self.watched)
-
-    @property
-    def session(self) -> CallerSession | None:
-        """Return the only client session; None if there are several or none."""
-        return next(iter(self.sessions)) if len(self.sessions) == 1 else None
 
     @property
     def is_modern(self) -> bool:
@@ -195,7 +171,7 @@ class Upstream:
             (client.pid or 0) if is_there else 0,
             client.requests,
             client.restarts,
-            self.host,
+            self.sessions.host,
             describe_error(client.failure),
         )
 
@@ -207,9 +183,8 @@ class Upstream:
 
     def take_over(self, before: Upstream) -> None:
         """Serve the sessions of another upstream from now on."""
-        self.sessions, before.sessions = before.sessions, set()
-        self.is_private = before.is_private
-        self.host, self.last_used = before.host, before.last_used
+        self.sessions.take_over(before.sessions)
+        self.last_used = before.last_used
 
     async def close_after_calls(self) -> None:
         """Wait for the pending calls, then close."""
@@ -249,8 +224,8 @@ class Upstream:
 
         forwarded = ForwardedCall(call.method, context)
         self._calls[forwarded] = None
-        if self._orphaned:
-            self._adopt_questions(forwarded)
+        if self._questions.orphaned:
+            self._questions.adopt(forwarded)
         try:
             if caller.wants_progress:
                 raw = await self._send_with_progress(call, context, level)
@@ -286,8 +261,8 @@ class Upstream:
         self.last_used = self._time()
         forwarded = CallbackCall(call.method, context, call, caller, revision, runner, slot)
         self._calls[forwarded] = None
-        if self._orphaned:
-            self._adopt_questions(forwarded)
+        if self._questions.orphaned:
+            self._questions.adopt(forwarded)
         reply = None
         try:
             reply = client.begin_forward(
@@ -363,14 +338,12 @@ class Upstream:
         forwarded = SuspendableCall(call.method, context, work)
         self._calls[forwarded] = None
         forwarded.work.add_done_callback(partial(self._forget, forwarded))
-        if self._orphaned:
-            self._adopt_questions(forwarded)
+        if self._questions.orphaned:
+            self._questions.adopt(forwarded)
         return await _end_of_round(self._settings, forwarded)
 
     def _forget(self, forwarded: SuspendableCall, work: object) -> None:
         del self._calls[forwarded]
-
-    # The server's requests (before 2026-07-28)
 
     async def _answer(self, method: str, params: bytes) -> bytes:
         """Pass a request of the server to a client and return the result, undecoded.
@@ -378,75 +351,13 @@ class Upstream:
         Raises RpcError for the server.
         """
         self._settings.on_question()
-        question = Question(method, params)
-        if (call := self._find_call_to_ask()) is not None:
-            return await self._ask(question, call)
-        if len(self._orphaned) >= MAX_ORPHANED:
-            raise RpcError(INTERNAL_ERROR, "Internal error: no client can be asked now")
-        self._orphaned.append(question)
-        try:
-            async with asyncio.timeout(ORPHANED_QUESTION_S):
-                return await question.answer
-        except TimeoutError:
-            text = f"no client made a call within {ORPHANED_QUESTION_S:g} s that could be asked"
-            raise RpcError(INTERNAL_ERROR, f"Internal error: {text}") from None
-        finally:
-            question.answer.cancel()
-            if question in self._orphaned:
-                self._orphaned.remove(question)
-
-    def _find_call_to_ask(self) -> ForwardedCall | None:
-        """Return the newest call whose client can be asked; None if there is no call.
-
-        The server does not say for which call it asks. If the client of the newest call has
-        disconnected, another client of the same user is asked. If there is none, raises RpcError,
-        because no other user may see the question.
-        """
-        calls = [call for call in reversed(self._calls) if call.can_take()]
-        if not calls:
-            return None
-        for call in calls:
-            if not call.is_abandoned and call.principal == calls[0].principal:
-                return call
-        raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}")
+        return await self._questions.answer(method, params)
 
     def on_session_end(self, session: CallerSession) -> None:
         """Forget a session. If its client has disconnected, refuse the server's questions to it."""
         self.sessions.discard(session)
         if session.has_left:
-            for call in self._calls:
-                if isinstance(call, SuspendableCall) and call.context.caller.session is session:
-                    call.refuse_questions(CLIENT_HAS_LEFT)
-
-    async def _ask(self, question: Question, call: ForwardedCall) -> bytes:
-        """Ask the client of a call, and return its undecoded result. Raises RpcError."""
-        feature = CLIENT_REQUESTS.get(question.method)
-        if feature is not None and feature not in call.context.client.capabilities:
-            text = f"method not found: the client has not declared {feature}"
-            raise RpcError(METHOD_NOT_FOUND, text)
-        if isinstance(call, SuspendableCall):
-            call.add(question)
-            try:
-                return await question.answer
-            finally:
-                # The server may withdraw the question.
-                question.answer.cancel()
-        session = call.context.caller.session
-        assert session is not None
-        try:
-            return bytes(await session.request(question.method, question.params))
-        except Disconnected:
-            raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}") from None
-
-    def _adopt_questions(self, call: ForwardedCall) -> None:
-        """Ask the client of a new call the questions that came when no client could be asked."""
-        if not call.can_take():
-            return
-        orphaned, self._orphaned = self._orphaned, []
-        for question in orphaned:
-            asking = asyncio.ensure_future(self._ask(question, call))
-            asking.add_done_callback(partial(_pass_answer, question))
-            question.answer.add_done_callback(partial(_stop_asking, asking))
+            self._questions.refuse_for(session)
 
     # Notifications
 
@@ -464,7 +375,8 @@ class Upstream:
         each session gets the messages that it wants.
         """
         is_lower = LEVELS[level] < LEVELS[self._level]
-        if "logging" not in self.client.capabilities or (self.session is None and not is_lower):
+        is_shared = self.sessions.only is None
+        if "logging" not in self.client.capabilities or (is_shared and not is_lower):
             return
         self._level = level
         try:
@@ -488,25 +400,13 @@ class Upstream:
 
     def _notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification of a server before 2026-07-28 to the client, if there is only one."""
-        session = self.session
-        if session is not None and not self.is_modern:
-            session.notify(method, encode(params))
+        if not self.is_modern:
+            self.sessions.notify(method, params)
 
     def _on_list_changed(self, name: str) -> None:
         """Notify the clients of this upstream of a changed list."""
         self._settings.on_change(self)
-        for session in self.sessions:
-            session.report_change(name)
-        if not self.sessions and not self.is_private and name in CHANGES:
-            self._outlet.report_change(CHANGES[name])
-
-    def _on_resource_updated(self, uri: str) -> None:
-        subscribers = [item for item in self.sessions if uri in item.subscribed_uris]
-        for session in subscribers:
-            session.report_update(uri)
-        if not subscribers and not self.is_private:
-            # The subscriber is a session that has made no call yet, and so has no upstream.
-            self._outlet.report_update(uri)
+        self.sessions.report_change(name)
 
 
 async def resume_parked(
@@ -544,21 +444,3 @@ def _principal(context: Context) -> bytes:
     """Return the identity of the user who makes a call; b"" if it is not known."""
     session = context.caller.session
     return b"" if session is None else session.principal
-
-
-def _stop_asking(asking: asyncio.Future[bytes], answer: object) -> None:
-    """Stop waiting for a client's response, because the question has an answer already."""
-    asking.cancel()
-
-
-def _pass_answer(question: Question, asking: asyncio.Future[bytes]) -> None:
-    """Answer a question of the server with the response of a client, or fail it with its error.
-
-    asking: the future for the client's response, which is done.
-    """
-    if not question.is_open or asking.cancelled():
-        return
-    if (error := asking.exception()) is not None:
-        question.answer.set_exception(error)
-    else:
-        question.answer.set_result(asking.result())

@@ -2,7 +2,8 @@
 
 Each session has a key, which the Proxy chooses; sessions with the same key share an upstream. The
 pool closes each upstream that it has begun to open, even if meanwhile the client disconnects, the
-proxy is closed or the upstream is replaced. So no process of a server is left running.
+proxy is closed or the upstream is replaced. So no process of a server is left running. An
+IdleTimer ends upstreams that have had no call for some time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from concertino.backend.caller import CallerSession
 from concertino.errors import Disconnected
 from concertino.proxy.upstream import Upstream
 
-__all__ = ["FIRST", "Opening", "UpstreamPool"]
+__all__ = ["FIRST", "IdleTimer", "Opening", "UpstreamPool"]
 
 log = logging.getLogger("concertino.proxy")
 
@@ -278,3 +279,42 @@ class UpstreamPool:
             self.end(upstream)
         while self._ends:
             await asyncio.wait(list(self._ends))
+
+
+class IdleTimer:
+    """Ends the upstreams of a pool that have had no call for some time.
+
+    name: the name of the server, for the log.
+    idle_s: this time, in seconds; None to end none.
+    """
+
+    def __init__(self, pool: UpstreamPool, name: str, idle_s: float | None) -> None:
+        self._pool = pool
+        self._name = name
+        self._idle_s = idle_s
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Check the upstreams from now on."""
+        if self._idle_s is not None:
+            self._check_in(self._idle_s, self._idle_s)
+
+    def stop(self) -> None:
+        """End the checks."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _check_in(self, seconds: float, idle_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_later(seconds, self._end_idle, idle_s)
+
+    def _end_idle(self, idle_s: float) -> None:
+        """End the upstreams that have had no call for idle_s seconds. A timer calls this."""
+        now = asyncio.get_running_loop().time()
+        for upstream in self._pool.list_open():
+            if upstream is self._pool.unclaimed:
+                continue
+            if not upstream.is_busy and now - upstream.last_used >= idle_s:
+                log.info("%s: idle for %g s, so it is ended", self._name, idle_s)
+                self._pool.end(upstream)
+        self._check_in(idle_s / 2, idle_s)

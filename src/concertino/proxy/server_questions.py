@@ -1,0 +1,129 @@
+"""ServerQuestions: passes the requests of a server before 2026-07-28 to the clients of a proxy.
+
+Such a server asks its client with requests of its own, such as `elicitation/create`. Over stdio
+these do not say to which call they belong. The client of the newest pending call that can receive
+them is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from concertino.backend.caller import CallerSession
+from concertino.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Disconnected, RpcError
+from concertino.proxy.forwarded_call import ForwardedCall, Question, SuspendableCall
+from concertino.types.client_requests import CLIENT_REQUESTS
+
+__all__ = ["ServerQuestions"]
+
+# How long a question of the server waits for a call whose client can be asked, in seconds, and how
+# many questions may wait.
+ORPHANED_QUESTION_S = 60.0
+MAX_ORPHANED = 16
+CLIENT_HAS_LEFT = "the client that was to be asked has left"
+
+
+class ServerQuestions:
+    """Passes the questions of one server to clients, and their answers to the server.
+
+    calls: the pending calls, the newest last. The caller adds and removes them.
+
+    Attributes:
+    orphaned: the questions that came when no client could be asked. They wait for the next call.
+    """
+
+    def __init__(self, calls: dict[ForwardedCall, None]) -> None:
+        self.orphaned: list[Question] = []
+        self._calls = calls
+
+    async def answer(self, method: str, params: bytes) -> bytes:
+        """Pass a request of the server to a client and return the result, undecoded.
+
+        Raises RpcError for the server.
+        """
+        question = Question(method, params)
+        if (call := self._find_call_to_ask()) is not None:
+            return await self._ask(question, call)
+        if len(self.orphaned) >= MAX_ORPHANED:
+            raise RpcError(INTERNAL_ERROR, "Internal error: no client can be asked now")
+        self.orphaned.append(question)
+        try:
+            async with asyncio.timeout(ORPHANED_QUESTION_S):
+                return await question.answer
+        except TimeoutError:
+            text = f"no client made a call within {ORPHANED_QUESTION_S:g} s that could be asked"
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {text}") from None
+        finally:
+            question.answer.cancel()
+            if question in self.orphaned:
+                self.orphaned.remove(question)
+
+    def _find_call_to_ask(self) -> ForwardedCall | None:
+        """Return the newest call whose client can be asked; None if there is no call.
+
+        The server does not say for which call it asks. If the client of the newest call has
+        disconnected, another client of the same user is asked. If there is none, raises RpcError,
+        because no other user may see the question.
+        """
+        calls = [call for call in reversed(self._calls) if call.can_take()]
+        if not calls:
+            return None
+        for call in calls:
+            if not call.is_abandoned and call.principal == calls[0].principal:
+                return call
+        raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}")
+
+    async def _ask(self, question: Question, call: ForwardedCall) -> bytes:
+        """Ask the client of a call, and return its undecoded result. Raises RpcError."""
+        feature = CLIENT_REQUESTS.get(question.method)
+        if feature is not None and feature not in call.context.client.capabilities:
+            text = f"method not found: the client has not declared {feature}"
+            raise RpcError(METHOD_NOT_FOUND, text)
+        if isinstance(call, SuspendableCall):
+            call.add(question)
+            try:
+                return await question.answer
+            finally:
+                # The server may withdraw the question.
+                question.answer.cancel()
+        session = call.context.caller.session
+        assert session is not None
+        try:
+            return bytes(await session.request(question.method, question.params))
+        except Disconnected:
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}") from None
+
+    def adopt(self, call: ForwardedCall) -> None:
+        """Ask the client of a new call the questions that came when no client could be asked."""
+        if not call.can_take():
+            return
+        orphaned, self.orphaned = self.orphaned, []
+        for question in orphaned:
+            asking = asyncio.ensure_future(self._ask(question, call))
+            asking.add_done_callback(partial(_pass_answer, question))
+            question.answer.add_done_callback(partial(_stop_asking, asking))
+
+    def refuse_for(self, session: CallerSession) -> None:
+        """Refuse what the server has asked the client of a session, because it has left."""
+        for call in self._calls:
+            if isinstance(call, SuspendableCall) and call.context.caller.session is session:
+                call.refuse_questions(CLIENT_HAS_LEFT)
+
+
+def _stop_asking(asking: asyncio.Future[bytes], answer: object) -> None:
+    """Stop waiting for a client's response, because the question has an answer already."""
+    asking.cancel()
+
+
+def _pass_answer(question: Question, asking: asyncio.Future[bytes]) -> None:
+    """Answer a question of the server with the response of a client, or fail it with its error.
+
+    asking: the future for the client's response, which is done.
+    """
+    if not question.is_open or asking.cancelled():
+        return
+    if (error := asking.exception()) is not None:
+        question.answer.set_exception(error)
+    else:
+        question.answer.set_result(asking.result())

@@ -1,0 +1,73 @@
+"""ServerSharing: decides which clients of a proxy share a connection to its server.
+
+Clients that share a connection share a process of the server, and see what belongs to one another.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal, get_args
+
+from concertino.backend.caller import CallerSession
+
+__all__ = ["Isolation", "ServerSharing"]
+
+log = logging.getLogger("concertino.proxy")
+
+Isolation = Literal["auto", "shared", "principal", "session"]
+
+
+class ServerSharing:
+    """Decides which client sessions share a connection to the server.
+
+    name: the name of the server, for the log.
+    isolation: see Proxy. "auto" is replaced when the features of the server are known.
+    can_reopen: whether the server can be opened again. If not, all sessions share one connection.
+    """
+
+    def __init__(self, name: str, isolation: Isolation, can_reopen: bool) -> None:
+        if isolation not in get_args(Isolation):
+            expected = ", ".join(get_args(Isolation))
+            raise ValueError(f"isolation: expected one of {expected}, got {isolation!r}")
+        self._name = name
+        self._isolation = isolation
+        self._can_reopen = can_reopen
+
+    def key_of(self, session: CallerSession | None) -> object:
+        """Return the key of a session in the pool. Sessions with the same key share an upstream."""
+        if not self._can_reopen or self._isolation == "shared":
+            return None
+        if self._isolation == "session":
+            return session
+        # A call without a session is treated like one of an unverified user, such as over stdin.
+        return b"" if session is None else session.principal
+
+    def principal_of(self, session: CallerSession | None) -> bytes:
+        """Return the principal whose lists a session gets; b"" for the lists that all share."""
+        if session is None or self._isolation == "shared":
+            return b""
+        return session.principal
+
+    def learn(self, *, is_modern: bool, has_log_levels: bool) -> None:
+        """Replace "auto", because it is known now what the server is like."""
+        if self._isolation == "auto":
+            self._isolation = "principal"
+            if not is_modern and has_log_levels:
+                self._isolate("it has log levels")
+
+    def on_question(self) -> None:
+        """Separate the sessions, if each user has a connection, because the server asks its client.
+
+        It does not say which of its calls asks.
+        """
+        if self._isolation == "principal":
+            self._isolate("it asks its client something")
+
+    def _isolate(self, reason: str) -> None:
+        """From now on, open a separate upstream for each session that has none yet.
+
+        reason: completes the log message "each client gets a server process of its own: ...".
+        """
+        self._isolation = "session"
+        if self._can_reopen:
+            log.info("%s: each client gets a server process of its own: %s", self._name, reason)

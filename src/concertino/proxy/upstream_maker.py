@@ -1,0 +1,82 @@
+"""UpstreamMaker: makes the upstreams of a proxy, each in the era of its client.
+
+A server may be started before any client is known. Then it is opened in the era of the first
+client, when the message that shows this era has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from concertino.backend.interface import ClientFacts, Notifier, opens_with_handshake
+from concertino.client.negotiation import Era, HandshakeChoice
+from concertino.protocol.revisions import by_name
+from concertino.proxy.upstream import OpeningOptions, Upstream, UpstreamSettings
+
+__all__ = ["UpstreamMaker"]
+
+# How long to wait for the first message of the first client, which shows the client's era, before
+# the session with the started server is opened.
+FIRST_MESSAGE_S = 2.0
+# The client capabilities that are declared to a server before 2026-07-28 if it is started before
+# any client is known.
+EVERYTHING: Mapping[str, Any] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"tools": {}, "context": {}},
+    "roots": {"listChanged": True},
+}
+
+
+class UpstreamMaker:
+    """Makes the upstreams of one proxy.
+
+    settings: the settings that all of them share.
+    era: see Client. With "auto", a server that speaks both eras is opened in the era of its first
+        client.
+
+    Attributes:
+    outlet: the notifier of the proxy; set it before the first upstream is made.
+    """
+
+    outlet: Notifier
+
+    def __init__(self, settings: UpstreamSettings, era: Era) -> None:
+        self.settings = settings
+        self._era: Era = era
+        # Whether the first client has opened its session with a handshake; None before that.
+        self._has_handshake: bool | None = None
+
+    def make_first(self) -> Upstream:
+        """Return an upstream to be opened in the era of the first client."""
+        return self._make(EVERYTHING, self._first_has_handshake)
+
+    def make_for(self, client: ClientFacts) -> Upstream:
+        """Return an upstream to be opened in the era of this client."""
+
+        async def prefers_handshake() -> bool:
+            return not by_name[client.protocol_version].modern
+
+        return self._make(client.capabilities, prefers_handshake)
+
+    def make_again(self, before: Upstream | None) -> Upstream:
+        """Return an upstream that replaces another one, for a new process of the server.
+
+        before: the upstream to replace; None if there is none.
+        """
+        if before is None:
+            return self.make_first()
+        return Upstream(self.settings, self.outlet, before.options)
+
+    def _make(
+        self, capabilities: Mapping[str, Any], prefers_handshake: HandshakeChoice
+    ) -> Upstream:
+        era = prefers_handshake if self._era == "auto" else self._era
+        return Upstream(self.settings, self.outlet, OpeningOptions(capabilities, era))
+
+    async def _first_has_handshake(self) -> bool:
+        """Return whether the first client opens its session with a handshake. Waits for that."""
+        # A server that is restarted keeps its era.
+        if self._has_handshake is None:
+            self._has_handshake = await opens_with_handshake(self.outlet, FIRST_MESSAGE_S)
+        return self._has_handshake

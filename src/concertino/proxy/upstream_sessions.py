@@ -1,0 +1,75 @@
+"""UpstreamSessions: the client sessions of one upstream, which get its server's notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.json import encode
+
+from concertino.backend.caller import CallerSession
+from concertino.backend.interface import ChangeKind, Notifier
+
+__all__ = ["UpstreamSessions"]
+
+CHANGES: Mapping[str, ChangeKind] = {
+    "tools": "tools",
+    "prompts": "prompts",
+    "resources": "resources",
+}
+
+
+class UpstreamSessions(set[CallerSession]):
+    """The client sessions that have made calls over one upstream.
+
+    outlet: notified of changes that the server reports while no session has made a call.
+
+    Attributes:
+    is_private: whether the upstream serves only one user or session. Then notifications of its
+        server are not sent to other clients.
+    host: the name of the last new client; "" before the first.
+    """
+
+    def __init__(self, outlet: Notifier) -> None:
+        super().__init__()
+        self.is_private = False
+        self.host = ""
+        self._outlet = outlet
+
+    @property
+    def only(self) -> CallerSession | None:
+        """Return the only session; None if there are several or none."""
+        return next(iter(self)) if len(self) == 1 else None
+
+    @property
+    def subscribed_uris(self) -> frozenset[str]:
+        """Return the resources that the sessions subscribe to."""
+        return frozenset[str]().union(*(session.subscribed_uris for session in self))
+
+    def take_over(self, before: UpstreamSessions) -> None:
+        """Add the sessions of another upstream, which loses them."""
+        self.update(before)
+        before.clear()
+        self.is_private, self.host = before.is_private, before.host
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Pass a notification of the server to the client, if there is only one."""
+        session = self.only
+        if session is not None:
+            session.notify(method, encode(params))
+
+    def report_change(self, name: str) -> None:
+        """Notify the clients of a changed list. name: "tools", "prompts" or "resources"."""
+        for session in self:
+            session.report_change(name)
+        if not self and not self.is_private and name in CHANGES:
+            self._outlet.report_change(CHANGES[name])
+
+    def report_update(self, uri: str) -> None:
+        """Notify the subscribers of a resource that it has been updated."""
+        subscribers = [item for item in self if uri in item.subscribed_uris]
+        for session in subscribers:
+            session.report_update(uri)
+        if not subscribers and not self.is_private:
+            # The subscriber is a session that has made no call yet, and so has no upstream.
+            self._outlet.report_update(uri)
