@@ -51,6 +51,9 @@ def resolving(monkeypatch: pytest.MonkeyPatch, hosts: dict[str, list[str]]) -> l
         ("93.184.216.34", "::1", False),
         ("93.184.216.34", "::ffff:10.0.0.5", False),
         ("93.184.216.34", "fd00::1", False),
+        # RFC 6052, section 2.1, and RFC 4291, section 2.5.5.1: they embed 10.0.0.5.
+        ("93.184.216.34", "64:ff9b::a00:5", False),
+        ("93.184.216.34", "::10.0.0.5", False),
         ("10.0.0.5", "10.0.0.6", True),
         ("10.0.0.5", "127.0.0.1", False),
         ("10.0.0.5", "169.254.169.254", False),

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from concertino.authorization.addresses import AddressPolicy, find_reach
 from concertino.authorization.code_flow import CodeRequest
 from concertino.authorization.device_flow import DevicePrompt, request_by_device
 from concertino.authorization.fetcher import Fetcher
@@ -30,6 +29,7 @@ from concertino.authorization.registration import identify_client
 from concertino.authorization.settings import OAuth
 from concertino.authorization.token_endpoint import TokenEndpoint, TokenResponse, token_expiry
 from concertino.errors import AuthorizationError
+from concertino.http_client.addresses import AddressPolicy, find_reach
 from concertino.http_client.server_url import ServerUrl
 
 __all__ = ["Discovery", "LoginFlow", "PageOpener", "make_fetcher"]

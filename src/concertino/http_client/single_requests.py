@@ -1,34 +1,114 @@
-"""SingleRequests: opens connections that carry one request each.
+"""SingleRequests: sends small HTTP requests to authorization servers, each on its own connection.
 
-Clients of authorization servers use them, because they check the addresses of a host themselves.
+The clients of authorization servers use it: those that log in (authorization) and those that verify
+tokens (verifiers). An AddressPolicy checks each URL. The connection goes directly to an address
+that was checked; the environment's HTTP proxy is not used.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec.json import Decoder
+
+from concertino.errors import AuthorizationError
+from concertino.http_client.addresses import AddressPolicy
 from concertino.http_client.pool import make_tls_context
-from concertino.http_client.pooled_connection import PooledConnection
-from concertino.http_client.server_url import ServerUrl
+from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
+from concertino.http_client.server_url import ServerUrl, parse_url
 
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["SingleRequests"]
+__all__ = ["MAX_BYTES", "WITHIN_S", "FetchedResponse", "SingleRequests", "limit", "without_query"]
+
+# How long a request may take by default, with all of its redirects.
+WITHIN_S = 5.0
+# The largest body of a response.
+MAX_BYTES = 64 * 1024
+
+T = TypeVar("T")
+
+
+class FetchedResponse(Struct, frozen=True):
+    """A complete HTTP response.
+
+    url: the URL that has sent it: after redirects, the last one.
+    headers: header name in lower case -> value.
+    """
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def decode(self, decoder: Decoder[T]) -> T:
+        """Return the decoded JSON body.
+
+        Raises AuthorizationError if it is malformed. The text shows no part of the body, which may
+        contain secrets.
+        """
+        try:
+            return decoder.decode(self.body)
+        except ValidationError as exc:
+            raise AuthorizationError(f"{self.url}: {exc}") from None
+        except (DecodeError, RecursionError):
+            raise AuthorizationError(
+                f"{self.url}: expected JSON, got {self.headers.get('content-type', 'no type')!r}"
+            ) from None
 
 
 class SingleRequests:
-    """Opens connections for one request each, to addresses that the caller has resolved."""
+    """Sends requests, each on a connection of its own, to addresses that a policy has checked."""
 
     def __init__(self) -> None:
         self._tls: ssl.SSLContext | None = None
 
-    async def connect(self, url: ServerUrl, addresses: Sequence[str]) -> PooledConnection:
+    async def send(
+        self,
+        policy: AddressPolicy,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> FetchedResponse:
+        """Check a URL, connect to one of its addresses, send one request, and read the response.
+
+        Follows no redirects. Raises AuthorizationError for a URL that must not be used, and for a
+        response that is too long; OSError if there is no connection or no complete response.
+        """
+        try:
+            target = parse_url(url)
+        except ValueError as exc:
+            raise AuthorizationError(str(exc)) from None
+        addresses = await policy.check(target)
+        lines = {
+            "Host": target.authority,
+            "Accept": "application/json",
+            "Connection": "close",
+            **(headers or {}),
+        }
+        if method == "POST":
+            lines["Content-Length"] = str(len(body))
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        request = f"{method} {target.path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
+
+        collector = _Collector(target.text)
+        connection = await self._connect(target, addresses)
+        try:
+            connection.send(request, collector)
+            return await collector.response
+        finally:
+            connection.abort()
+
+    async def _connect(self, url: ServerUrl, addresses: Sequence[str]) -> PooledConnection:
         """Connect to the first of the addresses that accepts a connection.
 
-        Raises the OSError of the last address if no address accepts one.
+        Raises OSError, whose text names the URL and why the last address did not accept one.
         """
         if url.is_tls and self._tls is None:
             self._tls = make_tls_context()
@@ -47,8 +127,69 @@ class SingleRequests:
                 failure = exc
             else:
                 return connection
-        raise failure
+        raise OSError(f"{url.text}: {_describe(failure)}") from None
+
+
+class _Collector:
+    """Receives one response from a PooledConnection.
+
+    url: the URL of the request, for the texts of errors.
+
+    Attributes:
+    response: the complete response, or the reason why it could not be received.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.response: asyncio.Future[FetchedResponse] = asyncio.get_running_loop().create_future()
+        self._url = url
+        self._head: ResponseHead | None = None
+        self._body = b""
+
+    def on_head(self, head: ResponseHead) -> None:
+        self._head = head
+
+    def on_body(self, data: bytes) -> None:
+        if len(self._body) > MAX_BYTES:
+            return
+        self._body += data
+        if len(self._body) > MAX_BYTES and not self.response.done():
+            self.response.set_exception(
+                AuthorizationError(f"{self._url}: the response has more than {MAX_BYTES} bytes")
+            )
+
+    def on_end(self) -> None:
+        head = self._head
+        assert head is not None
+        if not self.response.done():
+            self.response.set_result(
+                FetchedResponse(self._url, head.status, head.headers, self._body)
+            )
+
+    def on_lost(self, reason: str, unanswered: bool) -> None:
+        if not self.response.done():
+            self.response.set_exception(ConnectionError(f"{self._url}: {reason}"))
+
+
+async def limit(url: str, request: Awaitable[T], within_s: float) -> T:
+    """Return the result of a request. Raises TimeoutError, whose text names the URL."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await request
+    except TimeoutError:
+        text = f"{without_query(url)}: no response within {within_s:g} s"
+        raise TimeoutError(text) from None
+
+
+def without_query(url: str) -> str:
+    """Return a URL for texts: without its query, which may contain secrets, and not too long."""
+    return url.partition("?")[0][:200]
+
+
+def _describe(exc: OSError) -> str:
+    """Return why a connection failed. asyncio's own text says "Connect call failed"."""
+    is_asyncios = (exc.strerror or "").startswith("Connect call failed")
+    return os.strerror(exc.errno or 0) if is_asyncios else exc.strerror or str(exc)
 
 
 def _do_nothing(_: object) -> None:
-    """Do nothing. A connection that has become idle or closed is not used again."""
+    """Ignore that a connection is idle or closed, because it is not used again."""

@@ -1,8 +1,8 @@
-"""AddressPolicy: checks the addresses behind URLs that an MCP server has named.
+"""AddressPolicy: checks the addresses behind URLs that another server has named.
 
-The URLs of an authorization server come from a document that the MCP server names. Without a check,
-a server could make its clients send requests into the clients' own network, such as to the metadata
-service of a cloud (server-side request forgery).
+The URLs of an authorization server come from a document that an MCP server or an issuer of tokens
+names. Without a check, that server could make this program send requests into its own network, such
+as to the metadata service of a cloud (server-side request forgery).
 
 AddressPolicy.check() resolves a host name, checks all of its addresses, and returns them. The
 caller connects to one of the returned addresses and does not resolve the name again, because a
@@ -93,25 +93,28 @@ async def find_reach(url: ServerUrl) -> Reach:
 
 
 class AddressPolicy:
-    """Checks the URLs that an MCP server, or a document that it names, has given to the client.
+    """Checks the URLs that a server, or a document that it names, has given to this program.
 
-    reach: the network of the MCP server. Its URLs must not lead into a nearer network. For example,
-        URLs of a public server must not lead into a private network or to this machine.
+    reach: the network of that server. Its URLs must not lead into a nearer network: those of a
+        public server not into a private network or to this machine, for example. With "loopback",
+        they may lead anywhere, which is right for URLs that the user has configured.
+    source: what that server is, for the texts of errors.
     """
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: Reach, source: str = "the MCP server") -> None:
         self._allowed: dict[Reach, tuple[Reach | None, ...]] = {
             "loopback": ("loopback", "private", "public"),
             "private": ("private", "public"),
             "public": ("public",),
         }
         self._reach: Reach = reach
+        self._source = source
 
     async def check(self, url: ServerUrl) -> list[str]:
         """Return the addresses of a URL's host, after checking all of them.
 
         Raises AuthorizationError if one of them is not allowed. Raises it also for a URL without
-        TLS, unless both the MCP server and the host are on this machine.
+        TLS, unless both the server that has named it and the host are on this machine.
         Raises OSError if the host has no address.
         """
         addresses = await resolve(url)
@@ -121,9 +124,11 @@ class AddressPolicy:
         ):
             raise AuthorizationError(f"{url.text}: expected https, because secrets travel here")
         for address, reach in reaches.items():
+            if reach is None:
+                raise AuthorizationError(f"{url.text}: no server can have its address {address}")
             if reach not in self._allowed[self._reach]:
                 raise AuthorizationError(
-                    f"{url.text}: its address {address} is in a nearer network than the MCP "
-                    "server; a server must not lead clients to addresses that it cannot reach"
+                    f"{url.text}: its address {address} is in a nearer network than "
+                    f"{self._source}, which must not lead others to addresses that it cannot reach"
                 )
         return addresses

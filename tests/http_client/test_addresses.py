@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from loops import on_a_loop
 
-from concertino.authorization.addresses import AddressPolicy, Reach, address_reach, find_reach
-from concertino.authorization.fetcher import MAX_BYTES, Fetcher
+from concertino.authorization.fetcher import Fetcher
 from concertino.errors import AuthorizationError
+from concertino.http_client.addresses import AddressPolicy, Reach, address_reach, find_reach
 from concertino.http_client.server_url import parse_url
+from concertino.http_client.single_requests import MAX_BYTES
 
 
 @pytest.mark.parametrize(
@@ -161,13 +162,14 @@ async def test_large_documents_are_refused() -> None:
 
 
 @on_a_loop
-async def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concertino.authorization.fetcher.WITHIN_S", 0.05)
+async def test_a_server_that_hangs_is_given_up() -> None:
     held: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(TimeoutError, match="no response within"):
-            await Fetcher(AddressPolicy("loopback")).get(f"http://127.0.0.1:{port}/x")
+            await Fetcher(AddressPolicy("loopback"), within_s=0.05).get(
+                f"http://127.0.0.1:{port}/x"
+            )
         for writer in held:
             writer.transport.abort()
