@@ -367,6 +367,56 @@ def test_a_script_that_fails_does_not_wait_if_nobody_reads_its_output(tmp_path: 
     assert b"ZeroDivisionError" in done.stderr
 
 
+HOOK = """import sys
+def hook(kind, exc, trace):
+    print("own hook:", kind.__name__, file=sys.stderr)
+sys.excepthook = hook
+"""
+BAD_KEY = """import os
+key = os.environ['MY_TOKEN']
+raise RuntimeError('bad key ' + key) from OSError(key)
+"""
+
+
+@pytest.mark.parametrize("way", ["script", "serve", "serve --traceback"])
+@pytest.mark.parametrize("begins", ["", "try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass\n"])
+def test_the_traceback_of_a_script_that_fails_before_it_serves_shows_no_secret(
+    begins: str, way: str, tmp_path: Path
+) -> None:
+    (tmp_path / "server.py").write_text(begins + SERVER + BAD_KEY + RUN)
+    _, *options = way.split()
+    done = subprocess.run(
+        [sys.executable, *([] if way == "script" else [*SERVE, *options]), "server.py"],
+        cwd=tmp_path,
+        env={**environment(), "MY_TOKEN": SECRET},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "RuntimeError: bad key [REDACTED]" in done.stderr
+    assert ("OSError: [REDACTED]" in done.stderr) == (way != "serve")
+    assert ("raise RuntimeError('bad key ' + key)" in done.stderr) == (way != "serve")
+    assert SECRET not in done.stderr + done.stdout
+
+
+def test_a_script_s_own_hook_gets_the_exception_of_its_failure(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(HOOK + SERVER + BAD_KEY)
+    done = subprocess.run(
+        [sys.executable, "server.py"],
+        cwd=tmp_path,
+        env={**environment(), "MY_TOKEN": SECRET},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "own hook: RuntimeError\n")
+
+
 def test_a_script_in_a_pipeline_that_fails_writes_nothing_to_its_stdout(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER + "1 / 0\n")
     done = subprocess.run(

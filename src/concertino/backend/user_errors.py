@@ -19,6 +19,7 @@ __all__ = [
     "NESTED_LOOP_ADVICE",
     "advice",
     "exc_info_for_users",
+    "redacted_traceback",
     "without_our_frames",
 ]
 
@@ -66,6 +67,22 @@ def exc_info_for_users(
     if text := advice(exc):
         exc.add_note(text)
     return type(exc), exc, without_our_frames(exc.__traceback__)
+
+
+def redacted_traceback(exc: BaseException) -> str | None:
+    """Return the traceback of an exception and its causes, as Python writes it, without secrets.
+
+    Returns None if it contains no secret. Python's own hook writes it better then, in colours.
+    """
+    # Imported here, because a program that works writes no traceback.
+    from traceback import format_exception
+
+    from concertino.logs.redact import refresh
+
+    text = "".join(format_exception(exc))
+    # The script may have read a .env file before it failed.
+    redacted = refresh().text(text)
+    return None if redacted is text else redacted
 
 
 def advice(exc: BaseException) -> str:

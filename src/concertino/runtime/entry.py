@@ -153,15 +153,23 @@ def _is_import_system(frame: FrameType) -> bool:
 def _extend_excepthook() -> None:
     """Make sys.excepthook send an exception that ends the script to the script's MCP client.
 
-    The traceback is still written to stderr, without the frames of this package.
+    The traceback is still written to stderr, without the frames of this package and without
+    secrets. If the script or its environment has installed a hook before, that one gets the
+    exception instead, and writes what it wants.
     """
     write_exception = sys.excepthook
 
     def report(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
         """Write an exception to stderr, and answer the client's requests with it."""
-        kind, exc, trace = load("concertino.backend.user_errors").exc_info_for_users(exc)
+        user_errors = load("concertino.backend.user_errors")
+        kind, exc, trace = user_errors.exc_info_for_users(exc)
         # Set the traceback on the exception too, because Python's own hook writes that one.
-        write_exception(kind, exc.with_traceback(trace), trace)
+        exc = exc.with_traceback(trace)
+        text = user_errors.redacted_traceback(exc)
+        if text and sys.stderr and write_exception is sys.__excepthook__:
+            sys.stderr.write(text)
+        else:
+            write_exception(kind, exc, trace)
         if isinstance(exc, Exception):
             load("concertino.runtime.refusal").refuse_script_client(exc)
 
