@@ -235,6 +235,31 @@ def test_messages_that_only_nobody_wants_are_not_malformed(line: bytes) -> None:
         assert of_malformed(process) == []
 
 
+OVERSIZE = {"CONCERTINO_MAX_MESSAGE_BYTES": "2000"}
+
+
+def of_oversize(process: Process) -> list[tuple[str, str]]:
+    return [(level, text) for level, _, text in lines(process) if "2000 bytes" in text]
+
+
+def test_300_oversized_lines_are_one_warning_and_a_count_at_the_end() -> None:
+    with Process(env=OVERSIZE) as process:
+        process.write((b"x" * 3000 + b"\n") * 300)
+        assert process.finish() == 0
+        first, *counts = of_oversize(process)
+        assert first == ("WARN", "a message of more than 2000 bytes was refused")
+        assert 1 <= len(counts) <= 2
+        assert counts[-1] == ("WARN", "300 messages of more than 2000 bytes in all")
+
+
+def test_an_oversized_line_is_logged_also_after_malformed_ones() -> None:
+    with Process(env=OVERSIZE) as process:
+        process.write(b"nonsense\n" * 3 + b"x" * 3000 + b"\n")
+        assert process.finish() == 0
+        assert of_oversize(process) == [("WARN", "a message of more than 2000 bytes was refused")]
+        assert of_malformed(process)[-1] == ("WARN", "3 malformed messages in all")
+
+
 def test_the_trace_profile_calls_malformed_input_an_error() -> None:
     """Source: the stdio reference, "Message Format": `Error:` for errors."""
     with Process(

@@ -23,7 +23,7 @@ class MalformedBodies:
         # The bucket is required but not used: over HTTP each POST gets its error response.
         bucket = TokenBucket(limits.garbage_answers_per_s, time.monotonic)
         self._input = InvalidInput(bucket)
-        self._log = MalformedInputLog(self._input)
+        self._log = MalformedInputLog(self._input, limits.max_message_bytes)
 
     def add(self, problem: str, body: bytes) -> None:
         """Count a body. Log it if it is the first one; later, log the count from time to time.

@@ -88,9 +88,10 @@ class InvalidInput:
     unknown_id: the id, as JSON, in error responses to frames without a readable id. If it is None,
         these responses have no member `id`.
     count: how many invalid frames have arrived.
+    oversize: how many frames have arrived that were too long.
     first_problem: what was wrong with the first invalid frame.
     first_frame: the beginning of the first invalid frame.
-    has_news: set to True whenever an invalid frame is counted. The code that logs the numbers sets
+    has_news: set to True whenever a frame is counted. The code that logs the numbers sets
         it to False.
     suppressed: how many error responses were not sent, because of the rate limit.
     unsolicited: how many responses arrived for which no request was pending.
@@ -103,6 +104,7 @@ class InvalidInput:
         "first_frame",
         "first_problem",
         "has_news",
+        "oversize",
         "suppressed",
         "unknown_id",
         "unsolicited",
@@ -114,6 +116,7 @@ class InvalidInput:
         self.first_problem = ""
         self.first_frame = b""
         self.has_news = False
+        self.oversize = 0
         self.unknown_id: bytes | None = b"null"
         self.suppressed = 0
         self.unsolicited = 0
@@ -204,6 +207,8 @@ class Peer(Generic[R]):
         size: how many bytes of the frame had arrived when it exceeded the limit.
         head: the beginning of the frame; empty if the transport does not keep it.
         """
+        self.invalid_input.oversize += 1
+        self.invalid_input.has_news = True
         limit = self._limits.max_message_bytes
         invalid = reject_oversize(head, f"a message longer than {limit} bytes (limit)")
         self._reject(invalid, None, None, {"limitBytes": limit, "receivedBytes": size})

@@ -1,4 +1,4 @@
-"""Logs input that is not a JSON-RPC message: shows the first such line, and counts the others.
+"""Logs input that is not a JSON-RPC message, or is too long: the first such line, then a count.
 
 If each line were logged, a client that sends only such lines could fill the log. OutputFlow imports
 this module when the first such line arrives.
@@ -24,24 +24,57 @@ GROWTH = 10
 
 
 class MalformedInputLog:
-    """Logs the malformed input of one connection.
+    """Logs the malformed and the oversize input of one connection.
 
-    input: the numbers of malformed messages, which the connection's Peer counts.
+    input: the numbers of such messages, which the connection's Peer counts.
+    max_message_bytes: the limit that oversize messages exceed.
     is_typed: whether a person types the input at a terminal; then the log explains what to do.
     """
 
-    def __init__(self, input: InvalidInput, *, is_typed: bool = False) -> None:
+    def __init__(
+        self, input: InvalidInput, max_message_bytes: int, *, is_typed: bool = False
+    ) -> None:
         self._input = input
+        self._max_message_bytes = max_message_bytes
         self._is_typed = is_typed
         self._logged_count = 0
+        self._logged_oversize = 0
 
     def report(self) -> None:
-        """Log the first malformed message, or the count if it has grown by the factor GROWTH.
+        """Log the first message of each kind, or the count if it has grown by the factor GROWTH.
 
-        The count is also logged when error responses were not sent because of their rate limit.
+        The number of malformed messages is also logged when error responses were not sent because
+        of their rate limit.
         """
+        self._input.has_news = False
+        if self._input.oversize:
+            self._report_oversize()
+        if self._input.count or self._input.suppressed:
+            self._report_malformed()
+
+    def _report_oversize(self) -> None:
+        """Log the first oversize message, or how many there are now."""
+        input, limit = self._input, self._max_message_bytes
+        if not self._logged_oversize:
+            self._logged_oversize = 1
+            log.warning("a message of more than %d bytes was refused", limit, extra=AS_ERROR)
+        elif input.oversize >= self._logged_oversize * GROWTH:
+            self._log_oversize("so far")
+
+    def _log_oversize(self, when: str) -> None:
+        """Log how many oversize messages have arrived. when: the end of the log message."""
+        self._logged_oversize = self._input.oversize
+        log.warning(
+            "%d messages of more than %d bytes %s",
+            self._input.oversize,
+            self._max_message_bytes,
+            when,
+            extra=AS_ERROR,
+        )
+
+    def _report_malformed(self) -> None:
+        """Log the first malformed message, or how many there are now."""
         input = self._input
-        input.has_news = False
         if not self._logged_count:
             self._logged_count = 1
             input.has_news = input.count > 1
@@ -64,7 +97,11 @@ class MalformedInputLog:
             self._log_count("so far")
 
     def report_end(self) -> None:
-        """Log the total number of malformed messages, if there was more than one."""
+        """Log the total number of messages of each kind, if there was more than one."""
+        if self._input.oversize and not self._logged_oversize:
+            self._report_oversize()
+        if self._input.oversize > 1:
+            self._log_oversize("in all")
         if self._input.count > 1:
             self._log_count("in all")
 

@@ -53,6 +53,7 @@ class OutputFlow:
         self._notifications = session.notifications
         self._connection = connection
         self._high_water_bytes = limits.high_water_bytes
+        self._max_message_bytes = limits.max_message_bytes
         self._drain_s = limits.drain_s
         self._flush = flush
         self._loop = asyncio.get_running_loop()
@@ -95,7 +96,9 @@ class OutputFlow:
                 from concertino.runtime.malformed_input import MalformedInputLog
 
                 self._malformed_input = MalformedInputLog(
-                    self._invalid_input, is_typed=self._connection.facts.get("terminal") is True
+                    self._invalid_input,
+                    self._max_message_bytes,
+                    is_typed=self._connection.facts.get("terminal") is True,
                 )
             self._malformed_input.report()
 

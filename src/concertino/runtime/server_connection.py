@@ -30,7 +30,6 @@ from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.unread_results import ProcessBudget
 from concertino.loading import load
-from concertino.logs.formats import AS_ERROR
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.session import Session
 from concertino.runtime.connection_end import ConnectionEnd
@@ -97,7 +96,6 @@ class ServerConnection:
         self.thread = get_ident()
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._connection = connection
-        self._max_message_bytes = limits.max_message_bytes
         self._high_water_bytes = limits.high_water_bytes
         self._read_batch = read_batch_of(self.loop)
         # Each call runs in a copy of the context variables of this moment, because the code that
@@ -166,9 +164,6 @@ class ServerConnection:
         self._flush()
 
     def on_frame_too_long(self, size: int) -> None:
-        log.warning(
-            "a message of more than %d bytes was refused", self._max_message_bytes, extra=AS_ERROR
-        )
         self.session.peer.on_frame_too_long(size, _oversize_head(self._connection))
 
     def on_drain(self, held: int) -> None:
