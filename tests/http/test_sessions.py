@@ -140,6 +140,22 @@ def test_a_batch_of_2025_03_26_is_answered_with_one_array(service: HttpService) 
     assert (empty.status, empty.body) == (202, b"")
 
 
+def test_a_request_of_a_batch_that_is_nested_too_deeply_is_refused_on_its_id(
+    service: HttpService,
+) -> None:
+    session = Session(service, "2025-03-26")
+    deep = {"jsonrpc": "2.0", "id": 8, "method": "ping", "params": {"a": "DEEP"}}
+    response = {"jsonrpc": "2.0", "id": 9, "result": {"a": "DEEP"}}
+    body = json.dumps([call(7, "add", a=1, b=2), deep, response])
+
+    answer = session.post(body.replace('"DEEP"', "[" * 2000 + "]" * 2000).encode())
+
+    answers = {item["id"]: item for item in answer.json}
+    assert answers.keys() == {7, 8}
+    assert text_of(answers[7]) == "3"
+    assert answers[8]["error"]["code"] == -32700
+
+
 def test_a_batch_with_progress_is_one_stream(service: HttpService) -> None:
     session = Session(service, "2025-03-26")
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concertino.jsonrpc.deep_frames import MAX_TOKENS, read_outer_members
+from concertino.jsonrpc.deep_frames import MAX_TOKENS, read_outer_members, split_array
 
 DEEP = "[" * 5000 + "]" * 5000
 MEMBERS = ('"jsonrpc":"2.0"', '"method":"x"', f'"params":{{"a":{DEEP}}}', '"id":@')
@@ -115,6 +115,29 @@ JSON = st.recursive(
     ),
     max_leaves=10,
 )
+
+
+@pytest.mark.no_cover
+@given(st.lists(JSON, max_size=4), st.sampled_from([None, 1]))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_any_array_is_split_as_json_reads_it(values: list[object], indent: int | None) -> None:
+    elements = split_array(json.dumps(values, indent=indent).encode())
+    assert elements is not None
+    assert [json.loads(element) for element in elements] == values
+
+
+@pytest.mark.parametrize(
+    "frame", ["[", "[1", "[1,", "[1,]", "[,1]", "[1]]", "[1] 2", '["]', "{}", ""]
+)
+def test_what_is_no_array_is_not_split(frame: str) -> None:
+    assert split_array(frame.encode()) is None
+
+
+def test_an_array_of_many_brackets_costs_a_limited_time() -> None:
+    frame = b"[" + b"[]," * 2_000_000 + b"1]"
+    began = time.process_time()
+    assert split_array(frame) is None
+    assert time.process_time() - began < 0.25
 
 
 @pytest.mark.no_cover

@@ -480,6 +480,33 @@ def test_garbage_in_a_batch_is_answered_in_it():
     assert [(each["id"], each["error"]["code"]) for each in answers] == [(None, INVALID)] * 3
 
 
+DEEP = "[" * 2000 + "]" * 2000
+
+
+def test_a_request_of_a_batch_that_is_nested_too_deeply_is_refused_on_its_id():
+    line = batching()
+    deep = [
+        f'{{"jsonrpc":"2.0","id":7,"method":"x","params":{{"a":{DEEP}}}}}',
+        f'{{"jsonrpc":"2.0","method":"x","params":{{"a":{DEEP}}},"id":"]["}}',
+    ]
+    events = line.peer.receive(f"[{deep[0]}, {json.dumps(request(8))},{deep[1]}]".encode())
+    assert isinstance(events, list)
+    [other] = events
+    assert isinstance(other, IncomingRequest)
+    line.peer.respond(other, b"{}")
+    text = "Parse error: nested too deeply"
+    assert line.take_sent() == [[error(7, -32700, text), error("][", -32700, text), result(8, {})]]
+
+
+@pytest.mark.parametrize("batch", [DEEP, f"[{DEEP},", f"[1,{DEEP}]]", f"[{DEEP},,1]", f"[{DEEP}}}"])
+def test_what_is_no_batch_of_messages_and_nested_too_deeply_gets_a_single_error(batch: str):
+    line = batching()
+    line.peer.receive(batch.encode())
+    [answer] = line.take_sent()
+    [answer] = answer if isinstance(answer, list) else [answer]
+    assert answer["id"] is None
+
+
 @pytest.mark.requirement("JR-14")
 def test_an_empty_batch_gets_a_single_error():
     line = batching()

@@ -112,6 +112,7 @@ class Malformed(ValueError):
 _decode = Decoder(Envelope).decode
 _decode_loose = Decoder(_LooseEnvelope).decode
 _decode_call = Decoder(_ToolCall).decode
+_decode_id = Decoder(Id).decode
 _decode_messages = Decoder(list[Envelope]).decode
 
 
@@ -154,12 +155,40 @@ def decode_messages(body: bytes) -> list[Envelope]:
         if not body.isascii():
             str(body, "utf-8")
         return _decode_messages(body)
+    except RecursionError as exc:
+        from concertino.jsonrpc.deep_frames import split_batch
+
+        elements = split_batch(body)
+        if elements is None:
+            raise _not_json(body, exc) from None
+        return [_decode_element(element) for element in elements]
     except ValidationError:
         raise Malformed(
             "Invalid Request: expected an array of JSON-RPC messages", is_json=True
         ) from None
-    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except (DecodeError, UnicodeDecodeError) as exc:
         raise _not_json(body, exc) from None
+
+
+def _decode_element(element: bytes) -> Envelope:
+    """Read one message of a batch in which a message is nested too deeply.
+
+    The session refuses such a message, if it is a request, on its id.
+    Raises Malformed if the element is no JSON-RPC message for another reason.
+    """
+    try:
+        return _decode(element)
+    except RecursionError:
+        from concertino.jsonrpc.deep_frames import read_outer_members
+
+        members = read_outer_members(element)
+        if members.id is None or members.is_response:
+            return Envelope()
+        return Envelope("", _decode_id(members.id))
+    except ValidationError:
+        return _read_loosely(element)
+    except DecodeError as exc:
+        raise _not_json(element, exc) from None
 
 
 def decode_arguments(body: bytes) -> Any:

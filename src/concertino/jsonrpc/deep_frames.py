@@ -1,4 +1,4 @@
-"""Finds the id of a message that is nested too deeply for a JSON decoder.
+"""Finds the ids of messages that are nested too deeply for a JSON decoder, also in a batch.
 
 JSON decoders are recursive and give up after about a thousand levels. To find the members of the
 outermost object, it is enough to count brackets outside of strings. The error response to such a
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-__all__ = ["OuterMembers", "read_outer_members"]
+__all__ = ["OuterMembers", "read_outer_members", "split_array", "split_batch"]
 
 # At most this many strings and brackets are examined, which takes at most about 20 ms.
 MAX_TOKENS = 50_000
@@ -27,6 +27,8 @@ TOKEN = re.compile(
     rb"(%b)(?:\s*+(:)\s*+(%b|-?[0-9]++(?![0-9.eE]))?+)?+|([\[{]++)|[\]}]++" % (STRING, STRING),
     re.DOTALL,
 )
+# One token of an array: a string, a run of opening or of closing brackets, or a comma.
+ARRAY_TOKEN = re.compile(rb"%b|([\[{]++)|([\]}]++)|(,)" % STRING, re.DOTALL)
 # The id near the end of a frame: after it, only the members jsonrpc and method may follow.
 TAIL = re.compile(
     rb',\s*"id"\s*:\s*("[^"\\]*"|-?[0-9]+)\s*'
@@ -83,3 +85,46 @@ def read_outer_members(frame: bytes) -> OuterMembers:
         tail = TAIL.search(frame, max(0, len(frame) - TAIL_BYTES))
         members.id = None if tail is None else tail[1]
     return members
+
+
+def split_batch(frame: bytes) -> list[bytes] | None:
+    """Return the elements of a batch as JSON texts, which may still be malformed.
+
+    Returns None if none of them is an object, so that no element can be a message; or as
+    split_array().
+    """
+    elements = split_array(frame) or []
+    return elements if any(element.startswith(b"{") for element in elements) else None
+
+
+def split_array(frame: bytes) -> list[bytes] | None:
+    """Return the elements of a JSON array as JSON texts, which may still be malformed.
+
+    Returns None if the frame is no array, or has more than MAX_TOKENS strings, brackets and commas.
+    """
+    text = frame.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n")
+    if not text.startswith(b"["):
+        return None
+
+    elements: list[bytes] = []
+    depth, begin = 0, 1
+    for token in islice(ARRAY_TOKEN.finditer(text), MAX_TOKENS):
+        openers, closers, comma = token.groups()
+        if openers is not None:
+            depth += len(openers)
+        elif closers is not None:
+            depth -= len(closers)
+            if depth <= 0:
+                # The array ends here, and so must the text.
+                is_whole = depth == 0 and token.end() == len(text) and text.endswith(b"]")
+                last = text[begin:-1].strip()
+                if not is_whole or (elements and not last):
+                    return None
+                return [*elements, last] if last else []
+        elif comma is not None and depth == 1:
+            element = text[begin : token.start()].strip()
+            if not element:
+                return None
+            elements.append(element)
+            begin = token.end()
+    return None

@@ -170,8 +170,26 @@ def decode_batch(frame: bytes) -> list[Raw] | None:
     try:
         str(frame, "utf-8")
         return _decode_elements(frame.removeprefix(BOM))
-    except (DecodeError, UnicodeDecodeError, RecursionError):
+    except RecursionError:
+        return _split_deep_batch(frame)
+    except (DecodeError, UnicodeDecodeError):
         return None
+
+
+def _split_deep_batch(frame: bytes) -> list[Raw] | None:
+    """Return the elements of a batch in which a message is nested too deeply; None if impossible.
+
+    Each message is then answered for itself. An error without an id would leave all callers
+    waiting.
+    """
+    try:
+        from concertino.jsonrpc.deep_frames import split_batch
+    except ImportError:
+        # The process has no file descriptor left to read the module with.
+        return None
+
+    elements = split_batch(frame)
+    return None if elements is None else [Raw(element) for element in elements]
 
 
 def describe_decode_error(exc: Exception, max_chars: int | None = None) -> str:
