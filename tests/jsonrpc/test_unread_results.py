@@ -13,6 +13,7 @@ from concertino.jsonrpc.requests import IncomingRequest
 from concertino.jsonrpc.unread_results import ProcessBudget
 
 MIB = 2**20
+KIND = ("tools/call", b'"a"')
 
 
 class Rig:
@@ -374,3 +375,62 @@ def test_a_response_waits_also_where_nobody_looks_after_it() -> None:
         assert request is not None
         rig.peer.respond(request, result(5 * MIB))
     assert [answer["id"] for answer in rig.read(1) + rig.read(1)] == [0, 1]
+
+
+def test_a_call_that_is_kept_back_counts_nothing_until_its_result_will_fit() -> None:
+    rig = Rig(max_unread_bytes=8 * MIB)
+    rig.budget.record_size(KIND, 100)
+    unread = rig.peer.unread
+    calls = [rig.start(id) for id in range(3)]
+    assert None not in calls
+    first, second, third = (call for call in calls if call is not None)
+    # They have started, because results were small. Now one is large.
+    rig.budget.record_size(KIND, 5 * MIB)
+    unread.expect_nothing_known(first)
+    for call in (second, third):
+        unread.keep_back(call)
+    assert rig.counts() == (0, 2, 0)
+    # The first call runs, and its result may be as large.
+    assert not unread.may_begin(second)
+    rig.peer.respond(first, result(5 * MIB))
+    assert not unread.may_begin(second)
+    rig.read(1)
+    assert unread.may_begin(second)
+    assert rig.counts()[1] > 5 * MIB
+    assert not unread.may_begin(third)
+    rig.peer.cancel(2, "no")
+    # It has ended, so nothing depends on it.
+    assert unread.may_begin(third)
+    rig.peer.respond(second, result(10))
+    assert rig.counts()[1:] == (0, 0)
+    assert not rig.budget.unknown
+
+
+def test_a_running_call_of_a_tool_with_large_results_lets_calls_of_other_tools_start() -> None:
+    rig = Rig(max_unread_bytes=8 * MIB)
+    for kind in (KIND, ("tools/call", b'"b"')):
+        rig.budget.record_size(kind, 100)
+    calls = [call for call in [rig.start(id) for id in range(4)] if call is not None]
+    rig.budget.record_size(KIND, 5 * MIB)
+    for call in calls:
+        rig.peer.unread.expect_nothing_known(call)
+    # Together they may return 20 MiB. But they may wait for a call of another tool.
+    assert rig.start(10, tool="b") is not None
+    assert rig.start(11) is None
+    rig.peer.unread.expect(calls[0], 5 * MIB)
+    assert rig.counts()[1] == 5 * MIB + 100
+
+
+def test_calls_that_are_kept_back_count_nothing_when_their_connection_has_closed() -> None:
+    rig = Rig()
+    call = rig.start(0)
+    assert call is not None
+    rig.peer.unread.keep_back(call)
+    rig.peer.close()
+    assert rig.counts() == (0, 0, 0)
+    assert not rig.budget.unknown
+    # Whoever comes later changes nothing.
+    rig.peer.unread.expect(call, 100)
+    rig.peer.unread.expect_nothing_known(call)
+    rig.peer.unread.keep_back(call)
+    assert rig.counts() == (0, 0, 0)

@@ -390,7 +390,7 @@ def test_two_jobs_that_end_together_both_come_back() -> None:
 
     async def main() -> list[int]:
         threads, loop = Threads(2), asyncio.get_running_loop()
-        threads._results[loop] = results = _Results(loop)
+        threads._results[loop] = results = _Results(loop, threads._on_large)
         results._jobs = Slow()
         async with asyncio.timeout(10):
             values = await asyncio.gather(threads.run(lambda: 1), threads.run(lambda: 2))

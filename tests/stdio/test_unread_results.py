@@ -40,6 +40,10 @@ def slow(size: int) -> str:
     return "x" * size
 
 @server.tool
+def quick(size: int) -> str:
+    return "x" * size
+
+@server.tool
 async def count() -> int:
     return begun"""
 
@@ -108,6 +112,15 @@ class Unread:
 
     def growth(self) -> int:
         return self.process.memory("VmHWM") - self.at_rest
+
+    def wait_for_growth(self, size: int) -> None:
+        """Wait until the results that fit are held, and a moment longer."""
+        deadline = time.monotonic() + 60
+        while self.process.memory() - self.at_rest < size:
+            assert time.monotonic() < deadline
+            self.good.ping()
+        for _ in range(300):
+            self.good.ping()
 
     def begun_at_rest(self) -> int:
         """Wait until no more calls begin; returns how many have."""
@@ -215,3 +228,41 @@ def test_twenty_clients_that_do_not_read_stay_within_the_budget_of_the_process(
         unread.begun_at_rest()
         assert unread.growth() < 256 * MIB + MARGIN
         assert unread.good.call("big", size=5 * 10**6) == "x" * 5 * 10**6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "small_first"), [(2 * 10**6, False), (5 * 10**6, True)])
+def test_60_clients_that_do_not_read_results_from_threads_stay_within_the_budget(
+    folder: Path, size: int, small_first: bool
+) -> None:
+    with Unread(folder) as unread:
+        clients = [unread.client() for _ in range(60)]
+        if small_first:
+            assert clients[0].call("quick", size=1) == "x"
+        for client in clients:
+            client.send(*(call(id, "quick", {"size": size}) for id in range(5)))
+        unread.wait_for_growth(240 * MIB)
+        assert unread.growth() < 256 * MIB + MARGIN
+        # Clients that read get results of other tools.
+        assert unread.good.call("big", size=10**6) == "x" * 10**6
+        # All calls are answered at last, also those that were kept back.
+        for client in clients:
+            answers = [client.read() for _ in range(5)]
+            assert sorted(answer["id"] for answer in answers) == list(range(5))
+            errors = [answer["error"]["code"] for answer in answers if "error" in answer]
+            assert set(errors) <= {-32603}
+
+
+@pytest.mark.slow
+def test_a_slow_reader_gets_all_results_of_a_tool_whose_first_result_was_small(
+    folder: Path,
+) -> None:
+    with Unread(folder) as unread:
+        client = unread.client()
+        assert client.call("quick", size=1) == "x"
+        client.send(*(call(id, "quick", {"size": 10**6}) for id in range(200)))
+        unread.wait_for_growth(55 * MIB)
+        answers = [client.read() for _ in range(200)]
+        assert sorted(answer["id"] for answer in answers) == list(range(200))
+        assert all(len(answer["result"]["content"][0]["text"]) == 10**6 for answer in answers)
+        assert unread.growth() < 64 * MIB + MARGIN

@@ -23,6 +23,7 @@ from concertino.http.worker_peers import WorkerPeers
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.entry import LoopFactory
+from concertino.runtime.freed_memory import limit_freed_memory
 from concertino.runtime.host import Host, Wrap
 from concertino.runtime.process import run
 from concertino.runtime.service_manager import notify_ready
@@ -73,6 +74,7 @@ class HttpFrontend:
 
     def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
         self._host = host
+        limit_freed_memory(host.budget)
         place = worker_place()
         peers = None if place is None else WorkerPeers(place)
         self._server = HttpServer(host, self._listeners, self._options, wrap, peers)

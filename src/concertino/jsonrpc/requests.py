@@ -27,6 +27,7 @@ __all__ = [
     "OutgoingRequest",
     "PendingTable",
     "RequestTable",
+    "ResultCounter",
     "TokenBucket",
     "parse_error",
 ]
@@ -54,6 +55,8 @@ class IncomingRequest(Struct, eq=False):
     kind: the method and the name of the tool or prompt, while UnreadResults counts the request;
         otherwise None.
     expected_bytes: the probable size of its response, while it runs; 0 if that is not known.
+    unread: counts the request and its response; None before it runs.
+    has_begun: whether it is known that its code has begun, so that it must not be kept back.
     """
 
     id: Id
@@ -68,6 +71,21 @@ class IncomingRequest(Struct, eq=False):
     last_progress: float = float("-inf")
     kind: Kind | None = None
     expected_bytes: int = 0
+    unread: ResultCounter | None = None
+    has_begun: bool = False
+
+
+class ResultCounter(Protocol):
+    """What a request knows of UnreadResults (jsonrpc/unread_results.py), which imports this file.
+
+    The methods are described there.
+    """
+
+    def known_size(self, kind: Kind) -> int: ...
+    def expect(self, incoming: IncomingRequest, size: int) -> None: ...
+    def expect_nothing_known(self, incoming: IncomingRequest) -> None: ...
+    def keep_back(self, incoming: IncomingRequest) -> None: ...
+    def may_begin(self, incoming: IncomingRequest) -> bool: ...
 
 
 R = TypeVar("R", bound=IncomingRequest)

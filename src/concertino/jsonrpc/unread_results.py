@@ -44,6 +44,8 @@ MAX_WAITING_BYTES = 20 * 2**20
 # The limit of the process may be exceeded by this many bytes for clients that have read everything:
 # they must get their results even if others do not read.
 RESERVE_BYTES = 16 * 2**20
+# The budget is under pressure while more than this part of its limit is held.
+PRESSURE_PART = 16
 # The sizes of results are remembered for at most this many kinds of calls.
 MAX_KINDS = 4096
 # At most this many bytes of the name of a tool or prompt are part of a call's kind.
@@ -61,15 +63,19 @@ class ProcessBudget:
     unknown: for each kind that has never returned a response, how many calls of it are running.
     is_strained: whether the limit is nearly reached, so that each call must be checked before it
         starts, even if it is the only one of its connection.
+    has_pressure: whether clients leave more than a part of the limit unread, PRESSURE_PART.
+    on_pressure: called with has_pressure when that changes; None if nobody wants to know.
     """
 
     __slots__ = (
         "_first_guess",
         "_guesses",
         "expected",
+        "has_pressure",
         "held",
         "is_strained",
         "limit",
+        "on_pressure",
         "sizes",
         "unknown",
         "waiting",
@@ -83,6 +89,8 @@ class ProcessBudget:
         self.sizes: dict[Kind, int] = {}
         self.unknown: Counter[Kind] = Counter()
         self.is_strained = False
+        self.has_pressure = False
+        self.on_pressure: Callable[[bool], object] | None = None
         # The expected size of a result of a kind that has never returned, before lower_guess().
         self._first_guess = limits.max_unread_bytes // FIRST_CALLS
         # What lower_guess() knows: kind -> expected size, time of the change, and whether its calls
@@ -197,22 +205,32 @@ class UnreadResults:
             size_of_each = expected if expected >= 0 else budget.guess(kind)
             expected = size_of_each * (self._unknown[kind] + 1)
             expected_of_all = size_of_each * (budget.unknown[kind] + 1)
-        total = budget.held + budget.expected + expected_of_all
-        if self.on_blocked is None or (
-            self.held + self._expected + expected <= self._limit and total <= budget.limit
-        ):
+        if self.on_blocked is None or self._will_fit(expected, expected_of_all, is_alone):
             return True
         if is_alone and self.held < self._nearly_read_bytes:
             # A tool that always returns in its first step stays unknown, so one call must pass.
             is_first = kind not in budget.sizes and kind not in budget.unknown
-            beyond = max(0, expected - RESERVE_BYTES)
-            is_within = total - beyond <= budget.limit + RESERVE_BYTES
-            if is_first or is_within or expected <= LARGE_BYTES:
+            if is_first or expected <= LARGE_BYTES:
                 return True
         if self.blocked_kind is None:
             self.blocked_kind = kind
         self.on_blocked()
         return False
+
+    def _will_fit(self, expected: int, expected_of_all: int, is_alone: bool) -> bool:
+        """Return whether the limits will probably not be exceeded.
+
+        expected: how many bytes of results to add to those of this connection's calls.
+        expected_of_all: the same for the calls of all connections.
+        is_alone: see has_room_for().
+        """
+        budget = self.budget
+        total = budget.held + budget.expected + expected_of_all
+        if self.held + self._expected + expected <= self._limit and total <= budget.limit:
+            return True
+        beyond = max(0, expected - RESERVE_BYTES)
+        is_within = total - beyond <= budget.limit + RESERVE_BYTES
+        return is_alone and self.held < self._nearly_read_bytes and is_within
 
     def may_overtake(self, incoming: IncomingRequest) -> bool:
         """Return whether a call may start before the queued ones.
@@ -226,6 +244,7 @@ class UnreadResults:
     def on_start(self, incoming: IncomingRequest) -> None:
         """Add the probable size of a call's result to the expected bytes, when the call starts."""
         kind = incoming.kind = _kind(incoming)
+        incoming.unread = self
         size = self.budget.sizes.get(kind)
         if size is None:
             self._unknown[kind] += 1
@@ -242,10 +261,7 @@ class UnreadResults:
         if incoming.expected_bytes:
             self._expect(incoming, 0)
         else:
-            for unknown in (self._unknown, self.budget.unknown):
-                unknown[kind] -= 1
-                if not unknown[kind]:
-                    del unknown[kind]
+            self._end_unknown(kind)
             self.budget.update_strain()
 
     def on_response(self, incoming: IncomingRequest, size: int) -> None:
@@ -268,6 +284,68 @@ class UnreadResults:
         """
         for kind in self._unknown:
             self.budget.lower_guess(kind, now, kind in in_threads)
+
+    # Calls that were started before it was known that results of their kind are large
+
+    def known_size(self, kind: Kind) -> int:
+        """Return the size of the largest recent response of a kind; 0 if there was none."""
+        return self.budget.sizes.get(kind, 0)
+
+    def expect(self, incoming: IncomingRequest, size: int) -> None:
+        """Count at least `size` bytes for the result of a call, which is sent a moment later."""
+        incoming.has_begun = True
+        if size > incoming.expected_bytes and incoming.kind is not None:
+            self._set_expected(incoming, incoming.kind, size)
+
+    def expect_nothing_known(self, incoming: IncomingRequest) -> None:
+        """Count a call that runs as if nothing had been known about its result when it started.
+
+        It then counts only when other calls of the same kind want to start: calls of other kinds
+        must not wait for it, because it may wait for them.
+        """
+        incoming.has_begun = True
+        kind = incoming.kind
+        if incoming.expected_bytes and kind is not None:
+            self._expect(incoming, 0)
+            self._unknown[kind] += 1
+            self.budget.unknown[kind] += 1
+            self.budget.update_strain()
+
+    def keep_back(self, incoming: IncomingRequest) -> None:
+        """Count nothing for the result of a call: its code does not begin before may_begin()."""
+        if incoming.kind is not None:
+            # Not 0, which would mean that nothing is known.
+            self._set_expected(incoming, incoming.kind, 1)
+
+    def may_begin(self, incoming: IncomingRequest) -> bool:
+        """Return whether the result of a call that is kept back will probably fit, and count it.
+
+        A call that has ended may begin.
+        """
+        kind = incoming.kind
+        if kind is None:
+            return True
+        size = self.known_size(kind)
+        expected = size * (self._unknown[kind] + 1)
+        expected_of_all = size * (self.budget.unknown[kind] + 1)
+        is_alone = not self._unknown and self._expected < LARGE_BYTES
+        if not self._will_fit(expected, expected_of_all, is_alone):
+            return False
+        self.expect(incoming, size)
+        return True
+
+    def _set_expected(self, incoming: IncomingRequest, kind: Kind, size: int) -> None:
+        """Set the expected size of a call's result, even if it began when nothing was known."""
+        if not incoming.expected_bytes:
+            self._end_unknown(kind)
+        self._expect(incoming, size)
+
+    def _end_unknown(self, kind: Kind) -> None:
+        """Remove one call from the running calls whose kind had never returned a response."""
+        for unknown in (self._unknown, self.budget.unknown):
+            unknown[kind] -= 1
+            if not unknown[kind]:
+                del unknown[kind]
 
     def _expect(self, incoming: IncomingRequest, size: int) -> None:
         """Set the expected size of a call's result, and update the totals by the difference."""
@@ -293,9 +371,15 @@ class UnreadResults:
 
     def update(self, held: int) -> None:
         """Set how many bytes of output are buffered now."""
-        self.budget.held += held - self.held
+        budget = self.budget
+        budget.held += held - self.held
         self.held = held
-        self.budget.update_strain()
+        budget.update_strain()
+        has_pressure = budget.held > budget.limit // PRESSURE_PART
+        if has_pressure is not budget.has_pressure:
+            budget.has_pressure = has_pressure
+            if budget.on_pressure is not None:
+                budget.on_pressure(has_pressure)
 
     def try_wait(self, incoming: IncomingRequest, frame: bytes) -> bool:
         """Keep a response until it fits. Return False if too many bytes wait already."""

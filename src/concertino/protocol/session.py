@@ -520,6 +520,8 @@ class Session:
         id = incoming.id
         if len(body) > JOINED_BYTES:
             frame = b"".join((RESULT_HEAD % encode(id), body, b"}"))
+            # Free its memory now: the transport may copy the frame.
+            body = b""
         else:
             frame = INT_ID_RESULT % (id, body) if type(id) is int else RESULT % (encode(id), body)
 

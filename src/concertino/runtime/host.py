@@ -72,6 +72,7 @@ class Host:
         start takes longer than limits.opening_s.
 
     Attributes:
+    budget: the memory of unread responses of all connections.
     connections: the connections that are open now.
     started: the task that runs the backend's start().
     """
@@ -84,7 +85,7 @@ class Host:
     ) -> None:
         self.backend = backend
         self.limits = limits or Limits()
-        self._budget = ProcessBudget(self.limits)
+        self.budget = ProcessBudget(self.limits)
         self.connections: set[ServerConnection] = set()
         self.started: asyncio.Task[None]
         self._on_backend_started = on_started
@@ -162,7 +163,7 @@ class Host:
             connection,
             limits or self.limits,
             self.watch_changed,
-            self._budget,
+            self.budget,
             self._opening_until,
             self._describe_start,
         )

@@ -45,6 +45,13 @@ class ResultTurns:
         self._waiting.append((size, send))
         self._schedule()
 
+    def call_after_waiting(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when the results that wait now were sent; at once if none waits."""
+        if self._waiting:
+            self._waiting.append((0, callback))
+        else:
+            callback()
+
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.acceptor import Acceptor, serve_connections
+from concertino.runtime.freed_memory import limit_freed_memory
 from concertino.runtime.host import Host, Wrap
 from concertino.runtime.shutdown import ShutdownWatchdog
 from concertino.transports.listeners import Listener
@@ -70,6 +71,7 @@ class SocketFrontend:
     ) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         self._closed = loop.create_future()
+        limit_freed_memory(host.budget)
         self._acceptor = serve_connections(
             host, *self._listeners, max_connections=self._max_connections, wrap=wrap
         )

@@ -6,9 +6,13 @@
 Four things differ from concurrent.futures.ThreadPoolExecutor. The threads are daemon threads, so a
 handler that never returns does not keep the process alive. The event loop is woken once for all
 results that are ready, not once for each. When handlers occupy all threads for a second, a log
-message names them. And a thread that has made a large result starts its next job only when the loop
-has taken that result. Without this rule, the threads run ahead of a busy loop: of 100 calls that
-return 10 MB each, all results were in memory at once (974 MiB instead of 411 MiB).
+message names them. And large results are limited, see docs/decisions/0094:
+
+- A thread that has made a large result starts its next job only when the loop has sent or dropped
+  that result. So there are never more of them than threads.
+- When the result of a call turns out to be large, other calls of the same tool may wait for a
+  thread, which have started because nothing was known, or because earlier results were small. They
+  are kept back until their results will probably fit into the limits (UnreadResults.may_begin).
 """
 
 from __future__ import annotations
@@ -19,12 +23,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from contextvars import copy_context
+from functools import partial
 from itertools import islice
 from os import _exit, getpid
 from typing import Any, cast
 from weakref import WeakSet
 
 from msgspec import Struct, structs
+
+from concertino.jsonrpc.requests import IncomingRequest, Kind, ResultCounter
+from concertino.runtime.result_turns import result_turns_of
+from concertino.runtime.tasks import subject_of
 
 __all__ = ["Threads", "tasks_in_threads"]
 
@@ -42,6 +51,8 @@ LARGE_BYTES = 256 * 1024
 LARGE_ITEMS = 1000
 SAMPLE = 8
 SAMPLE_DEPTH = 4
+# How often, in seconds, to look at the calls that are kept back: clients may have read meanwhile.
+KEPT_CHECK_S = 0.05
 # How often, in seconds, a thread whose result was not taken checks whether the pool is closed.
 CLOSED_CHECK_S = 1.0
 
@@ -61,8 +72,8 @@ class _Job:
     loop sets the result of `future`, which wakes Threads.run().
     results: the queue that the job is put into when it has ended.
     task: the task that called Threads.run(), for the log.
-    taken: an event that is set when Threads.run() has taken a large value; None if the value is not
-        large, or not known yet.
+    taken: an event that is set when a large value was taken by Threads.run() and sent; None if the
+        value is not large, or not known yet.
     """
 
     __slots__ = ("context", "error", "function", "future", "results", "taken", "task", "value")
@@ -79,10 +90,18 @@ class _Job:
 
 
 class _Results:
-    """A queue of finished jobs, from the threads to one event loop."""
+    """A queue of finished jobs, from the threads to one event loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    on_large: called on the loop with each job that has a large result, before run() takes it.
+    kept: the jobs whose calls are kept back, see Threads._keep_back().
+    is_check_due: whether Threads._check_kept() will be called.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_large: Callable[[_Job], object]) -> None:
         self.loop = loop
+        self.kept: deque[_Job] = deque()
+        self.is_check_due = False
+        self._on_large = on_large
         self._jobs: deque[_Job] = deque()
         self._is_waking = False
 
@@ -111,8 +130,7 @@ class _Results:
             if not job.future.done():
                 job.future.set_result(None)
             if job.taken is not None:
-                # The loop resumes run() before it calls this, so run() has taken the value by then.
-                self.loop.call_soon(job.taken.set)
+                self._on_large(job)
 
 
 class Threads:
@@ -158,7 +176,7 @@ class Threads:
                     for known, results in self._results.items()
                     if not known.is_closed()
                 }
-                self._results[loop] = _Results(loop)
+                self._results[loop] = _Results(loop, self._on_large)
             job = _Job(function, self._results[loop])
             self._jobs.append(job)
             if self._idle:
@@ -176,8 +194,9 @@ class Threads:
             await job.future
         except asyncio.CancelledError:
             with self._changed:
-                if job in self._jobs:
-                    self._jobs.remove(job)
+                for waiting in (self._jobs, job.results.kept):
+                    if job in waiting:
+                        waiting.remove(job)
             raise
         error = job.error
         if error is None:
@@ -206,11 +225,105 @@ class Threads:
         """
         with self._changed:
             self._closed = True
-            dropped = list(self._jobs)
-            self._jobs.clear()
+            queues = self._jobs, *(results.kept for results in self._results.values())
+            dropped = [job for queue in queues for job in queue]
+            for queue in queues:
+                queue.clear()
             self._changed.notify_all()
         for job in dropped:
             job.future.cancel()
+
+    # Large results. These methods run on the event loop.
+
+    def _on_large(self, job: _Job) -> None:
+        """Count a large result, and arrange that _on_sent() is called when it was sent.
+
+        A result that is sent in a later iteration (ResultTurns) counts as expected until then.
+        """
+        call = _call_of(job)
+        if call is not None and call.unread is not None:
+            size = len(job.value) if isinstance(job.value, str | bytes) else LARGE_BYTES
+            call.unread.expect(call, size)
+        loop = job.results.loop
+        on_sent = partial(self._on_sent, job, call, None if call is None else call.kind)
+        # In the iteration after the next, run() has taken the value, and its task has sent the
+        # result or passed it to ResultTurns. In the next one, a task that has not made its first
+        # step yet would come too late.
+        after = partial(result_turns_of(loop).call_after_waiting, on_sent)
+        loop.call_soon(loop.call_soon, after)
+
+    def _on_sent(self, job: _Job, call: IncomingRequest | None, kind: Kind | None) -> None:
+        """Keep back calls of the same kind if the result was large, and let the thread go on.
+
+        call, kind: the call that has got the result, and its kind; None if it is no call's.
+        """
+        assert job.taken is not None
+        try:
+            if call is not None and call.unread is not None and kind is not None:
+                # If the call has not ended, its handler has used the value for something else.
+                call.unread.expect_nothing_known(call)
+                size = call.unread.known_size(kind)
+                if size >= LARGE_BYTES:
+                    self._keep_back(job.results, kind, size)
+        finally:
+            job.taken.set()
+
+    def _keep_back(self, results: _Results, kind: Kind, size: int) -> None:
+        """Keep back the calls of a kind that wait for a thread, until their results will fit.
+
+        Calls that were started because a result of such a size will fit are not kept back.
+        size: the size of the largest recent result of this kind.
+        """
+        with self._changed:
+            running = list(self._running.values())
+            waiting = list(self._jobs)
+            self._jobs.clear()
+            for job in waiting:
+                call = _call_of(job) if job.results is results else None
+                if call is not None and call.kind == kind and _is_unexpected(call, size):
+                    results.kept.append(job)
+                else:
+                    self._jobs.append(job)
+        for job in running:
+            call = _call_of(job) if job.results is results else None
+            if call is not None and call.kind == kind and _is_unexpected(call, size):
+                assert call.unread is not None
+                call.unread.expect_nothing_known(call)
+        for job in results.kept:
+            call = _call_of(job)
+            if call is not None and call.unread is not None:
+                call.unread.keep_back(call)
+        self._release(results)
+
+    def _release(self, results: _Results) -> None:
+        """Pass the calls that are kept back to the threads, as far as their results will fit."""
+        ready: list[_Job] = []
+        kept: list[_Job] = []
+        full: set[ResultCounter] = set()
+        for job in results.kept:
+            call = _call_of(job)
+            counter = None if call is None else call.unread
+            if call is None or counter is None:
+                ready.append(job)
+            elif counter in full or not counter.may_begin(call):
+                full.add(counter)
+                kept.append(job)
+            else:
+                ready.append(job)
+        with self._changed:
+            results.kept = deque(kept)
+            self._jobs.extend(ready)
+            notified = min(self._idle, len(ready))
+            self._idle -= notified
+            self._changed.notify(notified)
+        if kept and not results.is_check_due:
+            results.is_check_due = True
+            results.loop.call_later(KEPT_CHECK_S, self._check_kept, results)
+
+    def _check_kept(self, results: _Results) -> None:
+        """Look again at the calls that are kept back."""
+        results.is_check_due = False
+        self._release(results)
 
     def _report_blocked(self, job: _Job) -> None:
         """Log which calls occupy the threads, if `job` still waits for a thread."""
@@ -282,28 +395,44 @@ class Threads:
             if getpid() != pid:
                 _exit(0)
 
-            del self._running[threading.get_ident()]
             if _is_large(job.value):
+                # The job counts as running until its result is counted.
                 job.taken = threading.Event()
+            else:
+                del self._running[threading.get_ident()]
             try:
                 job.results.add(job)
             except RuntimeError:
                 # The job's event loop is closed. End this thread, unless other jobs wait.
+                self._running.pop(threading.get_ident(), None)
                 with self._changed:
                     if not self._jobs:
                         self._started -= 1
                         return
             else:
-                self._wait_until_taken(job)
+                if job.taken is not None:
+                    self._wait_until_taken(job, job.taken)
+                    del self._running[threading.get_ident()]
 
             # Without this, the variable would keep the job's result in memory until the next job.
             del job
 
-    def _wait_until_taken(self, job: _Job) -> None:
-        """If a job's result is large, wait until the loop has taken it or is closed."""
-        while job.taken is not None and not job.taken.wait(CLOSED_CHECK_S):
+    def _wait_until_taken(self, job: _Job, taken: threading.Event) -> None:
+        """Wait until the loop has taken a large result, or is closed."""
+        while not taken.wait(CLOSED_CHECK_S):
             if self._closed or job.results.loop.is_closed():
                 return
+
+
+def _call_of(job: _Job) -> IncomingRequest | None:
+    """Return the call of a client that has put a job into the pool; None if there is none."""
+    call = None if job.task is None else subject_of(job.task)
+    return call if isinstance(call, IncomingRequest) else None
+
+
+def _is_unexpected(call: IncomingRequest, size: int) -> bool:
+    """Return whether a call was started although a result of this size may not fit."""
+    return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2
 
 
 def _is_large(value: Any, depth: int = SAMPLE_DEPTH) -> bool:

@@ -309,8 +309,11 @@ class _ThreadCall:
                 self._failure = None
         return self._result
 
-    def run(self) -> None:
-        """Open the providers, call the handler, and close the providers. The thread runs this."""
+    def run(self) -> Any:
+        """Open the providers, call the handler, and close the providers. The thread runs this.
+
+        Returns the result, so that the pool notices a large one; see outcome() for exceptions.
+        """
         opened = _SyncScope(self._order, self._context)
         try:
             value = self._call(opened.open())
@@ -329,6 +332,7 @@ class _ThreadCall:
                 pass
         for provider in opened.close(failure):
             self.closing = provider
+        return self._result
 
 
 def iterate_in_thread(
