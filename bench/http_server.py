@@ -1,6 +1,6 @@
 """What a call over HTTP costs: our server, floors that know no MCP, and comparable servers.
 
-python bench/http_server.py [--rounds N] [--seconds S] [--only NAME...] [--idle N] [--json FILE]
+python bench/http_server.py [--rounds N] [--seconds S] [--only NAME...] [--json FILE]
 
 The module is not called http.py, because it would then hide the standard library's `http` from
 every script in this folder.
@@ -13,8 +13,7 @@ machine it is the only column that says something. Server and client run on core
 there are two.
 
 modern: 2026-07-28, no session. session: 2025-11-25, answers as JSON. stream: 2025-11-25, answers as
-events. Idle connections: how much the server grows by --idle connections (10,000, or what the
-limit of descriptors allows), each without a request and each with one answered.
+events. Idle connections are measured by http_idle.py.
 Needs Linux and a C compiler; what cannot be installed is left out, and the reason is printed.
 """
 
@@ -24,7 +23,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -76,12 +74,6 @@ def python(script: str, *options: str) -> tuple[str, ...]:
 
 
 OURS = python("concertino_http.py")
-# The same server with room for many connections.
-MANY = (
-    *("{python}", "-m", "concertino", "serve", str(PROGRAMS / "concertino_http.py")),
-    *("--http", "127.0.0.1:PORT", "--max-connections", "20000"),
-)
-IDLE = {"floor": python("floor.py"), "concertino": MANY, "concertino-session": MANY}
 STREAM = "text/event-stream"
 ROWS = (
     Row("floor", "floor: asyncio + httptools, no MCP", "http_floor", python("floor.py"), "modern"),
@@ -342,31 +334,6 @@ class Bench:
             },
         )
 
-    def hold_idle(self, row: Row, command: list[str], count: int) -> None:
-        """Open idle connections, and note how much the server has grown for each, in kB."""
-        with running(command, self.environment, self.server_core) as server:
-            request = make_request(row, server.port).replace(ID.encode(), b"1" * 10)
-            _open_idle(server.port, request).close()
-            for name, asks in (("idle_kb", False), ("idle_after_request_kb", True)):
-                before = server.rss_kb
-                sockets = [_open_idle(server.port, request if asks else b"") for _ in range(count)]
-                # The last of them is answered, so all of them were accepted.
-                if not asks:
-                    sockets.append(_open_idle(server.port, request))
-                self.note(row, **{name: (server.rss_kb - before) / count})
-                for sock in sockets:
-                    sock.close()
-                time.sleep(0.5)
-
-
-def _open_idle(port: int, request: bytes) -> socket.socket:
-    sock = socket.create_connection(("127.0.0.1", port), timeout=START_LIMIT_S)
-    if request:
-        sock.sendall(request)
-        if b" 200 " not in sock.recv(65536)[:16]:
-            raise RuntimeError("an idle connection was refused")
-    return sock
-
 
 def merge(figures: dict[str, list[float]]) -> dict[str, float]:
     """Return the minimum of CPU times and memory, and the median of everything else."""
@@ -387,8 +354,6 @@ COLUMNS = (
     ("start_cpu_ms", "start CPU ms"),
     ("start_ms", "start ms"),
     ("idle_mb", "idle MB"),
-    ("idle_kb", "idle kB/conn."),
-    ("idle_after_request_kb", "the same after a request"),
 )
 
 
@@ -461,15 +426,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--idle", type=int, default=0, metavar="N")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
 
     rows = [row for row in ROWS if not options.only or row.name in options.only]
     places = build(rows)
     cores = pick_cores()
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     client_core = cores.server if cores.other is None else cores.other
     bench = Bench(
         WORK / "bin" / "http_load", cores.server, client_core, options.seconds, server_environment()
@@ -492,15 +454,6 @@ def main() -> None:
                 bench.measure(row, commands[row.name])
             except (RuntimeError, OSError) as exc:
                 bench.failures[row.name] = str(exc)
-    if options.idle:
-        for row in rows:
-            if row.name in IDLE and row.name not in bench.failures:
-                words = places[row.place].words
-                command = [word.format_map(words) for word in IDLE[row.name]]
-                try:
-                    bench.hold_idle(row, command, min(options.idle, hard - 200))
-                except (RuntimeError, OSError) as exc:
-                    bench.failures[row.name] = f"idle connections: {exc}"
     report(rows, bench)
     if options.json is not None:
         options.json.write_text(json.dumps(bench.figures, indent=1))

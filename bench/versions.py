@@ -16,6 +16,8 @@ PYTHON_PACKAGES: dict[str, tuple[str, ...]] = {
     # For http.py: the floors, and our server with its extra and an ASGI server to mount it in.
     "http_floor": ("msgspec==0.22.0", "httptools==0.9.0", "uvloop==0.23.0", "uvicorn==0.54.0"),
     "mcp": ("mcp==2.3.0",),
+    # For http_gateways.py, as are supergateway and mcp-remote below.
+    "mcp_proxy": ("mcp-proxy==0.13.0",),
     "fastmcp": (
         "fastmcp==4.1.2",
     ),  # 4.1.4 and 4.1.6 ask for a certifi newer than the index we used had
@@ -27,6 +29,8 @@ NODE_PACKAGES: dict[str, str] = {
     "@modelcontextprotocol/server": "2.4.0",
     "@hono/node-server": "2.1.3",  # for http_server.py: what @modelcontextprotocol/node uses
     "zod": "4.6.7",
+    "supergateway": "4.0.0",
+    "mcp-remote": "0.15.1",
 }
 
 GO_MODULES: dict[str, str] = {
