@@ -73,16 +73,16 @@ class ShutdownWatchdog:
         self.began: float | None = None
         self.on_blocked: Callable[[], object] = do_nothing
         self._writer = writer
-        self._release = release
         self._loop = loop
-        self._reading = reading
         self._timeout_s = drain_s + LEAVE_S - LAST_LOG_S
         self._log = log
         # The ends to read and to write.
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
         self._process = os.getpid()
-        threading.Thread(target=self._watch, name="end", daemon=True).start()
+        threading.Thread(
+            target=self._watch, args=(reading, release), name="end", daemon=True
+        ).start()
 
     def __call__(self) -> None:
         """Begin the shutdown. May be called in any thread or signal handler, and repeatedly."""
@@ -96,17 +96,17 @@ class ShutdownWatchdog:
             except BlockingIOError:
                 pass
 
-    def _watch(self) -> None:
+    def _watch(self, reading: int, release: Callable[[], object]) -> None:
         """Wait for the beginning of the shutdown, then for its time limit, and end the process.
 
-        The watchdog's thread runs this.
+        The watchdog's thread runs this. For the parameters see the class.
         """
         called, called_or_eof = select.poll(), select.poll()
         called.register(self._pipe[0], select.POLLIN)
         called_or_eof.register(self._pipe[0], select.POLLIN)
-        if self._reading >= 0:
+        if reading >= 0:
             # Report the end of the input, but not that data can be read.
-            called_or_eof.register(self._reading, getattr(select, "POLLRDHUP", 0))
+            called_or_eof.register(reading, getattr(select, "POLLRDHUP", 0))
         called_or_eof.poll()
 
         began = time.monotonic()
@@ -129,7 +129,7 @@ class ShutdownWatchdog:
             logging_thread = threading.Thread(target=self._log_timeout, daemon=True)
             logging_thread.start()
             logging_thread.join(LAST_LOG_S)
-            self._release()
+            release()
         finally:
             _kill_children()
             os._exit(self.code)
