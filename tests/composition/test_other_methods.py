@@ -1,4 +1,4 @@
-"""other_methods.py: whose the requests and capabilities of extensions are."""
+"""other_methods.py: to which part the requests of extensions are sent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from concertino.composition.other_methods import OtherMethods
+from concertino.composition.other_methods import find_part
 from concertino.errors import RpcError
 from concertino.protocol.call import ServerFeatures
 from concertino.types.results import Implementation
@@ -28,22 +28,22 @@ def part(**features: Any) -> ServerFeatures:
 )
 def test_a_method_goes_to_the_part_that_declares_a_capability_of_its_name(declared: Any) -> None:
     parts = {"other": part(extensions={"com.example/else": {}}), "named": part(**declared)}
-    assert OtherMethods().find("acme/run", parts) == "named"
+    assert find_part("acme/run", parts) == "named"
 
 
 def test_a_whole_name_of_an_extension_is_the_beginning_of_its_methods() -> None:
     parts = {"other": part(), "named": part(extensions={"com.example/x": {}})}
-    assert OtherMethods().find("com.example/x/run", parts) == "named"
+    assert find_part("com.example/x/run", parts) == "named"
 
 
 def test_a_method_without_a_capability_goes_to_the_only_part_that_declares_any() -> None:
     parts = {"plain": part(), "extended": part(extensions={"com.example/x": {}})}
-    assert OtherMethods().find("run/it", parts) == "extended"
+    assert find_part("run/it", parts) == "extended"
 
 
 def test_a_method_without_a_capability_goes_to_the_only_part_that_takes_any() -> None:
     parts = {"plain": ServerFeatures(INFO), "open": part()}
-    assert OtherMethods().find("run/it", parts) == "open"
+    assert find_part("run/it", parts) == "open"
 
 
 @pytest.mark.parametrize(
@@ -58,37 +58,5 @@ def test_a_method_without_a_capability_goes_to_the_only_part_that_takes_any() ->
 )
 def test_the_params_of_a_method_go_to_nobody_if_it_may_be_either_s(parts: Any, text: str) -> None:
     with pytest.raises(RpcError) as caught:
-        OtherMethods().find("run/it", parts)
+        find_part("run/it", parts)
     assert (caught.value.code, caught.value.message) == (-32601, text)
-
-
-def test_a_capability_of_two_parts_is_the_first_one_s_and_said_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    parts = {
-        "one": part(extensions={"com.example/acme": {"by": "one"}}),
-        "two": part(extensions={"com.example/acme": {"by": "two"}, "com.example/x": {}}),
-    }
-    methods = OtherMethods()
-    for _ in range(2):
-        features = methods.add_capabilities(ServerFeatures(INFO), parts)
-    assert features.extensions == {"com.example/acme": {"by": "one"}, "com.example/x": {}}
-    assert features.other_methods
-    assert methods.find("acme/run", parts) == "one"
-    assert caplog.messages == [
-        "both one and two have the capability com.example/acme: its requests go to one"
-    ]
-
-
-def test_capabilities_of_tasks_are_joined_and_no_conflict(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    parts = {
-        "one": part(other_capabilities={"tasks": {"requests": {"tools": {"call": {}}}}}),
-        "two": part(other_capabilities={"tasks": {"list": {}, "requests": {"x": {}}}}),
-    }
-    features = OtherMethods().add_capabilities(ServerFeatures(INFO), parts)
-    assert features.other_capabilities == {
-        "tasks": {"requests": {"tools": {"call": {}}, "x": {}}, "list": {}}
-    }
-    assert caplog.messages == []

@@ -37,8 +37,9 @@ from concertino.backend.interface import (
 from concertino.backend.listing import list_names
 from concertino.backend.methods import KINDS, LIST_METHODS
 from concertino.backend.wrappers import pass_client_notification
+from concertino.composition.composed_features import ComposedFeatures
 from concertino.composition.composed_lists import ComposedLists
-from concertino.composition.other_methods import OtherMethods, has_tasks
+from concertino.composition.other_methods import find_part, has_tasks
 from concertino.composition.part_calls import PartCalls
 from concertino.composition.part_names import PartNames
 from concertino.composition.part_pages import PartPages
@@ -87,20 +88,19 @@ class ComposedBackend:
         rules: CompositionRules,
     ) -> None:
         self.parts = dict(parts)
-        self._info = info
         self._names = names
         self._rules = rules
         self._starts = PartStarts(self.parts, rules, self._on_late_start)
-        self._owners = ResourceOwners(rules.maps_uris, names.uri_prefix)
+        owners = ResourceOwners(rules.maps_uris, names.uri_prefix)
         self._pages = PartPages(rules.list_limit_s, self.on_part_change, self._view_of)
         # The argument of the last start(); parts that start later get it too.
         self._outlet: Notifier | None = None
         # The argument of the last watch().
         self._watched: frozenset[str] = frozenset()
-        self._directory = ResourceDirectory(self._owners, self._pages, rules)
-        self._lists = ComposedLists(names, self._owners, self._pages)
+        self._directory = ResourceDirectory(owners, self._pages, rules)
+        self._lists = ComposedLists(names, owners, self._pages)
         self._calls = PartCalls(parts, rules.drain_s)
-        self._other_methods = OtherMethods()
+        self._features = ComposedFeatures(info)
         self._views: dict[str, PartView] = {}
 
     @property
@@ -132,7 +132,7 @@ class ComposedBackend:
         """Return the PartView of a part, which translates its names, URIs and task ids."""
         view = self._views.get(name)
         if view is None:
-            view = PartView(name, self._names, self._owners, self._mark_change)
+            view = PartView(name, self._names, self._directory.owners, self._mark_change)
             self._views[name] = view
         return view
 
@@ -153,7 +153,7 @@ class ComposedBackend:
         self._names.set_parts(parts)
         for name, part in gone.items():
             start = self._starts.forget(name)
-            self._owners.drop(name)
+            self._directory.owners.drop(name)
             self._pages.forget(name)
             self._views.pop(name, None)
             self._calls.remove(name, partial(_close_after_start, start, name, part))
@@ -202,24 +202,7 @@ class ComposedBackend:
             for name, part in self.parts.items()
             if name not in self._starts.failures
         }
-        instructions = [
-            f"{name}: {part.instructions}" for name, part in features.items() if part.instructions
-        ]
-        parts = features.values()
-        public = all(part.cache_scope == "public" for part in parts)
-        composed = ServerFeatures(
-            self._info,
-            instructions="\n\n".join(instructions) or None,
-            tools=any(part.tools for part in parts),
-            prompts=any(part.prompts for part in parts),
-            resources=any(part.resources for part in parts),
-            completions=any(part.completions for part in parts),
-            logging=any(part.logging for part in parts),
-            subscriptions=any(part.subscriptions for part in parts),
-            ttl_ms=min((part.ttl_ms for part in parts), default=0),
-            cache_scope="public" if public else "private",
-        )
-        return self._other_methods.add_capabilities(composed, features)
+        return self._features.join(features)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Forward a call to its part; for a list, concatenate the lists of all parts."""
@@ -270,7 +253,7 @@ class ComposedBackend:
 
     def on_part_update(self, name: str, uri: str) -> None:
         """Notify the subscribers of a resource of this part that the resource has been updated."""
-        shown = self._owners.show(name, uri)
+        shown = self._directory.owners.show(name, uri)
         if self._outlet is not None and shown is not None:
             self._outlet.report_update(shown)
 
@@ -380,7 +363,9 @@ class ComposedBackend:
         shown: the URI in the client's request.
         replace_uri: returns the same call with another URI.
         """
-        owner, uri = (None, shown) if self._directory.has_changed else self._owners.find(shown)
+        owner, uri = (
+            (None, shown) if self._directory.has_changed else self._directory.owners.find(shown)
+        )
         if uri != shown:
             call = replace_uri(uri)
         refusal: RpcError = ResourceNotFound(shown)
@@ -458,7 +443,7 @@ class ComposedBackend:
                     lambda name, own_call: self._forward(name, own_call, context),
                     self._pages.report_failure,
                 )
-        name = self._other_methods.find(call.method, serving)
+        name = find_part(call.method, serving)
         return await self._forward(name, call, context)
 
     async def _call_task(self, call: Call, context: Context) -> Struct | Raw:

@@ -27,6 +27,7 @@ AGAIN_S = 5.0
 class ResourceDirectory:
     """Keeps the ResourceOwners of a composition up to date.
 
+    owners: which part each resource belongs to.
     has_changed: whether the resources of a part have changed since the last refresh(). Other
         threads may set it.
     """
@@ -38,7 +39,7 @@ class ResourceDirectory:
         rules: CompositionRules,
     ) -> None:
         self.has_changed = True
-        self._owners = owners
+        self.owners = owners
         self._pages = pages
         self._rules = rules
         # The time at which all parts are asked again because one has not answered.
@@ -58,7 +59,7 @@ class ResourceDirectory:
         else:
             limit_s = self._rules.list_limit_s
             lists = await asyncio.gather(*(self._try(name, part, limit_s) for name, part in named))
-        return self._owners.settle(
+        return self.owners.settle(
             {name: uris for (name, _), uris in zip(named, lists, strict=True) if uris is not None}
         )
 
@@ -103,7 +104,7 @@ class ResourceDirectory:
                     second,
                     uri,
                     second,
-                    self._owners.show(second, uri),
+                    self.owners.show(second, uri),
                 )
             else:
                 log.error(
