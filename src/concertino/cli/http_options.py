@@ -13,7 +13,7 @@ from concertino.errors import TargetError
 if TYPE_CHECKING:
     from concertino.guards.call_counts import CallCounts
     from concertino.http.authorization import Authorization, TokenVerifier, VerifyToken
-    from concertino.http.options import HttpOptions
+    from concertino.http.options import HttpOptions, SharedSessions
 
 __all__ = ["HTTP_ONLY", "add_http_options", "read_http_options"]
 
@@ -26,6 +26,9 @@ HTTP_ONLY = {
     "allow_origin": "--allow-origin",
     "allow_host": "--allow-host",
     "public_url": "--public-url",
+    "share_sessions": "--share-sessions",
+    "share_addr": "--share-addr",
+    "share_certs": "--share-certs",
     "tls_cert": "--tls-cert",
     "tls_key": "--tls-key",
     "behind_proxy": "--behind-proxy",
@@ -122,6 +125,22 @@ def add_http_options(parser: ArgumentParser) -> None:
         action="store_true",
         help="serve numbers of calls for Prometheus at /metrics, to principals, or without "
         "authorization to this machine",
+    )
+    http.add_argument(
+        "--share-sessions",
+        metavar="ADDR",
+        help="share sessions with the front ends on other machines: nats://HOST,... of a cluster "
+        "with JetStream",
+    )
+    http.add_argument(
+        "--share-addr",
+        metavar="HOST:PORT",
+        help="with --share-sessions: where the other front ends reach this one",
+    )
+    http.add_argument(
+        "--share-certs",
+        metavar="DIR",
+        help="with --share-sessions: folder of ca.crt, front-end.crt and front-end.key",
     )
     _add_authorization_options(parser)
 
@@ -246,6 +265,7 @@ def read_http_options(
             websocket=args.websocket,
             polling=None if args.poll is None else Polling(*args.poll),
             metrics=None if counts is None else counts.text,
+            shared_sessions=_read_sharing(args),
         )
         _check_early(options)
     except (ValueError, ImportError) as exc:
@@ -255,6 +275,22 @@ def read_http_options(
         if not is_unix:
             _check_address(name)
     return options, addresses
+
+
+def _read_sharing(args: Namespace) -> SharedSessions | None:
+    """Return how sessions are shared; None if they are not. Raises UsageError."""
+    parts = (args.share_sessions, args.share_addr, args.share_certs)
+    if parts == (None, None, None):
+        return None
+    if None in parts:
+        raise UsageError("--share-sessions, --share-addr and --share-certs: expected all or none")
+    if args.workers is not None:
+        raise UsageError(
+            "--share-sessions: not together with --workers; start one process for each address"
+        )
+    from concertino.http.options import SharedSessions
+
+    return SharedSessions(*parts)
 
 
 def _check_early(options: HttpOptions) -> None:
@@ -270,6 +306,13 @@ def _check_early(options: HttpOptions) -> None:
         from concertino.http.tls import TlsCertificate
 
         TlsCertificate(options.tls)
+    if options.shared_sessions is not None:
+        from concertino.http.machine_peers import MachinePeers
+
+        try:
+            MachinePeers(options.shared_sessions)
+        except OSError as exc:
+            raise ValueError(f"--share-sessions: {exc}") from None
 
 
 def _check_address(text: str) -> None:

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
         VerifierUnavailable as VerifierUnavailable,
     )
     from concertino.http.connection import HttpTimeouts as HttpTimeouts
-    from concertino.http.options import HttpOptions as HttpOptions, Polling as Polling
+    from concertino.http.options import (
+        HttpOptions as HttpOptions,
+        Polling as Polling,
+        SharedSessions as SharedSessions,
+    )
     from concertino.http.principal_limits import PrincipalLimits as PrincipalLimits
     from concertino.http.server import HttpServer as HttpServer
     from concertino.http.tls import Tls as Tls
@@ -34,7 +38,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "VerifierUnavailable",
         ),
         "concertino.http.connection": ("HttpTimeouts",),
-        "concertino.http.options": ("HttpOptions", "Polling"),
+        "concertino.http.options": ("HttpOptions", "Polling", "SharedSessions"),
         "concertino.http.principal_limits": ("PrincipalLimits",),
         "concertino.http.server": ("HttpServer",),
         "concertino.http.tls": ("Tls",),

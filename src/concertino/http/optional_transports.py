@@ -13,7 +13,7 @@ from concertino.http.admission import Admission
 from concertino.http.connection import Exchange
 from concertino.http.options import HttpOptions
 from concertino.http.request_head import HttpError
-from concertino.http.worker_peers import WorkerPeers
+from concertino.http.worker_peers import SessionPeers
 from concertino.runtime.host import Host, Wrap
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class OptionalTransports:
 
     wrap: wraps each connection before it is attached to the host.
     admission: decides which requests are served.
-    peers: the workers among which sessions are shared; None if there is one process.
+    peers: the processes among which sessions are shared; None if there is one process.
     Raises ImportError if the package for WebSockets is needed and missing.
     """
 
@@ -41,7 +41,7 @@ class OptionalTransports:
         wrap: Wrap,
         options: HttpOptions,
         admission: Admission,
-        peers: WorkerPeers | None = None,
+        peers: SessionPeers | None = None,
     ) -> None:
         self._websockets: WebSocketEndpoint | None = None
         self._sse: SseEndpoint | None = None

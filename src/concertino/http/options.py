@@ -11,7 +11,7 @@ from concertino.http.connection import HttpTimeouts
 from concertino.http.principal_limits import PrincipalLimits
 from concertino.http.tls import Tls
 
-__all__ = ["HttpOptions", "Polling"]
+__all__ = ["HttpOptions", "Polling", "SharedSessions"]
 
 
 class Polling(Struct, frozen=True):
@@ -34,6 +34,21 @@ class Polling(Struct, frozen=True):
                 raise ValueError(f"{name}: expected a positive number of seconds, got {value}")
 
 
+class SharedSessions(Struct, frozen=True):
+    """How the front ends of several machines share their sessions.
+
+    cluster: the address of NATS servers with JetStream, as in `nats://a,b,c`.
+    address: HOST:PORT at which the other front ends reach this one, and where it listens for them.
+    certs: a folder with `ca.crt`, `front-end.crt` and `front-end.key`.
+    replicas: on how many NATS servers the bucket is stored. For a new bucket.
+    """
+
+    cluster: str
+    address: str
+    certs: str
+    replicas: int = 1
+
+
 class HttpOptions(Struct, frozen=True):
     """The settings of an HTTP server.
 
@@ -54,6 +69,8 @@ class HttpOptions(Struct, frozen=True):
         responses stay open until they are complete.
     sse: whether to serve clients of 2024-11-05 too, at `/sse` and `/messages`.
     websocket: whether clients may ask for a WebSocket at the MCP endpoint.
+    shared_sessions: how processes on several machines share their sessions; None to keep sessions
+        in this process, or among its workers.
     metrics: a function that returns the text of `/metrics`, such as Metrics.text of
         concertino.guards; None to serve no `/metrics`. With authorization, it needs a token;
         without, it is served to clients of this machine only.
@@ -75,3 +92,4 @@ class HttpOptions(Struct, frozen=True):
     sse: bool = False
     websocket: bool = False
     metrics: Callable[[], str] | None = None
+    shared_sessions: SharedSessions | None = None

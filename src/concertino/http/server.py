@@ -31,7 +31,13 @@ from concertino.http.options import HttpOptions
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
 from concertino.http.session_table import SessionTable
 from concertino.http.tls import TlsAcceptor, TlsCertificate
-from concertino.http.worker_peers import MAX_PRINCIPAL_BYTES, WorkerPeers, read_passed_on
+from concertino.http.worker_peers import (
+    MAX_PRINCIPAL_BYTES,
+    Examine,
+    PeerServer,
+    SessionPeers,
+    read_passed_on,
+)
 from concertino.http.write_turn import WriteTurn
 from concertino.protocol.principal import Principal, unix_principal
 from concertino.runtime.host import Host, Wrap, unwrapped
@@ -85,7 +91,7 @@ class HttpServer:
     host: serves the calls.
     listeners: the listening sockets. This object closes them.
     wrap: wraps each connection before it is attached to the host, for example to trace messages.
-    peers: the worker processes with which this one shares sessions; None for a single process.
+    peers: the processes with which this one shares sessions; None if there are none.
     Raises ValueError if the options do not fit the addresses, see check_exposure().
 
     Attributes:
@@ -99,7 +105,7 @@ class HttpServer:
         listeners: Sequence[Listener],
         options: HttpOptions | None = None,
         wrap: Wrap | None = None,
-        peers: WorkerPeers | None = None,
+        peers: SessionPeers | None = None,
     ) -> None:
         self.host = host
         self.options = options = options or HttpOptions()
@@ -124,7 +130,7 @@ class HttpServer:
             options.max_connections, options.timeouts, self._sessions.end_idle
         )
         self.connections.closed.add_done_callback(lambda _: self._endpoint.report_end())
-        self._servers: list[asyncio.Server | TlsAcceptor] = []
+        self._servers: list[PeerServer] = []
 
     @property
     def closed(self) -> asyncio.Future[None]:
@@ -157,14 +163,11 @@ class HttpServer:
             self._servers.append(await create(make, sock=listener.socket, backlog=BACKLOG))
         peers = self._sessions.peers
         if peers is not None:
-            self._servers.append(await self._serve_peers(peers))
+            self._servers.append(await peers.serve(self._peer_connection_factory))
 
-    async def _serve_peers(self, peers: WorkerPeers) -> asyncio.Server:
-        """Serve the requests that other workers pass on."""
-        listener = peers.listen()
-        make = partial(HttpConnection, _WorkerHandler(self, listener))
-        loop = asyncio.get_running_loop()
-        return await loop.create_unix_server(make, sock=listener.socket, backlog=BACKLOG)
+    def _peer_connection_factory(self, examine: Examine) -> Callable[[], HttpConnection]:
+        """Return a function that makes the connection of a process that passes requests on."""
+        return partial(HttpConnection, _WorkerHandler(self, examine))
 
     def connection_factory(
         self, source: ClientSource, *, writes_at_once: bool = False
@@ -329,9 +332,9 @@ class _WorkerHandler:
 
     checks_each_head = False
 
-    def __init__(self, server: HttpServer, listener: Listener) -> None:
+    def __init__(self, server: HttpServer, examine: Examine) -> None:
         self._server = server
-        self._listener = listener
+        self.examine = examine
         self.parser = HeadParser()
         self.max_body_bytes = server.host.limits.max_message_bytes + MAX_PRINCIPAL_BYTES
         self.timeouts = server.options.timeouts
@@ -339,9 +342,6 @@ class _WorkerHandler:
         self.on_request = server.answer_passed_on
         self.on_reserve = server.check_room
         self.on_disconnect = server.connections.remove
-
-    def examine(self, transport: asyncio.Transport) -> Mapping[str, object]:
-        return self._listener.examine(transport.get_extra_info("socket"))
 
     def on_connect(self, connection: HttpConnection) -> bool:
         # The other worker has already counted the client's connection against the limit.

@@ -18,7 +18,7 @@ from concertino.http.options import Polling
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError
 from concertino.http.session_connection import SessionConnection
-from concertino.http.worker_peers import NO_SESSION, WorkerPeers, create_session_id
+from concertino.http.worker_peers import NO_SESSION, SessionPeers, create_session_id
 from concertino.runtime.host import Host, Wrap
 
 __all__ = ["SessionTable"]
@@ -33,7 +33,7 @@ class SessionTable:
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
     polling: when a stream is closed so that the client must reconnect for the rest; None for never.
-    peers: the workers among which the sessions are shared; None if there is one process.
+    peers: the processes among which the sessions are shared; None if there is one process.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SessionTable:
         challenges: Challenges | None = None,
         max_own_sessions: int | None = None,
         polling: Polling | None = None,
-        peers: WorkerPeers | None = None,
+        peers: SessionPeers | None = None,
     ) -> None:
         self._host = host
         self._wrap = wrap

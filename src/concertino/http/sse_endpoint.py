@@ -20,7 +20,7 @@ from concertino.http.connection import Exchange, unavailable
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError
 from concertino.http.responses import encode_event
-from concertino.http.worker_peers import WorkerPeers, create_session_id
+from concertino.http.worker_peers import SessionPeers, create_session_id
 from concertino.jsonrpc.messages import NEWLINE, Id, one_line
 from concertino.runtime.host import Host, Wrap
 from concertino.transports.connection import Receiver
@@ -41,7 +41,7 @@ class SseEndpoint:
     max_sessions: how many sessions there may be at the same time.
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
-    peers: the workers among which the sessions are shared; None if there is one process.
+    peers: the processes among which the sessions are shared; None if there is one process.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SseEndpoint:
         max_sessions: int,
         challenges: Challenges | None,
         max_own_sessions: int | None,
-        peers: WorkerPeers | None = None,
+        peers: SessionPeers | None = None,
     ) -> None:
         self._host = host
         self._wrap = wrap

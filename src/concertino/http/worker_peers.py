@@ -11,8 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import DecodeError
 from msgspec.json import Decoder, encode
@@ -23,11 +26,15 @@ from concertino.http.request_head import HttpError
 from concertino.protocol.principal import Principal
 from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.runtime.worker_link import WorkerPlace
-from concertino.transports.listeners import Listener, listen_unix
+from concertino.transports.listeners import BACKLOG, listen_unix
 
 __all__ = [
     "MAX_PRINCIPAL_BYTES",
     "NO_SESSION",
+    "Examine",
+    "PeerServer",
+    "Relay",
+    "SessionPeers",
     "WorkerPeers",
     "create_session_id",
     "read_passed_on",
@@ -53,13 +60,49 @@ MAX_UNREAD_BYTES = 256 * 1024
 # How often to check whether the client has read enough to resume, in seconds.
 CHECK_S = 0.05
 NO_SESSION = "no such session: send initialize again"
-LOST = "the worker process with this session has ended; the call may have run"
+LOST = "the process with this session has ended; the call may have run"
 
 _decode_principal = Decoder(Principal | None).decode
 
 
+Examine = Callable[[asyncio.Transport], Mapping[str, object]]
+"""Returns the facts about a process that passes requests on. Raises OSError to refuse it."""
+
+
+class PeerServer(Protocol):
+    """Accepts the connections of other processes that pass requests on."""
+
+    def close(self) -> None:
+        """Stop accepting connections."""
+        ...
+
+
+class SessionPeers(Protocol):
+    """The processes of a server that share their sessions."""
+
+    def create_id(self) -> str:
+        """Return an id for a session of this process, with 128 random bits against guessing."""
+        ...
+
+    def pass_on(self, exchange: Exchange, id: str) -> bool:
+        """Pass a request on to the process that has its session.
+
+        id: the id of the session.
+        Returns False if this process has the session. Raises HttpError 404 if the id is malformed.
+        """
+        ...
+
+    async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
+        """Begin to accept the requests that other processes pass on.
+
+        make: returns the function that makes the protocol of each connection.
+        Raises OSError.
+        """
+        ...
+
+
 class WorkerPeers:
-    """Passes requests from one worker of a server to the others.
+    """The SessionPeers of one worker: passes requests on to the other workers.
 
     place: the number of this worker, the number of workers, and the folder of their sockets.
     """
@@ -68,7 +111,7 @@ class WorkerPeers:
         self._place = place
 
     def create_id(self) -> str:
-        """Return an id for a session of this worker, with 128 random bits against guessing."""
+        """See SessionPeers.create_id."""
         while True:
             # One byte more than 128 bits, because the worker's number takes some of them.
             id = secrets.token_hex(17)
@@ -82,43 +125,48 @@ class WorkerPeers:
         except ValueError:
             return None
 
-    def listen(self) -> Listener:
-        """Listen for requests from the other workers. Raises OSError."""
-        return listen_unix(self._socket_of(self._place.number))
+    async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
+        """See SessionPeers.serve."""
+        listener = listen_unix(self._socket_of(self._place.number))
+        protocol = make(lambda transport: listener.examine(transport.get_extra_info("socket")))
+        loop = asyncio.get_running_loop()
+        return await loop.create_unix_server(protocol, sock=listener.socket, backlog=BACKLOG)
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
-        """Pass a request on to the worker that has its session.
-
-        id: the id of the session.
-        Returns False if this worker has the session. Raises HttpError 404 if the id is malformed.
-        """
+        """See SessionPeers.pass_on."""
         owner = self.find_owner(id)
         if owner == self._place.number:
             return False
         if owner is None:
             raise HttpError(HTTPStatus.NOT_FOUND, NO_SESSION)
-        _Relay(exchange, self._socket_of(owner))
+        path = os.fspath(self._socket_of(owner))
+        Relay(exchange, partial(_connect_unix, path))
         return True
 
     def _socket_of(self, number: int) -> Path:
         return self._place.folder / f"worker-{number}"
 
 
-def create_session_id(peers: WorkerPeers | None) -> str:
-    """Return a random session id. peers: the workers; None if there is one process."""
+async def _connect_unix(path: str, relay: Relay) -> None:
+    await asyncio.get_running_loop().create_unix_connection(lambda: relay, path)
+
+
+def create_session_id(peers: SessionPeers | None) -> str:
+    """Return a random session id. peers: None if this process shares its sessions with no other."""
     return secrets.token_hex(16) if peers is None else peers.create_id()
 
 
-class _Relay(asyncio.Protocol):
-    """The connection to another worker for one request. It passes the response on to the client.
+class Relay(asyncio.Protocol):
+    """The connection to another process for one request. It passes the response on to the client.
 
     It buffers at most MAX_UNREAD_BYTES of a response that the client does not read. The rest stays
-    in the worker with the session, whose limits apply to it.
+    in the process with the session, whose limits apply to it.
 
-    path: the socket at which the other worker listens.
+    connect: connects this protocol to the process with the session. It raises OSError if there is
+        none, because the session has ended, and HttpError to refuse the request.
     """
 
-    def __init__(self, exchange: Exchange, path: Path) -> None:
+    def __init__(self, exchange: Exchange, connect: Callable[[Relay], Awaitable[None]]) -> None:
         self._exchange = exchange
         self._transport: asyncio.Transport | None = None
         # The head of the response while it arrives; None afterwards.
@@ -127,13 +175,14 @@ class _Relay(asyncio.Protocol):
         self._missing_bytes = 0
         self._chunks = ChunkedBody()
         exchange.on_disconnect = self._close
-        task = asyncio.get_running_loop().create_task(self._connect(path))
+        task = asyncio.get_running_loop().create_task(self._connect(connect))
         self._connecting = hide_from_all_tasks(task)
 
-    async def _connect(self, path: Path) -> None:
-        """Connect to the worker that listens at a path. If none does, the session has ended."""
+    async def _connect(self, connect: Callable[[Relay], Awaitable[None]]) -> None:
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: self, os.fspath(path))
+            await connect(self)
+        except HttpError as exc:
+            self._refuse(exc)
         except OSError:
             self._refuse(HttpError(HTTPStatus.NOT_FOUND, NO_SESSION))
 

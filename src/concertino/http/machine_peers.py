@@ -1,0 +1,222 @@
+"""MachinePeers: passes a request on to the front end on another machine that has its session.
+
+A front end is a process that serves HTTP. The id of a session begins with the random tag of the
+front end that has made it. A key-value bucket of a NATS cluster has the address of each tag, so a
+load balancer may send the requests of a session to any front end. Front ends connect to each other
+with TLS, and both sides present a certificate for the name FRONT_END.
+
+An entry of the bucket lasts for LASTS_S without renewal. If the front end of a session cannot be
+reached, the session counts as ended: the client gets 404, and opens another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import ssl
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, cast
+
+from concertino.errors import ConcertinoError
+from concertino.http.connection import Exchange
+from concertino.http.options import SharedSessions
+from concertino.http.request_head import HttpError
+from concertino.http.tls import Tls, TlsAcceptor, TlsCertificate
+from concertino.http.worker_peers import NO_SESSION, Examine, PeerServer, Relay
+from concertino.nats.blocking import BlockingNats
+from concertino.nats.bucket import Bucket, BucketError
+from concertino.nats.credentials import credentials_from_environment
+from concertino.nats.servers import NatsOptions, parse_servers
+from concertino.runtime.tasks import hide_from_all_tasks
+from concertino.transports.listeners import listen_tcp, split_address
+
+__all__ = ["FRONT_END", "MachinePeers"]
+
+log = logging.getLogger("concertino.http")
+
+# The name in the certificate of each front end, and the names of its files in a folder.
+FRONT_END = "front-end"
+BUCKET = "concertino_front_ends"
+# How long the bucket keeps an entry, and how often it is renewed, in seconds.
+LASTS_S, RENEW_S = 60.0, 15.0
+# The time limits of a request to NATS, and of a connection to another front end.
+REQUEST_S, CONNECT_S = 1.0, 3.0
+# The random bytes of a tag, and those of an id besides.
+TAG_BYTES, ID_BYTES = 8, 16
+# Addresses that are kept in memory, so that most requests need no request to NATS.
+MAX_KNOWN = 1024
+
+
+class MachinePeers:
+    """SessionPeers (worker_peers.py) on several machines. Use it on one event loop.
+
+    Raises ValueError for malformed settings and unusable certificates, OSError for files that
+    cannot be read.
+    """
+
+    def __init__(self, settings: SharedSessions) -> None:
+        host, port = split_address(settings.address)
+        self._host, self._port = str(host), int(port)
+        folder = Path(settings.certs)
+        self._ca = os.fspath(folder / "ca.crt")
+        files = Tls(os.fspath(folder / f"{FRONT_END}.crt"), os.fspath(folder / f"{FRONT_END}.key"))
+        self._certificate = _FrontEndCertificate(files, self._ca)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._context.load_verify_locations(self._ca)
+        self._context.load_cert_chain(files.cert, files.key)
+        options = NatsOptions("concertino", credentials=credentials_from_environment())
+        self._bucket = Bucket(
+            BlockingNats(parse_servers(settings.cluster), options, REQUEST_S),
+            BUCKET,
+            replicas=settings.replicas,
+            max_age_s=LASTS_S,
+            timeout_s=REQUEST_S,
+        )
+        # One thread, since the requests to NATS wait for each other anyway.
+        self._thread = ThreadPoolExecutor(1, "front-ends")
+        self._tag = secrets.token_hex(TAG_BYTES)
+        self._known: dict[str, tuple[str, int]] = {}
+
+    def create_id(self) -> str:
+        """See SessionPeers.create_id."""
+        return self._tag + secrets.token_hex(ID_BYTES)
+
+    def pass_on(self, exchange: Exchange, id: str) -> bool:
+        """See SessionPeers.pass_on."""
+        tag = id[: 2 * TAG_BYTES]
+        if tag == self._tag:
+            return False
+        if len(id) != 2 * (TAG_BYTES + ID_BYTES) or not id.isascii() or not id.isalnum():
+            raise HttpError(HTTPStatus.NOT_FOUND, NO_SESSION)
+        Relay(exchange, lambda relay: self._connect(tag, relay))
+        return True
+
+    async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
+        """See SessionPeers.serve. Raises OSError if NATS cannot be reached."""
+        listener = listen_tcp(self._host, self._port, allow_remote=True)
+        self._port = listener.socket.getsockname()[1]
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._register)
+        except ConcertinoError as exc:
+            listener.close()
+            raise OSError(f"sessions cannot be shared: {exc}") from None
+        acceptor = TlsAcceptor(listener, self._certificate, make(_examine))
+        task = asyncio.get_running_loop().create_task(self._renew())
+        return _Registration(acceptor, hide_from_all_tasks(task), self._unregister)
+
+    async def _connect(self, tag: str, relay: Relay) -> None:
+        """Connect a relay to the front end with a tag. Raises OSError if there is none."""
+        loop = asyncio.get_running_loop()
+        known = self._known.get(tag)
+        if known is None:
+            try:
+                known = await loop.run_in_executor(self._thread, self._look_up, tag)
+            except BucketError as exc:
+                log.warning("the front end of a session is not known: %s", exc)
+                raise HttpError(
+                    HTTPStatus.SERVICE_UNAVAILABLE, "the record of sessions cannot be read"
+                ) from None
+            if known is None:
+                raise FileNotFoundError(f"no front end has the tag {tag}")
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[tag] = known
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                host, port = known
+                await loop.create_connection(
+                    lambda: relay, host, port, ssl=self._context, server_hostname=FRONT_END
+                )
+        except OSError:
+            # The address may be that of another front end by now.
+            self._known.pop(tag, None)
+            raise
+
+    # In the thread
+
+    def _register(self) -> None:
+        """Store the address of this front end. Raises BucketError."""
+        self._bucket.put(self._tag, f"{self._host}:{self._port}".encode())
+
+    def _look_up(self, tag: str) -> tuple[str, int] | None:
+        """Return the address of a front end; None if there is none. Raises BucketError."""
+        data = self._bucket.get(tag).data
+        if data is None:
+            return None
+        host, port = split_address(data.decode())
+        return str(host), int(port)
+
+    def _unregister(self) -> None:
+        self._thread.submit(self._remove)
+        self._thread.shutdown(wait=False)
+
+    def _remove(self) -> None:
+        with suppress(BucketError):
+            self._bucket.delete(self._tag)
+        self._bucket.close()
+
+    async def _renew(self) -> None:
+        """Renew the entry of this front end, until this task is cancelled."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._register)
+            except ConcertinoError as exc:
+                log.warning("other front ends may lose the sessions of this one: %s", exc)
+
+
+class _FrontEndCertificate(TlsCertificate):
+    """The certificate of a front end, which requires one of the same authority from clients."""
+
+    def __init__(self, files: Tls, ca: str) -> None:
+        self._ca = ca
+        super().__init__(files)
+
+    def _make_context(self) -> ssl.SSLContext:
+        context = super()._make_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(self._ca)
+        except OSError as exc:
+            raise ValueError(
+                f"{self._ca}: expected the certificate of an authority, in PEM: {exc}"
+            ) from None
+        return context
+
+
+class _Registration:
+    """A PeerServer: what runs while other front ends can reach this one."""
+
+    def __init__(
+        self, acceptor: TlsAcceptor, renewing: asyncio.Task[None], unregister: Callable[[], None]
+    ) -> None:
+        self._acceptor = acceptor
+        self._renewing = renewing
+        self._unregister = unregister
+
+    def close(self) -> None:
+        """Stop accepting requests of other front ends, and remove the entry of this one."""
+        self._acceptor.close()
+        self._renewing.cancel()
+        self._unregister()
+
+
+def _examine(transport: asyncio.Transport) -> Mapping[str, object]:
+    """Return the facts about another front end. Raises PermissionError for any other client.
+
+    A plugin of the same authority must not pass requests on in the name of any user.
+    """
+    certificate = cast("dict[str, Any]", transport.get_extra_info("peercert") or {})
+    names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    if FRONT_END not in names:
+        log.warning("a client that passes requests on was refused: it is %s", names)
+        raise PermissionError(f"expected a certificate for {FRONT_END}")
+    return {}
