@@ -45,3 +45,18 @@ def test_a_part_of_a_server_is_a_family_of_its_own() -> None:
 
 def test_there_may_be_no_tools() -> None:
     assert ToolFamilies([], {}).rate([{"a": 1.0}]) == []
+
+
+def test_a_server_is_found_by_its_name_or_the_beginning_of_it() -> None:
+    names = [f"argocd_{n}" for n in range(4)] + [f"two-words_{n}" for n in range(4)]
+    postings = {"argocd": dict.fromkeys(range(4), 1.0), "two": dict.fromkeys(range(4, 8), 1.0)}
+    families = ToolFamilies(names, postings)
+    assert families.tools_of_named_servers("what does Argo do") == {0, 1, 2, 3}
+    assert families.tools_of_named_servers("ask Two Words") == {4, 5, 6, 7}
+    assert families.tools_of_named_servers("argue with two people") == set()
+
+
+def test_a_word_that_other_servers_use_names_no_server() -> None:
+    names = [f"word_{n}" for n in range(4)] + [f"shop_{n}" for n in range(4)]
+    families = ToolFamilies(names, {"word": dict.fromkeys(range(8), 1.0)})
+    assert families.tools_of_named_servers("the word TODO") == set()

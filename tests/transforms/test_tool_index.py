@@ -124,5 +124,28 @@ def test_phrases_and_the_server_that_a_task_is_for_decide() -> None:
         ToolText("mail_delete", summary="Delete it"),
         ToolText("mail_create", summary="Create it"),
     ]
-    found = ToolIndex(tools).search("throw it away in the mail", 2)
-    assert [tools[number].name for number in found] == ["mail_delete", "shop_delete"]
+    found = ToolIndex(tools).search("throw it away in the mail", 1)
+    assert [tools[number].name for number in found] == ["mail_delete"]
+
+
+SHOP_AND_MAIL = [
+    *(ToolText(f"shop_{name}") for name in ("add_price", "list_prices", "get_price", "drop_price")),
+    *(ToolText(f"mail_{name}") for name in ("add_rule", "list_rules", "get_rule", "drop_rule")),
+]
+
+
+def test_tools_of_a_server_that_a_task_names_come_first() -> None:
+    found = ToolIndex(SHOP_AND_MAIL).search("some price, by mail", 4)
+    assert all(SHOP_AND_MAIL[number].name.startswith("mail_") for number in found)
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("a new price", "shop_add_price"),
+        ("look at the price", "shop_get_price"),
+        ("remove the price", "shop_drop_price"),
+    ],
+)
+def test_a_tool_that_does_what_the_task_does_comes_first(query: str, name: str) -> None:
+    assert SHOP_AND_MAIL[ToolIndex(SHOP_AND_MAIL).search(query, 1)[0]].name == name

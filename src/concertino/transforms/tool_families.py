@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from concertino.transforms.tool_words import is_verb, terms_of
+from concertino.transforms.tool_words import MAX_QUERY, WORD, is_verb, terms_of
 
 __all__ = ["ToolFamilies"]
 
@@ -20,6 +20,11 @@ SEPARATOR = re.compile(r"[_./]+")
 # The smallest number of tools in a family, and how many parts of a name may be the family's name.
 LEAST_SIZE = 4
 LEVELS = 2
+# The shortest beginning of a server's name that stands for the name, in letters. And the largest
+# share of other servers' tools among those with a word, for which the word is still a name: `word`
+# and `email` are in the texts of many servers.
+LEAST_LETTERS = 4
+LARGEST_SHARE = 0.1
 # A family in which a term occurs this often gets half of the largest possible weight for the term.
 SATURATION = 8.0
 
@@ -49,6 +54,29 @@ class ToolFamilies:
         self._weights = {
             term: self._weigh(posting, len(members)) for term, posting in postings.items()
         }
+        # Name of a server in lower case, with spaces -> its tools.
+        self._servers = {
+            " ".join(WORD.findall(family.lower())): frozenset(numbers)
+            for family, numbers in members.items()
+            if "_" not in family and len(numbers) >= LEAST_SIZE
+            if _is_name(family, frozenset(numbers), postings)
+        }
+
+    def tools_of_named_servers(self, query: str) -> frozenset[int]:
+        """Return the tools of all servers that a query names.
+
+        The beginning of a name is enough if it has at least LEAST_LETTERS letters, such as `argo`
+        for `argocd`.
+        """
+        words = WORD.findall(query[:MAX_QUERY].lower())
+        text = f" {' '.join(words)} "
+        long_words = tuple(word for word in words if len(word) >= LEAST_LETTERS)
+        return frozenset(
+            number
+            for server, numbers in self._servers.items()
+            if f" {server} " in text or any(map(server.startswith, long_words))
+            for number in numbers
+        )
 
     def _weigh(self, posting: Mapping[int, float], families: int) -> Mapping[str, float]:
         """Return family -> the weight of a term, which is higher the fewer families have it.
@@ -95,3 +123,12 @@ def _families_of(name: str) -> list[str]:
         for count in range(1, min(LEVELS, len(words) - 1) + 1)
         if not all(map(is_verb, terms_of(words[count - 1])))
     ]
+
+
+def _is_name(server: str, own: frozenset[int], postings: Mapping[str, Mapping[int, float]]) -> bool:
+    """Return whether some word of a server's name occurs almost only in the server's own tools."""
+    return any(
+        len(posting.keys() - own) <= LARGEST_SHARE * len(posting)
+        for term in terms_of(server)
+        if (posting := postings.get(term))
+    )

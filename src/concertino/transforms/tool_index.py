@@ -8,7 +8,8 @@ each field, so that a word in a name counts more than a word in the description 
 Words with the same meaning count for each other (tool_words.py), and phrases count for the words
 that definitions of tools contain instead (tool_phrases.py). Words of a query that occur in no tool
 are compared with the words of tools by the groups of three letters that both contain. Tools of the
-server that a task is about are preferred (tool_families.py).
+server that a task is about are preferred (tool_families.py), and so are tools that do what the task
+does (tool_actions.py).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from concertino.transforms.tool_actions import actions_of, rate_actions
 from concertino.transforms.tool_families import ToolFamilies
 from concertino.transforms.tool_phrases import find_meanings
 from concertino.transforms.tool_words import (
     asks_to_read,
-    is_change,
     is_verb,
     related_terms,
     terms_of,
@@ -53,8 +54,14 @@ NAMED = 0.8
 # same word, unless that is a verb.
 GROUPED = 0.5
 GROUP_SIZE = 5
-# If the query is a question, the score of a tool that changes something is multiplied by this.
-CHANGING = 0.7
+# The score of a tool is multiplied by a number from ACTION_FLOOR to 1 that says how well its action
+# agrees with the task's action. A tool without a known verb gets ACTION_UNKNOWN. A question adds
+# QUESTION to the rating of reading.
+ACTION_FLOOR = 0.8
+ACTION_UNKNOWN = 0.9
+QUESTION = 1.0
+# If a query contains the name of a server, the scores of its tools are multiplied by this.
+SERVER_NAMED = 2.0
 # The score of a tool is multiplied by 1 + this number * the rating of its family (0 to 1).
 FAMILY = 0.7
 # A word of the query that occurs in no tool is replaced by similar words. LIKENESS is the smallest
@@ -106,9 +113,7 @@ class ToolIndex:
         for number, names in enumerate(self._names):
             for term in names:
                 self._named.setdefault(term, []).append(number)
-        self._changing = frozenset(
-            number for number, names in enumerate(self._names) if any(map(is_change, names))
-        )
+        self._actions = [actions_of(terms_of(tool.name)) for tool in texts]
         self._groups = [
             frozenset(
                 term
@@ -150,9 +155,11 @@ class ToolIndex:
                     found = named.setdefault(number, {})
                     found[other] = max(found.get(other, 0.0), weight)
         families = self._families.rate(parts)
-        unlikely = self._changing if asks_to_read(query) else frozenset[int]()
+        actions = rate_actions(parts, reads=QUESTION if asks_to_read(query) else 0.0)
+        named_servers = self._families.tools_of_named_servers(query)
         return {
-            number: (CHANGING if number in unlikely else 1.0)
+            number: self._agreement(number, actions)
+            * (SERVER_NAMED if number in named_servers else 1.0)
             * score
             * (covered[number] / total) ** COVERAGE
             * (1 + NAMED * self._share_of_name(number, named.get(number, {})))
@@ -167,6 +174,15 @@ class ToolIndex:
             * (1 + FAMILY * families[number])
             for number, score in scores.items()
         }
+
+    def _agreement(self, number: int, actions: Mapping[str, float]) -> float:
+        """Return how well the action of a tool agrees with a task's, from ACTION_FLOOR to 1."""
+        if not actions:
+            return 1.0
+        own = self._actions[number]
+        if not own:
+            return ACTION_UNKNOWN
+        return ACTION_FLOOR + (1 - ACTION_FLOOR) * max(actions.get(action, 0.0) for action in own)
 
     def _parts_of(self, query: str) -> list[Mapping[str, float]]:
         """Return for each word of a query the terms to look for, with their weights.

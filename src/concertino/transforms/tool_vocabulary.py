@@ -6,7 +6,7 @@ measurements.
 
 from __future__ import annotations
 
-__all__ = ["CHANGES", "FORMS", "NOUNS", "VERBS"]
+__all__ = ["FORMS", "NOUNS", "VERBS"]
 
 # Each line is a group of words that are used for the same action. A word may be in several.
 VERBS = """
@@ -174,13 +174,6 @@ kind type
 company organization entity
 team group
 picture media
-"""
-
-# Verbs in the names of tools that change something.
-CHANGES = """
-add append assign batch clear copy create customize del delete drop edit enable fill fork import
-insert land link lock mark merge move patch post protect publish push put remove rename reply
-respond restore scale set sort transition unprotect update upload write
 """
 
 # Irregular forms of verbs and nouns that are used for tasks.

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 
 from concertino.library.analysis import ALIASES, HUMP, NAMES, STOP_WORDS
-from concertino.transforms.tool_vocabulary import CHANGES, FORMS, NOUNS, VERBS
+from concertino.transforms.tool_vocabulary import FORMS, NOUNS, VERBS
 
 __all__ = [
     "asks_to_read",
-    "is_change",
     "is_verb",
     "related_terms",
     "stem_of",
@@ -162,16 +161,6 @@ def asks_to_read(query: str) -> bool:
     """Return whether a query is a question, such as `what is in ...`, and asks for no change."""
     words = WORD.findall(query[:MAX_QUERY].lower())
     return bool(words) and words[0] in QUESTIONS
-
-
-@cache
-def _changes() -> frozenset[str]:
-    return frozenset(map(stem_of, CHANGES.split()))
-
-
-def is_change(term: str) -> bool:
-    """Return whether a term is the stem of a verb that changes something."""
-    return term in _changes()
 
 
 def related_terms(term: str) -> Mapping[str, float]:

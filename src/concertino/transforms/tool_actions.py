@@ -1,0 +1,79 @@
+"""Compares what a task does with what a tool does: whether it reads, creates, deletes and so on.
+
+    actions_of(terms_of("create_issue"))      # frozenset({"create"})
+
+Tools of one server often share their nouns, and differ by their verbs. Verbs are frequent, so BM25
+gives them little weight. ToolIndex therefore prefers tools that do what the task does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from concertino.transforms.tool_words import stem_of
+
+__all__ = ["actions_of", "rate_actions"]
+
+# Action -> the verbs of tools that do it. A verb may belong to several actions.
+ACTIONS: Mapping[str, str] = {
+    "read": """
+        list get show read fetch retrieve search find query view describe info check status history
+        log count stats statistics analyze explain lookup inspect summarize compare diff validate
+        audit monitor download browse locate query return watch
+    """,
+    "create": """
+        create add new insert append post make generate upload attach register draft schedule book
+        save store put fork copy duplicate import send reply submit comment write publish push
+    """,
+    "change": """
+        update edit modify set change rename patch configure replace assign mark move transition
+        resolve put write format sort fill adjust toggle enable disable mute unmute restrict protect
+    """,
+    "delete": """
+        delete remove drop clear archive purge cancel unassign unlink uninstall erase kill stop
+        disconnect close destroy terminate unsubscribe
+    """,
+    "move": "move transfer rename reorder position drag forward archive parent",
+    "send": "send post publish reply forward submit notify draft comment",
+    "run": """
+        run execute start trigger build rerun retry restart sync rollback deploy perform apply scale
+        rollout launch evaluate interact invoke click press navigate open
+    """,
+    "stop": "stop cancel kill terminate abort close end pause mute disable unsubscribe disconnect",
+}
+
+
+@cache
+def _actions_of_verbs() -> Mapping[str, frozenset[str]]:
+    """Return the stem of a verb -> its actions."""
+    found: dict[str, set[str]] = {}
+    for action, verbs in ACTIONS.items():
+        for verb in verbs.split():
+            found.setdefault(stem_of(verb), set()).add(action)
+    return {stem: frozenset(actions) for stem, actions in found.items()}
+
+
+def actions_of(terms: Iterable[str]) -> frozenset[str]:
+    """Return the actions of a tool: those of the first verb in its name. Empty if it has none."""
+    by_verb = _actions_of_verbs()
+    return next((by_verb[term] for term in terms if term in by_verb), frozenset[str]())
+
+
+def rate_actions(parts: Iterable[Mapping[str, float]], *, reads: float) -> Mapping[str, float]:
+    """Return action -> how probably a task wants it. The largest rating is 1.
+
+    parts: for each word of the task, the terms with its meaning and their weights.
+    reads: what is added to the rating of "read".
+    """
+    by_verb = _actions_of_verbs()
+    rates = {"read": reads} if reads else {}
+    for part in parts:
+        best: dict[str, float] = {}
+        for term, weight in part.items():
+            for action in by_verb.get(term, ()):
+                best[action] = max(best.get(action, 0.0), weight)
+        for action, weight in best.items():
+            rates[action] = rates.get(action, 0.0) + weight
+    highest = max(rates.values(), default=0.0)
+    return {action: rate / highest for action, rate in rates.items()} if highest else {}
