@@ -2,16 +2,21 @@
 
 python bench/tool_search.py [--json FILE] [--half HALF] [--misses]
 
-The tools are those of 19 public servers, installed from npm and PyPI by pinned versions into
+The tools are those of 37 public servers, installed from npm and PyPI by pinned versions into
 .tools/tool-search; nothing of their texts is kept here. The servers only list their tools: tokens
 and addresses are made up. Each line of a file of questions has the server, the right tools and a
-task; of the second and third also its style: `short` as models write, `talk` as people do, `plan`.
+task; from the second file on also its style: `short` as models write, `talk` as people do, `plan`.
+A right tool of another server stands as `server/tool`.
 
     tune, report            even and odd lines of tool_search_questions.tsv, among 447 tools of 15
                             servers; nobody has tuned for `report`
     more                    tool_search_questions_2.tsv, for the same tools, for tuning
     tune-new, report-new    even and odd lines of tool_search_questions_3.tsv, for four servers
-                            that came later, among all tools
+                            that came later, among their tools and the 447
+    tune-ten                tool_search_questions_4.tsv, for ten servers that came still later,
+                            among their tools and the 447; the vocabulary knows these tasks
+    report-eight            tool_search_questions_5.tsv, for eight further servers, likewise; nobody
+                            has tuned for these tasks or servers
 
 A task has words in common with its tool if a word of it, or its stem, is in the tool's name or
 description, not counting stop words and the words that name the server. Needs node, npm and uv.
@@ -35,16 +40,39 @@ from typing import Any
 BENCH = Path(__file__).parent
 sys.path.insert(0, str(BENCH.parent / "src"))
 FOLDER = BENCH.parent / ".tools" / "tool-search"
-# Half -> its file, and which lines of it.
-HALVES: Mapping[str, tuple[str, slice]] = {
-    "tune": ("tool_search_questions.tsv", slice(1, None, 2)),
-    "more": ("tool_search_questions_2.tsv", slice(None)),
-    "tune-new": ("tool_search_questions_3.tsv", slice(1, None, 2)),
-    "report": ("tool_search_questions.tsv", slice(0, None, 2)),
-    "report-new": ("tool_search_questions_3.tsv", slice(0, None, 2)),
-}
-# The servers of the third file.
+# Half -> its file, which lines of it, and the servers whose tools join those of NPM and PYPI.
 NEW_SERVERS = ("slack", "gitlab", "hubspot", "linear")
+TEN_SERVERS = (
+    "desktop-commander",
+    "chrome-devtools",
+    "sentry",
+    "postgres",
+    "brave",
+    "trello",
+    "argocd",
+    "gmail",
+    "circleci",
+    "elasticsearch",
+)
+EIGHT_SERVERS = (
+    "puppeteer",
+    "asana",
+    "discord",
+    "datadog",
+    "gdrive",
+    "shopify",
+    "jenkins",
+    "email",
+)
+HALVES: Mapping[str, tuple[str, slice, Sequence[str]]] = {
+    "tune": ("tool_search_questions.tsv", slice(1, None, 2), ()),
+    "more": ("tool_search_questions_2.tsv", slice(None), ()),
+    "tune-new": ("tool_search_questions_3.tsv", slice(1, None, 2), NEW_SERVERS),
+    "tune-ten": ("tool_search_questions_4.tsv", slice(None), TEN_SERVERS),
+    "report": ("tool_search_questions.tsv", slice(0, None, 2), ()),
+    "report-new": ("tool_search_questions_3.tsv", slice(0, None, 2), NEW_SERVERS),
+    "report-eight": ("tool_search_questions_5.tsv", slice(None), EIGHT_SERVERS),
+}
 FIRST = 5
 # What find_tools returns at most.
 FOUND = 10
@@ -83,8 +111,8 @@ ATLASSIAN = {
     for product, url in (("JIRA", NOWHERE), ("CONFLUENCE", f"{NOWHERE}/wiki"))
     for name, value in (("URL", url), ("USERNAME", "a"), ("API_TOKEN", "x"))
 }
-# The same for NEW_SERVERS.
-NEW: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {
+# The same for NEW_SERVERS, TEN_SERVERS and EIGHT_SERVERS.
+LATER: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {
     "slack": (
         "@modelcontextprotocol/server-slack@2025.4.25",
         (),
@@ -97,6 +125,53 @@ NEW: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {
     ),
     "hubspot": ("@hubspot/mcp-server@0.4.0", (), {"PRIVATE_APP_ACCESS_TOKEN": "x"}),
     "linear": ("linear-mcp-server@0.1.0", (), {"LINEAR_API_KEY": "x"}),
+    "desktop-commander": ("@wonderwhy-er/desktop-commander@0.2.52", (), {}),
+    "chrome-devtools": ("chrome-devtools-mcp@1.11.0", ("--no-usage-statistics",), {}),
+    "sentry": ("@sentry/mcp-server@0.39.0", ("--access-token=x",), {}),
+    "postgres": (
+        "@henkey/postgres-mcp-server@1.0.7",
+        (),
+        {"POSTGRES_CONNECTION_STRING": "postgresql://a:b@127.0.0.1:9/x"},
+    ),
+    "brave": (
+        "@brave/brave-search-mcp-server@2.1.4",
+        ("--transport", "stdio"),
+        {"BRAVE_API_KEY": "x"},
+    ),
+    "trello": (
+        "@delorenj/mcp-server-trello@1.8.1",
+        (),
+        {"TRELLO_API_KEY": "x", "TRELLO_TOKEN": "x"},
+    ),
+    "argocd": (
+        "argocd-mcp@0.9.0",
+        ("stdio",),
+        {"ARGOCD_BASE_URL": NOWHERE, "ARGOCD_API_TOKEN": "x"},
+    ),
+    "gmail": (
+        "@gongrzhe/server-gmail-autoauth-mcp@1.1.11",
+        (),
+        {"GMAIL_OAUTH_PATH": str(FOLDER / "oauth.json")},
+    ),
+    "circleci": ("@circleci/mcp-server-circleci@0.20.0", (), {"CIRCLECI_TOKEN": "x"}),
+    "puppeteer": ("@modelcontextprotocol/server-puppeteer@2025.5.12", (), {}),
+    "asana": ("@roychri/mcp-server-asana@1.8.0", (), {"ASANA_ACCESS_TOKEN": "x"}),
+    "discord": ("mcp-discord@1.3.4", (), {"DISCORD_TOKEN": ""}),
+    "datadog": (
+        "@winor30/mcp-server-datadog@1.8.0",
+        (),
+        {"DATADOG_API_KEY": "x", "DATADOG_APP_KEY": "x"},
+    ),
+    "gdrive": (
+        "@isaacphi/mcp-gdrive@0.2.0",
+        (),
+        {"CLIENT_ID": "x", "CLIENT_SECRET": "x", "GDRIVE_CREDS_DIR": str(FOLDER)},
+    ),
+    "shopify": (
+        "shopify-mcp@1.0.8",
+        ("--accessToken", "x", "--domain", "x.myshopify.com"),
+        {},
+    ),
 }
 # Server -> its package of PyPI, its program with arguments, and variables.
 PYPI: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {
@@ -105,6 +180,29 @@ PYPI: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {
     "excel": ("excel-mcp-server==2.2.2", ("excel-mcp-server", "stdio"), {}),
     "atlassian": ("mcp-atlassian==0.23.1", ("mcp-atlassian",), ATLASSIAN),
     "word": ("office-word-mcp-server==1.1.11", ("word_mcp_server",), {}),
+}
+# The same for TEN_SERVERS and EIGHT_SERVERS.
+LATER_PYPI: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {
+    "elasticsearch": (
+        "elasticsearch-mcp-server==2.1.6",
+        ("elasticsearch-mcp-server",),
+        {
+            "ELASTICSEARCH_HOSTS": NOWHERE,
+            "ELASTICSEARCH_USERNAME": "a",
+            "ELASTICSEARCH_PASSWORD": "x",
+        },
+    ),
+    "jenkins": (
+        "mcp-jenkins==3.6.0",
+        (
+            "mcp-jenkins",
+            *("--jenkins-url", NOWHERE),
+            *("--jenkins-username", "a"),
+            *("--jenkins-password", "x"),
+        ),
+        {},
+    ),
+    "email": ("mcp-email-server==1.13.3", ("mcp-email-server", "stdio"), {}),
 }
 OAUTH = '{"installed":{"client_id":"x","client_secret":"y","redirect_uris":["http://localhost"]}}'
 # Runs in FastMCP's environment: tools and questions on stdin, the names found on stdout.
@@ -145,26 +243,27 @@ def main() -> None:
     tools = asyncio.run(list_tools())
     by_server = {server: len(own) for server, own in tools.items()}
     print(f"{sum(by_server.values())} tools of {len(by_server)} servers: {by_server}\n")
-    shown = [
-        {**tool, "name": f"{server}_{tool['name']}"}
-        for server, own in tools.items()
-        for tool in own
-    ]
     rows: list[dict[str, Any]] = []
-    old = sum(count for server, count in by_server.items() if server not in NEW_SERVERS)
-    # The new servers are the last ones.
-    assert tuple(by_server)[-len(NEW_SERVERS) :] == NEW_SERVERS
-    for half in HALVES:
+    for half, (_, _, servers) in HALVES.items():
         if args.half in (None, half):
-            pool = shown if half.endswith("-new") else shown[:old]
+            pool = shown_tools(tools, (*NPM, *PYPI, *servers))
             rows += measure(half, pool, tools, python, misses=args.misses)
-    shown = shown[:old]
+    shown = shown_tools(tools, (*NPM, *PYPI))
     print_table(rows)
     tokens = print_tokens(shown)
     times = print_times(shown)
     if args.json:
         result = {"tools": by_server, "rows": rows, "tokens": tokens, "cpu_ms": times}
         Path(args.json).write_text(json.dumps(result, indent=2) + "\n")
+
+
+def shown_tools(
+    tools: Mapping[str, Sequence[Mapping[str, Any]]], servers: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """Return the tools of some servers as a composition shows them."""
+    return [
+        {**tool, "name": f"{server}_{tool['name']}"} for server in servers for tool in tools[server]
+    ]
 
 
 # The servers
@@ -177,14 +276,17 @@ def install() -> Path:
             sys.exit(f"{program} is needed, and not there")
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "oauth.json").write_text(OAUTH)
-    packages = [package for package, _, _ in (*NPM.values(), *NEW.values())]
+    packages = [package for package, _, _ in (*NPM.values(), *LATER.values())]
     versions = FOLDER / "npm.json"
     if not versions.exists() or json.loads(versions.read_text()) != packages:
         (FOLDER / "package.json").write_text("{}")
         quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]
         subprocess.run(["npm", "install", *quiet, *packages], cwd=FOLDER, check=True)
         versions.write_text(json.dumps(packages))
-    for requirement in (FASTMCP, *(package for package, _, _ in PYPI.values())):
+    for requirement in (
+        FASTMCP,
+        *(package for package, _, _ in (*PYPI.values(), *LATER_PYPI.values())),
+    ):
         folder = environment(requirement)
         if not (folder / "complete").exists():
             subprocess.run(["uv", "venv", "--quiet", "--clear", folder], check=True)
@@ -201,10 +303,11 @@ def environment(requirement: str) -> Path:
 
 def command_of(server: str) -> tuple[list[str], Mapping[str, str]]:
     """Return the command of a server and its variables."""
-    if server in PYPI:
-        requirement, (program, *words), variables = PYPI[server]
+    pypi = {**PYPI, **LATER_PYPI}
+    if server in pypi:
+        requirement, (program, *words), variables = pypi[server]
         return [str(environment(requirement) / "bin" / program), *words], variables
-    package, words, variables = {**NPM, **NEW}[server]
+    package, words, variables = {**NPM, **LATER}[server]
     folder = FOLDER / "node_modules" / package.rpartition("@")[0]
     program = json.loads((folder / "package.json").read_text())["bin"]
     script = program if isinstance(program, str) else next(iter(program.values()))
@@ -218,7 +321,7 @@ async def list_tools() -> dict[str, list[dict[str, Any]]]:
     from concertino.client import Client, ServerParameters, Timeouts
 
     tools: dict[str, list[dict[str, Any]]] = {}
-    for server in (*NPM, *PYPI, *NEW):
+    for server in (*NPM, *PYPI, *LATER, *LATER_PYPI):
         command, variables = command_of(server)
         target = ServerParameters(command[0], args=command[1:], env={**os.environ, **variables})
         async with Client(target, timeouts=Timeouts(connect_s=120)) as client:
@@ -240,7 +343,10 @@ def measure(
     """Return a row for each search: how often the right tool was among the first."""
     cases = read_questions(half)
     questions = [question for _, _, question in cases]
-    wanted = [{f"{server}_{name}" for name in names.split("|")} for server, names, _ in cases]
+    wanted = [
+        {name.replace("/", "_") if "/" in name else f"{server}_{name}" for name in names.split("|")}
+        for server, names, _ in cases
+    ]
     texts = {
         f"{server}_{tool['name']}": f"{tool['name']} {tool.get('description') or ''}"
         for server, own in tools.items()
@@ -299,7 +405,7 @@ def measure(
 
 def read_questions(half: str) -> list[list[str]]:
     """Return the server, the tools and the question of each task."""
-    file, lines = HALVES[half]
+    file, lines, _ = HALVES[half]
     return [line.split("\t")[:3] for line in (BENCH / file).read_text().splitlines()[lines]]
 
 
