@@ -13,6 +13,10 @@ A test names the requirements that it shows:
     @pytest.mark.requirement("FR-1", "JR-2")            # of a server
     @pytest.mark.requirement("FR-1", side="client")     # of a client
 
+document_statements.txt lists what other documents say about servers over stdio, clients, and two
+servers that exist already. Most of it repeats the specification, so each statement names its tests
+instead of being named by markers.
+
 The markers are read from the source of the tests, so that no test needs to be imported.
 tests/test_requirements.py checks that every requirement has a test or a feature, and that every
 marker names requirements.

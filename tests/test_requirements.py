@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,24 @@ def test_every_requirement_of_the_specification_that_binds_a_client_is_here(sour
     shown = {requirement.id for requirement in read_table("client")}
     assert shown & LEFT_OUT.keys() == set()
     assert shown | LEFT_OUT.keys() == bound
+
+
+def test_each_statement_of_the_documents_names_tests_that_exist() -> None:
+    """Every statement has an id, and a line `test: FILE::NAME` at least."""
+    lines = (TESTS / "document_statements.txt").read_text().splitlines()
+    statements = [line for line in lines if line and not line.startswith(("# ", "    "))]
+    assert [line.partition("  ")[0] for line in statements] == [
+        f"SD-{number}" for number in range(1, len(statements) + 1)
+    ]
+    without_test = [
+        line
+        for line, following in pairwise([*lines, ""])
+        if line in statements and not following.startswith("    test: ")
+    ]
+    named = [line.removeprefix("    test: ") for line in lines if line.startswith("    ")]
+    missing = [
+        name
+        for name in named
+        if f"def {name.partition('::')[2]}(" not in (TESTS / name.partition("::")[0]).read_text()
+    ]
+    assert (without_test, missing) == ([], [])
