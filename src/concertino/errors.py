@@ -290,7 +290,7 @@ class AuthorizationError(ConcertinoError):
 class LoginRequired(AuthorizationError):
     """A person has to log in first.
 
-    command: the command that does it, `concertino login ...`.
+    command: the command with which the person logs in, `concertino login ...`.
     """
 
     def __init__(self, text: str, command: str) -> None:

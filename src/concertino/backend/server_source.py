@@ -109,7 +109,7 @@ def _makes_server(expression: ast.expr) -> bool:
 
 
 def _is_definition(statement: ast.stmt) -> bool:
-    """Return whether a statement only defines something; docstrings count."""
+    """Return whether a statement only defines something; docstrings count as definitions."""
     is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return is_text or isinstance(statement, DEFINITIONS)
 

@@ -124,7 +124,7 @@ class SessionState:
         await self._listen_to_watched()
 
     async def _listen_to_watched(self) -> None:
-        """Open one subscription for all watched resources, then close the last one (2026-07-28).
+        """Open a subscription for all watched resources, then close the previous one (2026-07-28).
 
         The new one is opened first, so that no update is lost.
         """

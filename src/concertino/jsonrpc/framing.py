@@ -142,7 +142,7 @@ class Framer:
 
     @property
     def pending_bytes(self) -> int:
-        """Return how many bytes of a line have arrived whose end has not."""
+        """Return the size in bytes of the line that has begun but not ended."""
         return self._size
 
     @property

@@ -195,7 +195,8 @@ class ClusterPlugin:
 class ClusterPlugins:
     """Finds the plugins of a cluster. Use it on one event loop; call open() next.
 
-    is_own: returns whether the hub itself has a plugin with an id, so that it needs no other.
+    is_own: returns whether the hub itself has a plugin with an id. A plugin of the cluster with
+        that id is ignored.
     on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
 
     Attributes:

@@ -239,7 +239,7 @@ class _TreeEntry(Struct, frozen=True):
 
 
 def _read_entry(line: bytes) -> _TreeEntry:
-    """Return a file of `git ls-tree -l`. Raises InvalidPackage if it is no file."""
+    """Return a file of `git ls-tree -l`. Raises InvalidPackage if it is not a file."""
     about, _, name = line.partition(b"\t")
     mode, kind, id, size = about.split()
     path = name.decode("utf-8", "replace")

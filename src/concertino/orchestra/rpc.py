@@ -237,7 +237,10 @@ class RpcClient:
         return pending
 
     def _send_checked(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
-        """Send a serialized request, as _send_request(). Raises Disconnected, FrameTooLarge."""
+        """Send a serialized request if the connection is open.
+
+        Raises Disconnected, FrameTooLarge.
+        """
         if self.end_reason.done():
             raise Disconnected(f"{self.peer.address}: {self.end_reason.result()}")
         if len(payload) > MAX_FRAME_BYTES:

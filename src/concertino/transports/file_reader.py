@@ -52,7 +52,10 @@ class FileReader:
         self._permits.release()
 
     def _run(self) -> None:
-        """Read chunks, each after a permit, until the end of input. The thread runs this."""
+        """Read chunks until the end of input, each once the loop permits it.
+
+        The thread runs this.
+        """
         chunk = b" "
         while chunk:
             self._permits.acquire()
