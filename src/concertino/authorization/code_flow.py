@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from concertino.authorization.metadata import IssuerMetadata
+from concertino.authorization.settings import LOOPBACK
 from concertino.errors import AuthorizationError
 from concertino.http_client.server_url import parse_url
 
 __all__ = ["CodeRequest", "check_page"]
 
-LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 # How many characters of the query of a response are read.
 MAX_RESPONSE = 16 * 1024
 

@@ -9,10 +9,12 @@ from msgspec import Struct
 
 from concertino.near_names import HintingStructMeta
 
-__all__ = ["GRANTS", "Authorize", "Grant", "OAuth"]
+__all__ = ["GRANTS", "LOOPBACK", "Authorize", "Grant", "OAuth"]
 
 Grant = Literal["authorization_code", "client_credentials", "device_code"]
 GRANTS: tuple[str, ...] = get_args(Grant)
+# The names of this machine, to which a browser may be sent without TLS.
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 # Called with the URL of the page where the user permits access. It shows that page, and returns the
 # URL to which the authorization server has redirected the browser.
 Authorize = Callable[[str], Awaitable[str]]
@@ -63,15 +65,31 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
             raise ValueError("client_id: expected one beside client_secret or private_key")
         if self.grant == "client_credentials" and not (self.client_secret or self.private_key):
             raise ValueError("client_credentials: expected client_secret or private_key")
-        if self.client_metadata_url:
-            # Imported only here: every client imports this module, and few have such a URL.
-            from concertino.http_client.server_url import parse_url
+        if self.client_metadata_url or self.redirect_uri:
+            self._check_urls()
+        if self.authorize is not None and not self.redirect_uri:
+            raise ValueError("redirect_uri: expected one beside authorize")
 
+    def _check_urls(self) -> None:
+        """Raise ValueError unless browsers and authorization servers may use the URLs."""
+        # Imported only here: every client imports this module, and few have such URLs.
+        from concertino.http_client.server_url import parse_url
+
+        if self.client_metadata_url:
             url = parse_url(self.client_metadata_url)
             if not url.is_tls or url.path == "/":
                 raise ValueError("client_metadata_url: expected an https URL with a path")
-        if self.authorize is not None and not self.redirect_uri:
-            raise ValueError("redirect_uri: expected one beside authorize")
+        if self.redirect_uri:
+            try:
+                url = parse_url(self.redirect_uri)
+            except ValueError as exc:
+                raise ValueError(f"redirect_uri: {exc}") from None
+            if not url.is_tls and url.host not in LOOPBACK:
+                # The code in the URL would be readable on its way.
+                raise ValueError(
+                    "redirect_uri: expected an https URL, or an http URL of this machine, got "
+                    f"{url.text}"
+                )
 
     def __repr__(self) -> str:
         # The secret and the key must not appear in logs.
