@@ -1,17 +1,20 @@
 """The requirements of the specification and the tests that show them.
 
-`python tests/requirements.py [server] [client]` prints them as a table.
+`python tests/requirements.py [server] [client] [authorization]` prints them as tables.
 
 server_requirements.txt and client_requirements.txt list the requirements of each side, in our
 words: an id and a sentence on one line. If a requirement belongs to a feature that does not exist
 yet, the next line is `later: FEATURE`, with a key of LATER. The ids are those of
 ../shared/spec/REQUIREMENTS.md, which names the revisions and the page of the specification of each
-requirement.
+requirement. authorization_requirements.txt lists those of both sides about authorization over HTTP,
+by the ids of ../shared/spec/AUTHORIZATION.md; DS are its steps of discovery, and AU is what this
+library promises beyond it.
 
 A test names the requirements that it shows:
 
     @pytest.mark.requirement("FR-1", "JR-2")            # of a server
     @pytest.mark.requirement("FR-1", side="client")     # of a client
+    @pytest.mark.requirement("RS-1", side="authorization")
 
 document_statements.txt lists what other documents say about servers over stdio, clients, and two
 servers that exist already. Most of it repeats the specification, so each statement names its tests
@@ -44,7 +47,7 @@ __all__ = [
 ]
 
 TESTS = Path(__file__).parent
-SIDES = ("server", "client")
+SIDES = ("server", "client", "authorization")
 
 # Features that do not exist yet. Their requirements need no test until they do.
 LATER = {
@@ -52,43 +55,53 @@ LATER = {
     "http": "servers over HTTP",
 }
 
-# Requirements of the client's side that do not apply to this library, with the reason.
-LEFT_OUT = {
-    "FR-9": "stdio is supported; there is nothing to test",
-    "FR-19": "applies to HTTP only",
-    "ER-2": "permits what ER-3 requires",
-    "ME-12": "such identifiers are arguments of the server's tools",
-    "EC-1": "the client defines no error codes",
-    "EC-2": "the client defines no error codes",
-    "EC-5": "the client defines no error codes",
-    "JS-1": "the client publishes no schemas",
-    "JS-4": "the client publishes no schemas",
-    "TO-17": "applies to tasks, which the client does not declare",
-    "TO-23": "applies to aggregators, see docs/how-to/compose.md",
-    "PR-4": "the client sends no progress",
-    "PR-8": "optional; the client sends no progress",
-    "CP-5": "applies to applications that complete while the user types",
-    "PM-7": "applies to applications, which use the content of prompts",
-    "CH-5": "the client does not poll",
-    "EL-13": "only about the form of the message, see EL-12",
-    "SA-2": "applies to applications, whose handler answers sampling requests",
-    "SA-7": "applies to applications, whose handler answers sampling requests",
-    "IC-2": "the client renders no icons",
-    "SC-1": "the client runs only commands that the user has written",
-    "T5-1": "applies to tasks, which the client does not declare",
-    "T5-2": "applies to tasks, which the client does not declare",
-    "T5-3": "applies to tasks, which the client does not declare",
-    "T5-4": "applies to tasks, which the client does not declare",
-    "T5-5": "applies to tasks, which the client does not declare",
-    "T5-6": "applies to tasks, which the client does not declare",
-    "T5-7": "applies to tasks, which the client does not declare",
-    "T5-8": "applies to tasks, which the client does not declare",
-    "T5-9": "applies to tasks, which the client does not declare",
-    "T5-10": "applies to tasks, which the client does not declare",
-    "T6-9": "applies to tasks, which the client does not declare",
-    "CA-11": "applies to tasks, which the client does not declare",
-    "CX-1": "the client declares no extensions",
-    "CX-3": "the client declares no experimental capabilities",
+# Requirements that do not apply to this library, by side, with the reason.
+LEFT_OUT: dict[str, dict[str, str]] = {
+    "server": {},
+    "client": {
+        "FR-9": "stdio is supported; there is nothing to test",
+        "FR-19": "applies to HTTP only",
+        "ER-2": "permits what ER-3 requires",
+        "ME-12": "such identifiers are arguments of the server's tools",
+        "EC-1": "the client defines no error codes",
+        "EC-2": "the client defines no error codes",
+        "EC-5": "the client defines no error codes",
+        "JS-1": "the client publishes no schemas",
+        "JS-4": "the client publishes no schemas",
+        "TO-17": "applies to tasks, which the client does not declare",
+        "TO-23": "applies to aggregators, see docs/how-to/compose.md",
+        "PR-4": "the client sends no progress",
+        "PR-8": "optional; the client sends no progress",
+        "CP-5": "applies to applications that complete while the user types",
+        "PM-7": "applies to applications, which use the content of prompts",
+        "CH-5": "the client does not poll",
+        "EL-13": "only about the form of the message, see EL-12",
+        "SA-2": "applies to applications, whose handler answers sampling requests",
+        "SA-7": "applies to applications, whose handler answers sampling requests",
+        "IC-2": "the client renders no icons",
+        "SC-1": "the client runs only commands that the user has written",
+        "T5-1": "applies to tasks, which the client does not declare",
+        "T5-2": "applies to tasks, which the client does not declare",
+        "T5-3": "applies to tasks, which the client does not declare",
+        "T5-4": "applies to tasks, which the client does not declare",
+        "T5-5": "applies to tasks, which the client does not declare",
+        "T5-6": "applies to tasks, which the client does not declare",
+        "T5-7": "applies to tasks, which the client does not declare",
+        "T5-8": "applies to tasks, which the client does not declare",
+        "T5-9": "applies to tasks, which the client does not declare",
+        "T5-10": "applies to tasks, which the client does not declare",
+        "T6-9": "applies to tasks, which the client does not declare",
+        "CA-11": "applies to tasks, which the client does not declare",
+        "CX-1": "the client declares no extensions",
+        "CX-3": "the client declares no experimental capabilities",
+    },
+    "authorization": {
+        "RS-6": "permits no rule here: the operator names the scopes",
+        "RS-15": "the author's function returns all scopes that a token includes",
+        "RS-24": "the revision after it asks for the opposite, see RS-23",
+        "DS-9": "of the fallbacks of 2025-03-26 there is the metadata at the server's origin only, "
+        "and not the fixed endpoints of servers without any metadata",
+    },
 }
 
 MARKER = "pytest.mark.requirement"
@@ -131,7 +144,7 @@ def parse_table(text: str) -> list[Requirement]:
 
 @cache
 def read_table(side: str) -> list[Requirement]:
-    """Return the requirements that bind "server" or "client"."""
+    """Return the requirements of one of SIDES."""
     return parse_table((TESTS / f"{side}_requirements.txt").read_text())
 
 
@@ -193,17 +206,17 @@ def print_table(side: str) -> None:
         if marker.side == side:
             for id in marker.ids:
                 tests.setdefault(id, []).append(f"`{marker.test}`")
-    print(f"| id | what binds a {side} | tests |\n|--|--|--|")
+    print(f"| id | {side} | tests |\n|--|--|--|")
     for id, words, later in read_table(side):
         waits = [f"later: {LATER[later]}"] if later else []
         print(f"| {id} | {words} | {'<br>'.join(tests.get(id, []) + waits)} |")
-    for id, reason in LEFT_OUT.items() if side == "client" else ():
+    for id, reason in LEFT_OUT[side].items():
         print(f"| {id} | | left out: {reason} |")
 
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or SIDES
     if not set(chosen) <= set(SIDES):
-        sys.exit("usage: python tests/requirements.py [server] [client]")
+        sys.exit("usage: python tests/requirements.py [server] [client] [authorization]")
     for side in chosen:
         print_table(side)

@@ -23,10 +23,8 @@ from requirements import (
 )
 
 TESTS = Path(__file__).parent
-SPEC = (
-    Path(os.environ.get("CONCERTINO_SPEC", TESTS.parents[1] / "shared" / "spec"))
-    / "REQUIREMENTS.md"
-)
+FOLDER = Path(os.environ.get("CONCERTINO_SPEC", TESTS.parents[1] / "shared" / "spec"))
+SPEC, AUTHORIZATION = FOLDER / "REQUIREMENTS.md", FOLDER / "AUTHORIZATION.md"
 ROW = re.compile(
     r"^\| ([A-Z][A-Z\d]-\d+) \| [^|]+ \| ([^|]+) \|", re.MULTILINE
 )  # id, revisions, role
@@ -53,7 +51,7 @@ BINDING = {
 def find_problems(requirement: Requirement, ids_with_tests: Collection[str]) -> list[str]:
     """Return what is wrong with one line of a table."""
     problems = [] if requirement.words else ["it says nothing"]
-    if not re.fullmatch(r"[A-Z][A-Z\d]-\d+", requirement.id):
+    if not re.fullmatch(r"[A-Z][A-Z\d]-(\d+|[A-J])", requirement.id):
         problems.append("it has no id")
     if requirement.id not in ids_with_tests and not requirement.later:
         problems.append("no test is marked with it, and no feature is to bring it")
@@ -134,7 +132,9 @@ def test_the_table_is_printed_with_its_tests() -> None:
         check=True,
     )
     rows = dict(line[2:].split(" | ", 1) for line in done.stdout.splitlines()[2:])
-    assert rows.keys() == {requirement.id for requirement in read_table("client")} | LEFT_OUT.keys()
+    assert rows.keys() == (
+        {requirement.id for requirement in read_table("client")} | LEFT_OUT["client"].keys()
+    )
     assert "`client/test_answers.py::test_roots_may_change`" in rows["RO-2"]
 
 
@@ -179,8 +179,29 @@ def test_every_requirement_of_the_specification_that_binds_a_client_is_here(sour
     bound = binding(source, "client")
     assert len(bound) > 150
     shown = {requirement.id for requirement in read_table("client")}
-    assert shown & LEFT_OUT.keys() == set()
-    assert shown | LEFT_OUT.keys() == bound
+    assert shown & LEFT_OUT["client"].keys() == set()
+    assert shown | LEFT_OUT["client"].keys() == bound
+
+
+AUTHORIZATION_ROW = re.compile(r"^\| ((?:RS|CR|CA|CT)-(?:\d+|[A-J])) \|", re.MULTILINE)
+AUTHORIZATION_IDS = {
+    *(f"RS-{number}" for number in (*range(1, 8), *range(10, 18), *range(20, 28))),
+    *(f"{section}-{number}" for section in ("CR", "CT") for number in range(1, 10)),
+    *(f"CA-{letter}" for letter in "ABCDEFGHIJ"),
+}
+# The document numbers the steps of discovery without letters.
+DISCOVERY_STEPS = {f"DS-{number}" for number in range(1, 10)}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_requirement_about_authorization_is_here(source: str) -> None:
+    bound = DISCOVERY_STEPS | AUTHORIZATION_IDS
+    if source == "document":
+        bound = {*AUTHORIZATION_ROW.findall(AUTHORIZATION.read_text()), *DISCOVERY_STEPS}
+    shown = {requirement.id for requirement in read_table("authorization")}
+    left_out = LEFT_OUT["authorization"].keys()
+    assert shown & left_out == set()
+    assert {id for id in shown if not id.startswith("AU-")} | left_out == bound
 
 
 def test_each_statement_of_the_documents_names_tests_that_exist() -> None:

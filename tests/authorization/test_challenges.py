@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from concertino.authorization.challenges import bearer_challenge, parse_challenges
 
 
+@pytest.mark.requirement("DS-1", side="authorization")
 @pytest.mark.parametrize(
     ("text", "parameters"),
     [
@@ -31,6 +32,7 @@ def test_the_parameters_of_bearer(text: str, parameters: dict[str, str]) -> None
     assert bearer_challenge(text) == parameters
 
 
+@pytest.mark.requirement("DS-1", side="authorization")
 @given(st.text(max_size=200))
 def test_anything_is_read_to_its_end(text: str) -> None:
     parse_challenges(text)

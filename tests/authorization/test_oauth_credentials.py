@@ -62,6 +62,19 @@ def stored(server: AuthorizationServer, auth: OAuth | None = None) -> Any:
     return LoginStore().read(login_key(server.url, auth.client_id, auth.grant))
 
 
+@pytest.mark.requirement(
+    "DS-1",
+    "CR-3",
+    "CR-4",
+    "CR-7",
+    "CA-A",
+    "CA-B",
+    "CA-C",
+    "CA-E",
+    "CT-1",
+    "CT-3",
+    side="authorization",
+)
 @on_a_loop
 async def test_a_login_from_the_challenge_to_the_call_and_its_second_use(state: Path) -> None:
     async with running(AuthorizationServer()) as server:
@@ -80,11 +93,13 @@ async def test_a_login_from_the_challenge_to_the_call_and_its_second_use(state: 
         before = len(server.requests)
         await call(server, None)
         assert server.paths()[before:] == ["/mcp", "/mcp"]
+        assert not [request for request in server.requests if "access-" in str(request.query)]
 
     [file] = (state / "concertino" / "logins").glob("*.json")
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.requirement("AU-21", side="authorization")
 @on_a_loop
 async def test_without_a_login_the_error_names_the_command() -> None:
     async with running(AuthorizationServer()) as server:
@@ -113,6 +128,7 @@ async def test_an_own_header_is_sent_and_nobody_is_asked() -> None:
         assert set(server.paths()) == {"/mcp"}
 
 
+@pytest.mark.requirement("CT-4", side="authorization")
 @on_a_loop
 async def test_many_refused_calls_lead_to_one_login() -> None:
     async with running(AuthorizationServer()) as server:
@@ -123,6 +139,7 @@ async def test_many_refused_calls_lead_to_one_login() -> None:
         assert server.counts["/authorize"] == 2
 
 
+@pytest.mark.requirement("CA-C", "CT-5", "CT-6", side="authorization")
 @on_a_loop
 async def test_more_scopes_are_asked_for_when_a_call_needs_them() -> None:
     """The union of what was asked for before and what the challenge says."""
@@ -134,6 +151,7 @@ async def test_more_scopes_are_asked_for_when_a_call_needs_them() -> None:
         assert set(stored(server).scopes) == {"read", "write"}
 
 
+@pytest.mark.requirement("CT-7", side="authorization")
 @on_a_loop
 async def test_scopes_that_are_never_granted_are_not_asked_for_for_ever() -> None:
     async with running(AuthorizationServer()) as server:
@@ -145,6 +163,7 @@ async def test_scopes_that_are_never_granted_are_not_asked_for_for_ever() -> Non
         assert server.counts["/authorize"] <= 3
 
 
+@pytest.mark.requirement("CA-C", "CA-D", side="authorization")
 @pytest.mark.parametrize(
     ("offered", "asked"), [(["offline_access", "a"], "a offline_access"), (["a"], "a")]
 )
@@ -159,6 +178,7 @@ async def test_offline_access_is_asked_for_where_it_is_offered(
         assert server.of("/authorize")[0].query["scope"] == asked
 
 
+@pytest.mark.requirement("CR-1", "CR-5", "CR-9", side="authorization")
 @on_a_loop
 async def test_a_known_client_shows_its_secret_encoded() -> None:
     """RFC 6749 section 2.3.1: both are form-encoded before Base64. The server decodes them."""
@@ -168,6 +188,7 @@ async def test_a_known_client_shows_its_secret_encoded() -> None:
         assert server.of("/token")[0].headers["authorization"].startswith("Basic ")
 
 
+@pytest.mark.requirement("CR-6", side="authorization")
 @on_a_loop
 async def test_a_known_client_is_not_shown_to_another_authorization_server() -> None:
     auth = by_person(client_id="known", client_secret="s3cr:t/ü", issuer="https://other.example")
@@ -177,6 +198,7 @@ async def test_a_known_client_is_not_shown_to_another_authorization_server() -> 
         assert "/token" not in server.paths()
 
 
+@pytest.mark.requirement("CR-1", "CR-2", side="authorization")
 @on_a_loop
 async def test_a_client_id_document_is_preferred_to_a_registration() -> None:
     url = "https://client.example/me.json"
@@ -188,6 +210,7 @@ async def test_a_client_id_document_is_preferred_to_a_registration() -> None:
         assert "/register" not in server.paths()
 
 
+@pytest.mark.requirement("CR-1", side="authorization")
 @on_a_loop
 async def test_without_any_way_to_register_the_error_says_what_to_do() -> None:
     async with running(AuthorizationServer()) as server:
@@ -196,6 +219,7 @@ async def test_without_any_way_to_register_the_error_says_what_to_do() -> None:
             await call(server, by_person())
 
 
+@pytest.mark.requirement("AU-20", side="authorization")
 @on_a_loop
 async def test_client_credentials_need_no_person() -> None:
     auth = OAuth(client_id="known", client_secret="s3cr:t/ü", grant="client_credentials")
@@ -210,6 +234,7 @@ async def test_client_credentials_need_no_person() -> None:
         assert server.counts["/token"] == 2
 
 
+@pytest.mark.requirement("AU-20", side="authorization")
 @on_a_loop
 async def test_client_credentials_with_a_private_key() -> None:
     key = ECKey.generate_key("P-256")
@@ -225,12 +250,23 @@ async def test_client_credentials_with_a_private_key() -> None:
     assert claims["exp"] <= time.time() + 301
 
 
+@pytest.mark.requirement("CR-8", side="authorization")
+@pytest.mark.parametrize("url", ["http://a.example/cb", "file:///cb", "javascript:x", "/cb"])
+def test_a_redirect_uri_has_tls_or_is_of_this_machine(url: str) -> None:
+    with pytest.raises(ValueError, match="redirect_uri: expected"):
+        OAuth(redirect_uri=url)
+    for allowed in ("https://a.example/cb", "http://127.0.0.1:1/cb", "http://localhost:3000/cb"):
+        assert OAuth(redirect_uri=allowed).redirect_uri == allowed
+
+
+@pytest.mark.requirement("AU-22", side="authorization")
 def test_the_text_of_the_settings_shows_no_secrets() -> None:
     auth = OAuth(client_id="known", client_secret="hunter2", private_key="hunter3")
     assert "hunter" not in repr(auth)
     assert "hunter" not in repr(HttpParameters("https://a.example/mcp", auth=auth))
 
 
+@pytest.mark.requirement("DS-4", "DS-7", "DS-8", "CA-I", "CT-9", side="authorization")
 @pytest.mark.parametrize(
     ("metadata", "resource", "text"),
     [
@@ -261,6 +297,7 @@ async def test_metadata_that_must_not_be_trusted(
         assert "/token" not in server.paths()
 
 
+@pytest.mark.requirement("CA-E", "CA-F", "CA-G", "CA-H", side="authorization")
 @pytest.mark.parametrize(
     ("is_promised", "response", "text"),
     [
@@ -288,6 +325,7 @@ async def test_responses_to_a_login_that_must_not_be_trusted(
         assert "/token" not in server.paths()
 
 
+@pytest.mark.requirement("DS-5", "CR-6", "CT-8", side="authorization")
 @on_a_loop
 async def test_another_authorization_server_means_another_registration() -> None:
     async with running(AuthorizationServer()) as old, running(AuthorizationServer()) as new:
@@ -315,6 +353,7 @@ async def test_another_authorization_server_means_another_registration() -> None
 # Refresh
 
 
+@pytest.mark.requirement("CA-B", "CT-4", side="authorization")
 @on_a_loop
 async def test_an_expired_token_is_refreshed_before_it_is_sent() -> None:
     async with running(AuthorizationServer()) as server:
@@ -351,6 +390,7 @@ async def test_a_refresh_ahead_of_time_that_fails_keeps_the_token() -> None:
         assert server.counts["/token"] == 3
 
 
+@pytest.mark.requirement("CT-4", side="authorization")
 @on_a_loop
 async def test_a_refused_refresh_token_is_removed_and_a_newer_one_is_kept() -> None:
     async with running(AuthorizationServer()) as server:
@@ -380,6 +420,7 @@ async def test_a_refused_refresh_token_is_removed_and_a_newer_one_is_kept() -> N
         assert stored(server).refresh_token == newer.refresh_token
 
 
+@pytest.mark.requirement("AU-22", side="authorization")
 @on_a_loop
 async def test_no_token_is_in_the_logs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")

@@ -9,6 +9,7 @@ from loops import on_a_loop
 from refresh_rounds import run_rounds
 
 
+@pytest.mark.requirement("AU-16", "CT-4", side="authorization")
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the process of a socket in /proc")
 @on_a_loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,6 +26,7 @@ def is_right(query: str) -> bool:
     return query == "state=right&code=c"
 
 
+@pytest.mark.requirement("CA-J", side="authorization")
 @on_a_loop
 async def test_only_the_answer_to_the_login_ends_the_wait() -> None:
     async with RedirectListener() as listener:
@@ -47,8 +49,11 @@ async def test_only_the_answer_to_the_login_ends_the_wait() -> None:
         assert (await send(listener, answer)).startswith(b"HTTP/1.1 400")
 
 
+@pytest.mark.requirement("CA-J", side="authorization")
 @on_a_loop
 async def test_the_wait_has_an_end() -> None:
+    # Five minutes, if nobody says otherwise.
+    assert inspect.signature(RedirectListener.wait).parameters["within_s"].default == 300
     async with RedirectListener() as listener:
         with pytest.raises(AuthorizationError, match="nobody has logged in"):
             await listener.wait(is_right, within_s=0.01)

@@ -113,6 +113,7 @@ async def test_from_the_login_to_the_logout(tmp_path: Path) -> None:
         assert not list(tmp_path.glob("concertino/logins/*.json"))
 
 
+@pytest.mark.requirement("AU-19", side="authorization")
 @on_a_loop
 async def test_a_login_at_another_device(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
@@ -124,6 +125,7 @@ async def test_a_login_at_another_device(tmp_path: Path) -> None:
         assert json.loads(output)["valid"]
 
 
+@pytest.mark.requirement("CR-5", "AU-22", side="authorization")
 @on_a_loop
 async def test_the_secret_of_a_client_comes_from_the_environment(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
@@ -251,6 +253,7 @@ async def test_a_call_at_a_terminal_offers_the_login(tmp_path: Path) -> None:
         assert "[Y/n]" not in shown
 
 
+@pytest.mark.requirement("AU-21", side="authorization")
 @on_a_loop
 async def test_programs_get_no_question(tmp_path: Path) -> None:
     async with running(AuthorizationServer()) as server:

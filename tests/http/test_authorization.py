@@ -117,6 +117,7 @@ def whoami(caller: Caller) -> list[str]:
 # 401 and 400
 
 
+@pytest.mark.requirement("RS-2", "RS-10", "RS-20", "RS-21", "RS-26", side="authorization")
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "PUT"])
 def test_every_method_needs_a_token(service: HttpService, method: str) -> None:
     body = modern("tools/list") if method == "POST" else None
@@ -127,6 +128,7 @@ def test_every_method_needs_a_token(service: HttpService, method: str) -> None:
     assert challenge(answer) == {"scope": "read", "resource_metadata": METADATA}
 
 
+@pytest.mark.requirement("RS-26", side="authorization")
 @pytest.mark.parametrize("value", ["Basic YTpi", "DPoP abc", "Negotiate", ""])
 def test_another_scheme_is_no_token(service: HttpService, value: str) -> None:
     answer = post(service.connect(), modern("tools/list"), {"Authorization": value})
@@ -134,6 +136,7 @@ def test_another_scheme_is_no_token(service: HttpService, value: str) -> None:
     assert "error" not in challenge(answer)
 
 
+@pytest.mark.requirement("RS-20", side="authorization")
 @pytest.mark.parametrize(
     "value", ["Bearer", "Bearer ", "Bearer a b", 'Bearer "a"', "Bearer ä", "Bearer " + "a" * 8193]
 )
@@ -145,6 +148,7 @@ def test_a_malformed_token_is_a_bad_request(service: HttpService, value: str) ->
     assert challenge(answer)["error"] == "invalid_request"
 
 
+@pytest.mark.requirement("RS-20", side="authorization")
 def test_two_tokens_are_a_bad_request(service: HttpService, issuer: Issuer) -> None:
     line = f"Authorization: Bearer {issuer.token()}\r\n"
     with socket.create_connection(service.address, 30) as client:
@@ -152,6 +156,7 @@ def test_two_tokens_are_a_bad_request(service: HttpService, issuer: Issuer) -> N
         assert client.recv(65536).startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.requirement("RS-14", side="authorization")
 def test_a_token_in_the_query_or_the_body_is_not_looked_at(
     service: HttpService, issuer: Issuer
 ) -> None:
@@ -171,6 +176,7 @@ INVALID: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.requirement("RS-2", "RS-11", "RS-12", "RS-13", "RS-26", side="authorization")
 @revision
 @pytest.mark.parametrize("changes", INVALID.values(), ids=INVALID)
 def test_an_invalid_token_is_refused(
@@ -190,6 +196,7 @@ def test_an_invalid_token_is_refused(
         assert answer.json["error"]["message"] == found["error_description"]
 
 
+@pytest.mark.requirement("RS-10", side="authorization")
 def test_a_refused_client_has_sent_no_body(service: HttpService) -> None:
     with socket.create_connection(service.address, 30) as client:
         # The body of 1 MB never comes, and neither does 100 Continue.
@@ -214,6 +221,7 @@ def test_the_server_has_its_public_name(service: HttpService, host: str) -> None
 # Accepted tokens
 
 
+@pytest.mark.requirement("AU-13", side="authorization")
 @revision
 def test_the_principal_is_what_the_token_says(
     service: HttpService, issuer: Issuer, revision: str
@@ -236,6 +244,7 @@ def test_one_connection_carries_the_requests_of_many_callers(
             assert whoami(caller)[0] == f"u{number}"
 
 
+@pytest.mark.requirement("RS-10", side="authorization")
 def test_a_new_token_of_the_same_caller_counts_at_once(
     service: HttpService, issuer: Issuer
 ) -> None:
@@ -253,6 +262,7 @@ def test_a_new_token_of_the_same_caller_counts_at_once(
 # Scopes
 
 
+@pytest.mark.requirement("RS-20", "RS-22", side="authorization")
 @revision
 def test_a_token_without_the_servers_scope_is_forbidden(
     service: HttpService, issuer: Issuer, revision: str
@@ -267,6 +277,7 @@ def test_a_token_without_the_servers_scope_is_forbidden(
     assert found["resource_metadata"] == METADATA
 
 
+@pytest.mark.requirement("RS-22", "RS-23", "RS-25", "AU-12", side="authorization")
 @pytest.mark.parametrize(
     ("method", "params", "needed"),
     [
@@ -298,6 +309,7 @@ def test_an_operation_names_all_scopes_that_it_needs(
     assert "result" in (allowed.messages or [allowed.json])[0]
 
 
+@pytest.mark.requirement("AU-12", side="authorization")
 @revision
 def test_lists_have_what_the_token_allows(
     service: HttpService, issuer: Issuer, revision: str
@@ -323,6 +335,7 @@ def test_lists_have_what_the_token_allows(
 # What belongs to a principal
 
 
+@pytest.mark.requirement("RS-16", side="authorization")
 @pytest.mark.parametrize(
     "other", [{"sub": "mallory"}, {"client_id": "other-client"}], ids=["subject", "client"]
 )
@@ -345,6 +358,7 @@ def test_a_session_belongs_to_its_principal(
     assert post(service.connect(), call(1, "whoami"), {**thief, **bearer("static-1")}).status == 404
 
 
+@pytest.mark.requirement("RS-16", side="authorization")
 def test_a_sealed_state_belongs_to_its_principal(service: HttpService, issuer: Issuer) -> None:
     meta = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
 
@@ -378,6 +392,7 @@ def test_what_a_client_says_about_itself_does_not_count(
 # Metadata
 
 
+@pytest.mark.requirement("RS-1", "RS-3", "RS-4", "RS-5", "RS-7", side="authorization")
 @pytest.mark.parametrize(
     "path",
     ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"],
@@ -414,6 +429,7 @@ def test_health_needs_no_token_and_everything_else_does(service: HttpService) ->
     assert (status("/healthz"), status("/metrics"), status("/other")) == (200, 401, 401)
 
 
+@pytest.mark.requirement("AU-22", side="authorization")
 def test_no_token_is_logged(issuer: Issuer) -> None:
     with serving(SERVER, "--public-url", PUBLIC, "--auth-issuer", issuer.url, "--trace") as service:
         token = issuer.token()
@@ -452,6 +468,7 @@ def test_a_request_waits_for_the_keys_and_then_is_served(issuer: Issuer) -> None
             assert other.requests.count("/jwks") == 1
 
 
+@pytest.mark.requirement("AU-1", side="authorization")
 def test_requests_without_a_body_wait_for_a_verifier_and_then_are_served() -> None:
     verifier = Path(__file__).with_name("verifier_for_http.py")
     with serving(SERVER, "--auth", f"{verifier}:verify") as service:

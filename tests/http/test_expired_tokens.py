@@ -102,6 +102,7 @@ async def open_session(requests: Requests) -> str:
     )
 
 
+@pytest.mark.requirement("AU-15", side="authorization")
 @on_a_loop
 async def test_the_stream_of_a_session_ends_and_a_new_token_opens_it_again() -> None:
     async with running(asyncio.Event()) as requests:
@@ -118,6 +119,7 @@ async def test_the_stream_of_a_session_ends_and_a_new_token_opens_it_again() -> 
             await reader.readuntil(b":\r\n")
 
 
+@pytest.mark.requirement("AU-15", side="authorization")
 @on_a_loop
 async def test_a_subscription_ends() -> None:
     async with running(asyncio.Event()) as requests:

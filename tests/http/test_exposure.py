@@ -86,6 +86,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> 
         check_exposure(HttpOptions(**options), [], "/mcp")
 
 
+@pytest.mark.requirement("RS-4", side="authorization")
 @pytest.mark.parametrize(
     ("url", "expected", "metadata"),
     [
@@ -134,6 +135,7 @@ def refused(*options: str) -> str:
 LOCAL = ("--http", "127.0.0.1:0")
 
 
+@pytest.mark.requirement("AU-10", side="authorization")
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -89,6 +89,7 @@ def tool(name: str, **arguments: str) -> tuple[Any, ...]:
             f"Mcp-Name: {name}")  # fmt: skip
 
 
+@pytest.mark.requirement("AU-14", side="authorization")
 @on_a_loop
 async def test_requests_under_way() -> None:
     async with running(PrincipalLimits(max_requests=3)) as rig:
@@ -104,6 +105,7 @@ async def test_requests_under_way() -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.requirement("AU-14", side="authorization")
 @on_a_loop
 async def test_bytes_under_way() -> None:
     async with running(PrincipalLimits(max_request_bytes=1000)) as rig:
@@ -114,6 +116,7 @@ async def test_bytes_under_way() -> None:
         assert await rig.status("bob", *tool("echo", text="x" * 500)) == 200
 
 
+@pytest.mark.requirement("AU-14", side="authorization")
 @on_a_loop
 async def test_the_rate() -> None:
     async with running(PrincipalLimits(rate="2/1000")) as rig:
@@ -122,6 +125,7 @@ async def test_the_rate() -> None:
         assert await rig.status("bob", *tool("echo", text="x")) == 200
 
 
+@pytest.mark.requirement("AU-14", side="authorization")
 @on_a_loop
 async def test_sessions() -> None:
     initialize = {

@@ -54,6 +54,7 @@ class Names:
         monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
 
 
+@pytest.mark.requirement("CT-9", side="authorization")
 @pytest.mark.parametrize(
     ("server", "url", "addresses", "is_allowed"),
     [
@@ -95,6 +96,7 @@ async def test_a_server_with_one_public_address_is_public(monkeypatch: pytest.Mo
     assert await find_reach(parse_url("http://a.example/")) == "public"
 
 
+@pytest.mark.requirement("AU-17", "AU-18", side="authorization")
 @on_a_loop
 async def test_a_name_is_resolved_once_and_cannot_lead_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
@@ -119,6 +121,7 @@ async def test_a_name_is_resolved_once_and_cannot_lead_elsewhere(
     assert f"Host: a.example:{port}".encode() in served[0]
 
 
+@pytest.mark.requirement("CT-9", "AU-18", side="authorization")
 @pytest.mark.parametrize(
     ("location", "text"),
     [
@@ -142,6 +145,7 @@ async def test_redirects_are_checked_and_counted(location: str, text: str) -> No
             await Fetcher(AddressPolicy("loopback")).get(f"http://127.0.0.1:{port}/x")
 
 
+@pytest.mark.requirement("AU-18", side="authorization")
 @on_a_loop
 async def test_large_documents_are_refused() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -161,6 +165,7 @@ async def test_large_documents_are_refused() -> None:
             await Fetcher(AddressPolicy("loopback")).get(f"http://127.0.0.1:{port}/x")
 
 
+@pytest.mark.requirement("AU-18", side="authorization")
 @on_a_loop
 async def test_a_server_that_hangs_is_given_up() -> None:
     held: list[asyncio.StreamWriter] = []

@@ -342,6 +342,7 @@ async def test_the_client_waits_as_long_as_a_busy_server_wants() -> None:
             await client.call_tool("t")
 
 
+@pytest.mark.requirement("CT-2", side="authorization")
 @on_a_loop
 async def test_redirects_are_followed_within_the_origin_only() -> None:
     """(HC-9)"""

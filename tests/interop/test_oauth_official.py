@@ -280,6 +280,7 @@ async def with_official_client(
         await talk(client)
 
 
+@pytest.mark.requirement("AU-23", side="authorization")
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 def test_the_official_client_logs_in_calls_and_refreshes(mode: str) -> None:
     with both() as (provider, url):
@@ -299,6 +300,7 @@ def test_the_official_client_logs_in_calls_and_refreshes(mode: str) -> None:
         assert provider.resources == {url}
 
 
+@pytest.mark.requirement("AU-23", side="authorization")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 def test_our_client_logs_in_refreshes_and_asks_for_more_scopes(
     era: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,7 @@ def answering(issuer: Issuer, **members: Any) -> None:
     issuer.served["/introspect"] = 200, body
 
 
+@pytest.mark.requirement("RS-17", side="authorization")
 @on_a_loop
 async def test_the_issuer_says_whose_a_token_is(issuer: Issuer) -> None:
     answering(issuer, exp=4e9, scope="a b", client_id="editor")
@@ -44,6 +45,7 @@ async def test_the_issuer_says_whose_a_token_is(issuer: Issuer) -> None:
     assert issuer.authorizations == ["Basic " + base64.b64encode(b"me%3A1:se+cret").decode()]
 
 
+@pytest.mark.requirement("RS-17", side="authorization")
 @pytest.mark.parametrize(
     ("members", "reason"),
     [

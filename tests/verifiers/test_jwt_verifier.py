@@ -20,7 +20,7 @@ from verifiers.issuer import AUDIENCE, Issuer, serving_issuer, sign_by_hand
 from concertino.http import InvalidToken, VerifierUnavailable
 from concertino.protocol.principal import Principal
 from concertino.verifiers import JwtVerifier
-from concertino.verifiers.key_set import REFRESH_S, IssuerKeys
+from concertino.verifiers.key_set import MAX_AGE_S, REFRESH_S, IssuerKeys
 
 pytestmark = pytest.mark.waits
 
@@ -40,6 +40,7 @@ def verifier_for(issuer: Issuer, **options: Any) -> JwtVerifier:
     return JwtVerifier(issuer.url, options.pop("audience", AUDIENCE), **options)
 
 
+@pytest.mark.requirement("RS-17", side="authorization")
 @on_a_loop
 async def test_a_token_says_who_calls_and_what_is_allowed(issuer: Issuer) -> None:
     token = issuer.token(exp=4e9)
@@ -78,6 +79,7 @@ async def test_the_usual_algorithms(
     assert (await verify(verifier_for(issuer), token)).subject == "alice"
 
 
+@pytest.mark.requirement("RS-17", "AU-7", side="authorization")
 @pytest.mark.parametrize(
     ("changes", "principal"),
     [
@@ -97,6 +99,7 @@ async def test_forms_that_issuers_use(
     assert {name: getattr(found, name) for name in principal} == principal
 
 
+@pytest.mark.requirement("RS-17", "AU-8", side="authorization")
 @pytest.mark.parametrize("typ", ["at+jwt", "application/at+jwt", "AT+JWT", "JWT", None])
 @on_a_loop
 async def test_types_of_access_tokens(issuer: Issuer, typ: str | None) -> None:
@@ -123,6 +126,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.requirement("RS-11", "RS-13", "RS-17", "AU-9", side="authorization")
 @pytest.mark.parametrize(("changes", "reason"), REFUSED)
 @on_a_loop
 async def test_claims_that_are_refused(
@@ -132,6 +136,7 @@ async def test_claims_that_are_refused(
         await verify(verifier_for(issuer), issuer.token(**changes))
 
 
+@pytest.mark.requirement("RS-17", "AU-8", side="authorization")
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
@@ -149,6 +154,7 @@ async def test_headers_that_are_refused(
         await verify(verifier_for(issuer), sign_by_hand(full, issuer.claims(), b"x" * 64))
 
 
+@pytest.mark.requirement("AU-3", side="authorization")
 @on_a_loop
 async def test_the_public_key_is_no_secret(issuer: Issuer) -> None:
     # (2.1) The token is signed with HMAC, and the public key, which everybody has, as the secret.
@@ -162,6 +168,7 @@ async def test_the_public_key_is_no_secret(issuer: Issuer) -> None:
     assert issuer.requests == []
 
 
+@pytest.mark.requirement("RS-17", "AU-2", side="authorization")
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "HS256", "HS512", "RS1", ""])
 @on_a_loop
 async def test_algorithms_that_are_never_allowed(issuer: Issuer, algorithm: str) -> None:
@@ -171,6 +178,7 @@ async def test_algorithms_that_are_never_allowed(issuer: Issuer, algorithm: str)
         verifier_for(issuer, algorithms=[algorithm])
 
 
+@pytest.mark.requirement("AU-2", "AU-3", side="authorization")
 @on_a_loop
 async def test_a_symmetric_key_of_the_issuer_is_not_used(issuer: Issuer) -> None:
     issuer.keys = {"one": OctKey.generate_key(256, {"kid": "one"})}
@@ -182,6 +190,7 @@ async def test_a_symmetric_key_of_the_issuer_is_not_used(issuer: Issuer) -> None
         await verify(verifier_for(issuer), issuer.token({"alg": "HS256"}))
 
 
+@pytest.mark.requirement("AU-2", side="authorization")
 @on_a_loop
 async def test_only_the_algorithms_that_were_chosen(issuer: Issuer) -> None:
     with pytest.raises(InvalidToken, match="algorithm"):
@@ -205,6 +214,7 @@ async def test_a_short_rsa_key_is_not_used(issuer: Issuer) -> None:
         await verify(verifier_for(issuer), issuer.token({"alg": "RS256"}, kid="short"))
 
 
+@pytest.mark.requirement("RS-17", side="authorization")
 @on_a_loop
 async def test_a_changed_token_is_refused(issuer: Issuer) -> None:
     verifier = verifier_for(issuer)
@@ -227,6 +237,7 @@ async def test_what_is_no_token_is_refused(issuer: Issuer, token: str) -> None:
     assert issuer.requests == []
 
 
+@pytest.mark.requirement("AU-6", "AU-9", side="authorization")
 @on_a_loop
 async def test_clocks_may_differ_by_the_leeway(issuer: Issuer) -> None:
     clock = 1_000_000.0
@@ -241,6 +252,7 @@ async def test_clocks_may_differ_by_the_leeway(issuer: Issuer) -> None:
 # Keys
 
 
+@pytest.mark.requirement("AU-4", side="authorization")
 @on_a_loop
 async def test_a_new_key_is_fetched_when_a_token_names_it(issuer: Issuer) -> None:
     now = 0.0
@@ -323,6 +335,29 @@ async def test_keys_are_used_further_while_the_issuer_is_away(issuer: Issuer) ->
     assert fetching is not None
     await asyncio.wait([fetching])
     assert isinstance(verifier.verify(issuer.token()), Principal)
+
+
+@pytest.mark.requirement("AU-5", side="authorization")
+@on_a_loop
+async def test_a_withdrawn_key_is_not_used_after_its_age(issuer: Issuer) -> None:
+    now = 0.0
+    verifier = verifier_for(issuer)
+    keys: IssuerKeys = verifier._keys  # pyright: ignore[reportPrivateUsage]
+    keys._clock = lambda: now  # pyright: ignore[reportPrivateUsage]
+    token = issuer.token()
+    await verify(verifier, token)
+    issuer.keys = {"two": ECKey.generate_key("P-256", {"kid": "two"})}
+
+    now = MAX_AGE_S - 1
+    assert isinstance(verifier.verify(token), Principal)
+    now = MAX_AGE_S
+    # The request at this age starts the fetch, and does not wait for it.
+    assert isinstance(verifier.verify(token), Principal)
+    fetching = keys._fetching  # pyright: ignore[reportPrivateUsage]
+    assert fetching is not None
+    await asyncio.wait([fetching])
+    with pytest.raises(InvalidToken, match="key"):
+        await verify(verifier, token)
 
 
 @on_a_loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -32,6 +33,7 @@ def entry(token: str, **members: object) -> dict[str, object]:
     return {"name": "ci", "sha256": hashlib.sha256(token.encode()).hexdigest(), **members}
 
 
+@pytest.mark.requirement("AU-11", side="authorization")
 def test_a_token_of_the_file_is_accepted(tmp_path: Path) -> None:
     path = write(
         tmp_path / "t.json", entry("secret-1"), entry("secret-2", scopes=["a"], expires=4e9)
@@ -43,6 +45,27 @@ def test_a_token_of_the_file_is_accepted(tmp_path: Path) -> None:
     for other in ("secret", "secret-3", entry("secret-1")["sha256"]):
         with pytest.raises(InvalidToken, match="not known"):
             tokens.verify(str(other))
+
+
+@pytest.mark.requirement("AU-11", side="authorization")
+def test_all_entries_are_compared_in_constant_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"secret-{number}" for number in range(5)]
+    tokens = StaticTokens(write(tmp_path / "t.json", *(entry(name) for name in names)))
+    compared: list[object] = []
+    compare = hmac.compare_digest
+
+    def compare_digest(one: str, other: str) -> bool:
+        compared.append(one)
+        return compare(one, other)
+
+    monkeypatch.setattr("concertino.verifiers.static_tokens.hmac.compare_digest", compare_digest)
+
+    tokens.verify("secret-0")
+
+    # Neither the first match nor a difference ends the comparison, and only digests are compared.
+    assert compared == [entry(name)["sha256"] for name in names]
 
 
 def test_an_expired_token_is_refused(tmp_path: Path) -> None:
