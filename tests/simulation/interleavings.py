@@ -46,13 +46,13 @@ Event = Callable[[], object]
 class Gaps(Enum):
     """Which combinations of closeness are tried with an order of the events.
 
-    PRODUCT: all that there are. ODD: all alike, and each one unlike the others. SOME_ODD: of these,
-    with each order two in which all are alike and one in which one is unlike the others, in turn.
+    PRODUCT: all that there are. ODD: all alike, and each one unlike the others. ONE_ODD: with each
+    order one of these, in turn.
     """
 
     PRODUCT = 0
     ODD = 1
-    SOME_ODD = 2
+    ONE_ODD = 2
 
 
 def gaps_of(events: int, gaps: Gaps, number: int = 0) -> Iterator[tuple[int, ...]]:
@@ -67,10 +67,11 @@ def gaps_of(events: int, gaps: Gaps, number: int = 0) -> Iterator[tuple[int, ...
         for place in range(events - 1)
         for one, other in ((0, SETTLED), (SETTLED, 0))
     ]
+    all_odd = alike + odd
     if gaps is Gaps.ODD:
-        yield from alike + odd
+        yield from all_odd
     else:
-        yield from (*alike[number % 2 :: 2], odd[number % len(odd)])
+        yield all_odd[number % len(all_odd)]
 
 
 def play(loop: asyncio.AbstractEventLoop, events: Sequence[Event], gaps: Sequence[int]) -> None:
