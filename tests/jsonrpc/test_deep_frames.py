@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concertino.jsonrpc.deep_frames import MAX_TOKENS, read_outer_members, split_array
+from concertino.jsonrpc.deep_frames import MAX_TOKENS, read_outer_members, split_array, split_batch
 
 DEEP = "[" * 5000 + "]" * 5000
 MEMBERS = ('"jsonrpc":"2.0"', '"method":"x"', f'"params":{{"a":{DEEP}}}', '"id":@')
@@ -131,6 +131,18 @@ def test_any_array_is_split_as_json_reads_it(values: list[object], indent: int |
 )
 def test_what_is_no_array_is_not_split(frame: str) -> None:
     assert split_array(frame.encode()) is None
+
+
+def test_a_batch_is_split_if_one_of_its_elements_may_be_a_message() -> None:
+    deep = f'{{"id":2,"params":{DEEP}}}'
+    assert split_batch(f' [ {{"id":1}} ,{deep}, 3 ]'.encode()) == [
+        b'{"id":1}',
+        deep.encode(),
+        b"3",
+    ]
+    assert split_batch(f"[1,{DEEP}]".encode()) is None
+    assert split_batch(b"[]") is None
+    assert split_batch(b"[1") is None
 
 
 def test_an_array_of_many_brackets_costs_a_limited_time() -> None:

@@ -299,11 +299,12 @@ def test_a_lone_call_waits_while_other_connections_use_up_the_budget_of_the_proc
 
 def test_lone_calls_of_other_tools_do_not_wait_for_those_that_use_up_the_budget() -> None:
     budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
-    holding = [Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(3)]
+    holding = [Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(4)]
     for rig, request in [(rig, rig.start(0)) for rig in holding]:
         assert request is not None
-        rig.peer.respond(request, result(9 * MIB))
-    # 27 MiB are held. One call of a tool of which nothing is known may start, a second may not.
+        rig.peer.respond(request, result(35 * MIB // 4))
+    # 35 MiB are held, and 36 may be. One call of a tool of which nothing is known may start all the
+    # same, a second may not.
     good, other = (Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(2))
     assert good.start(1, tool="b") is not None
     assert other.start(1, tool="b") is None
@@ -322,6 +323,18 @@ def test_a_client_that_holds_unread_results_starts_no_lone_call_beyond_the_budge
     assert second.start(1) is None
     second.read(1)
     assert start_waiting(second) == 1
+
+
+def test_the_budget_reports_when_its_pressure_begins_and_ends() -> None:
+    rig = Rig(max_unread_bytes_total=20 * MIB)
+    reports: list[bool] = []
+    rig.budget.on_pressure = reports.append
+    request = rig.start(0)
+    assert request is not None
+    rig.peer.respond(request, result(19 * MIB))
+    assert reports == [True]
+    rig.read(1)
+    assert reports == [True, False]
 
 
 def test_closing_a_connection_releases_what_it_held() -> None:
@@ -429,7 +442,7 @@ def test_calls_that_are_kept_back_count_nothing_when_their_connection_has_closed
     rig.peer.close()
     assert rig.counts() == (0, 0, 0)
     assert not rig.budget.unknown
-    # Whoever comes later changes nothing.
+    # What is reported of it later changes nothing.
     rig.peer.unread.expect(call, 100)
     rig.peer.unread.expect_nothing_known(call)
     rig.peer.unread.keep_back(call)

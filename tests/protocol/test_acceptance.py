@@ -453,7 +453,12 @@ def test_as_a_value_inside_params(name: str, text: bytes):
 @pytest.mark.parametrize(("name", "text"), EMBEDDED)
 def test_as_an_element_of_a_batch(name: str, text: bytes):
     found = decode_batch(b'[{"first":1},%b]' % text)
-    if not verdict_of(name):
+    if name == "i_deep_100_000":
+        # It is split off, so that the other elements get responses of their own, and refused then.
+        assert found is not None
+        assert bytes(found[0]) == b'{"first":1}'
+        assert code(decode(bytes(found[1]))) == PARSE
+    elif not verdict_of(name):
         assert found is None
     else:
         assert found is not None

@@ -32,7 +32,6 @@ from weakref import WeakSet
 from msgspec import Struct, structs
 
 from concertino.jsonrpc.requests import IncomingRequest, Kind, ResultCounter
-from concertino.runtime.result_turns import result_turns_of
 from concertino.runtime.tasks import subject_of
 
 __all__ = ["Threads", "tasks_in_threads"]
@@ -244,6 +243,9 @@ class Threads:
         if call is not None and call.unread is not None:
             size = len(job.value) if isinstance(job.value, str | bytes) else LARGE_BYTES
             call.unread.expect(call, size)
+        # Not loaded before the first answer: call_runner.py has loaded it at the first call.
+        from concertino.runtime.result_turns import result_turns_of
+
         loop = job.results.loop
         on_sent = partial(self._on_sent, job, call, None if call is None else call.kind)
         # In the iteration after the next, run() has taken the value, and its task has sent the
