@@ -53,6 +53,22 @@ def ask(topic: str) -> str:
 plugin.run()
 """
 
+HOLDING = """
+import asyncio
+from pathlib import Path
+from concertino import Context, Plugin
+plugin = Plugin("tools.workshop", version="1.0.0")
+
+@plugin.tool
+async def hold(context: Context) -> str:
+    await context.progress(1, 2, "half")
+    while not (Path(__file__).parent / "go").exists():
+        await asyncio.sleep(0.02)
+    return "done"
+
+plugin.run()
+"""
+
 # An MCP server, whose plugin tells the hub of changes of its lists.
 GROWING = """
 from concertino import Context, Server
@@ -196,6 +212,42 @@ async def test_a_plugin_that_was_stopped_leaves_the_cluster(
         await until_tools(other, [])
         await hub.restart_plugin("tools.greeter")
         await until_tools(other, ["greet"])
+
+
+@on_a_loop
+async def test_a_call_of_another_hub_goes_on_after_its_plugin_was_removed(
+    tmp_path: Path, server: NatsServerProcess
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    workshop = sdk(here, "tools.workshop", HOLDING)
+    async with hub_with(here, server, workshop) as hub, hub_with(there, server) as other:
+        await until_tools(other, ["hold"])
+        start = StreamStart(stream_id="1", tool_name="hold", window=1 << 20)
+        responses = other.stream(start, SOMEBODY)
+        assert (await anext(responses)).stream_chunk.data == b"half"
+        await hub.change_plugins([])
+        await until_tools(other, [])
+        (here / "go").touch()
+        assert unpack((await anext(responses)).stream_end.result.result) == {"text": "done"}
+
+
+@on_a_loop
+async def test_a_hub_ends_although_a_call_of_another_hub_to_a_removed_plugin_does_not(
+    tmp_path: Path, server: NatsServerProcess
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    workshop = sdk(here, "tools.workshop", HOLDING)
+    async with hub_with(there, server) as other:
+        async with hub_with(here, server, workshop) as hub:
+            await until_tools(other, ["hold"])
+            start = StreamStart(stream_id="1", tool_name="hold", window=1 << 20)
+            responses = other.stream(start, SOMEBODY)
+            assert (await anext(responses)).stream_chunk.data == b"half"
+            await hub.change_plugins([])
+            await until_tools(other, [])
+        assert not (await anext(responses)).stream_end.success
 
 
 @on_a_loop

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from loops import on_a_loop
 from msgspec import Raw
-from msgspec.json import encode
+from msgspec.json import decode, encode
 from orchestra.hubs import (
     GREETER,
     SOMEBODY,
@@ -188,6 +188,26 @@ def test_the_bridge_uses_the_certificates_of_the_file(tmp_path: Path) -> None:
     [read] = read_plugins(write_plugins_file(tmp_path, entry, certs_dir="certs")).enabled
     assert f"--certs-dir={tmp_path / 'certs'}" in read.config["server"]
     assert "--orchestrator-addr=a.example:50100" in read.config["server"]
+
+
+@on_a_loop
+async def test_the_hub_s_folder_of_certificates_is_also_that_of_its_bridges(tmp_path: Path) -> None:
+    path = write_plugins_file(tmp_path, other_hub("hub.a", tmp_path), certs_dir="certs")
+    entries = read_plugins(path).enabled
+    before = entries[0].config["server"]
+    async with running(write_plugins_file(tmp_path), certs_dir=tmp_path / "others") as hub:
+        await hub.change_plugins(entries)
+        [bridge] = decode(hub.plugins["hub.a"].entry.config["server"])["mcpServers"].values()
+        # The last one counts.
+        assert bridge["args"][-1] == f"--certs-dir={tmp_path / 'others'}"
+    # What is approved does not depend on the option.
+    assert entries[0].config["server"] == before
+    hub = Hub(read_plugins(write_plugins_file(tmp_path, other_hub("hub.a", tmp_path))))
+    assert "--certs-dir" not in hub.plugins["hub.a"].entry.config["server"]
+    hub = Hub(
+        read_plugins(write_plugins_file(tmp_path, other_hub("hub.a", tmp_path))), certs_dir="."
+    )
+    assert f"--certs-dir={Path.cwd()}" in hub.plugins["hub.a"].entry.config["server"]
 
 
 def test_a_path_has_a_bound() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,11 +22,25 @@ from orchestra.nats_servers import NatsServerProcess, shared_nats_server
 from concertino.errors import Disconnected
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.servers import NatsOptions, parse_servers
-from concertino.orchestra import nats_link, nats_listener
+from concertino.orchestra import cluster_plugins, nats_link, nats_listener
+from concertino.orchestra.cluster_plugins import ClusterPlugins
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
-from concertino.orchestra.nats_messages import PIECE_BYTES, request_headers, request_subject
-from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
+from concertino.orchestra.nats_messages import (
+    PIECE_BYTES,
+    announcement_subject,
+    discovery_subject,
+    request_headers,
+    request_subject,
+)
+from concertino.orchestra.plugin_pb2 import (
+    ListPromptsResponse,
+    ListToolsResponse,
+    PluginManifest,
+    PluginRequest,
+    PluginResponse,
+    ToolResponse,
+)
 from concertino.orchestra.rpc_interface import RemotePeer, RequestHandler
 
 # A worker that appends a line to a file for each call that it begins. The tool `hold` never ends,
@@ -262,6 +278,108 @@ async def test_a_worker_that_ends_at_once_tells_its_callers() -> None:
         await ending.close()
         with pytest.raises(Disconnected, match="has ended; the request may have been executed"):
             await request
+
+
+@on_a_loop
+async def test_a_worker_whose_leaving_is_cancelled_tells_its_callers() -> None:
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding) as leaving, caller(name) as link:
+        request = asyncio.create_task(link.request(call(), 60))
+        await holding.began.acquire()
+        closing = asyncio.create_task(leaving.close(drain_s=600))
+        async with worker(name):
+            assert (await link.request(call(), 60)).tool_call.success
+        closing.cancel()
+        with pytest.raises(Disconnected, match="has ended; the request may have been executed"):
+            await request
+
+
+@on_a_loop
+async def test_nothing_of_a_closed_listener_stays_at_its_connection() -> None:
+    name = fresh_name()
+    address = shared_nats_server().address
+    async with connected(address, name) as cluster, connected(address) as other:
+        listener = NatsListener(cluster, name, echo, manifest=b"x")
+        await listener.close()
+        await cluster.connection.flush()
+        announced: list[bytes] = []
+        other.connection.subscribe(
+            announcement_subject(name, "*"), lambda message: announced.append(message.headers)
+        )
+        other.connection.publish(discovery_subject("orchestrator"), b"")
+        # First the question arrives at the listener's connection, then its answer at the other.
+        for connection in (other.connection, cluster.connection, cluster.connection):
+            await connection.flush()
+        await other.connection.flush()
+        assert announced == []
+        assert cluster.connection.on_refusal == []
+        freed = weakref.ref(listener)
+        del listener
+        gc.collect()
+        assert freed() is None
+
+
+@on_a_loop
+async def test_a_connection_that_is_older_than_a_listener_may_retire() -> None:
+    name = fresh_name()
+    async with worker(name), connected(shared_nats_server().address, name) as cluster:
+        listener = NatsListener(cluster, name, echo)
+        async with connected(shared_nats_server().address, name) as older:
+            [retire] = cluster.on_retire
+            retire(older.connection)
+        await listener.close()
+
+
+@on_a_loop
+async def test_workers_that_differ_have_their_lists_fetched_once_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_plugins, "DISCOVER_S", 0.05)
+    name = fresh_name()
+    address = shared_nats_server().address
+
+    async def answer(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
+        if request.HasField("list_tools"):
+            return PluginResponse(list_tools=ListToolsResponse())
+        return PluginResponse(list_prompts=ListPromptsResponse())
+
+    async with (
+        connected(address, name) as one,
+        connected(address, name) as two,
+        connected(address) as hub,
+    ):
+        manifests = [
+            PluginManifest(id=name, version="1", provides_storage=["files"]),
+            PluginManifest(id=name, version="2"),
+        ]
+        storing, offered = (
+            NatsListener(cluster, name, answer, manifest=manifest.SerializeToString())
+            for cluster, manifest in zip((one, two), manifests, strict=True)
+        )
+        changed: asyncio.Queue[None] = asyncio.Queue()
+        announced: asyncio.Queue[None] = asyncio.Queue()
+        plugins = ClusterPlugins(hub, lambda id: id != name, lambda: changed.put_nowait(None))
+        hub.connection.subscribe(
+            announcement_subject(name, "*"), lambda _: announced.put_nowait(None)
+        )
+        await plugins.open()
+        for _ in range(2):
+            await asyncio.wait_for(changed.get(), 60)
+        while not announced.empty():
+            announced.get_nowait()
+        for _ in range(8):
+            await asyncio.wait_for(announced.get(), 60)
+        assert changed.empty()
+        # Whichever manifest came last, requests for documents are not refused for ever.
+        assert plugins.by_id[name].features.storage == {"files"}
+
+        # The lists may be those of the worker that has left.
+        await storing.close()
+        await asyncio.wait_for(changed.get(), 60)
+        assert plugins.by_id[name].features.storage == set()
+        await plugins.close()
+        await offered.close()
 
 
 @on_a_loop

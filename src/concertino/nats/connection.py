@@ -108,8 +108,8 @@ class NatsConnection(asyncio.Protocol):
         self._last_sid = 0
         # Output to be written at the end of this loop iteration.
         self._output: list[bytes] = []
-        # One item for each ping without a pong, oldest first: the future of flush(), or None for a
-        # ping of the timer.
+        # One item for each ping without a pong, oldest first: the future of flush() or
+        # unsubscribe(), or None for a ping of the timer.
         self._pongs: list[asyncio.Future[None] | None] = []
         self._info_arrived: asyncio.Future[None] | None = loop.create_future()
         self._ping_timer: asyncio.TimerHandle | None = None
@@ -141,8 +141,13 @@ class NatsConnection(asyncio.Protocol):
 
     def unsubscribe(self, sid: int) -> None:
         """End a subscription. Messages that have been sent already are still delivered."""
-        if not self.ended.done():
-            self._write(encode_unsubscribe(sid))
+        if self.ended.done():
+            return
+        # The server sends no more messages of the subscription after its pong.
+        pong: asyncio.Future[None] = self._loop.create_future()
+        pong.add_done_callback(lambda _: self._callbacks.pop(sid, None))
+        self._pongs.append(pong)
+        self._write(encode_unsubscribe(sid) + b"PING\r\n")
 
     async def flush(self) -> None:
         """Wait until the server has handled everything that was sent. Raises Disconnected."""

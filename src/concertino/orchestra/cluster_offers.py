@@ -16,7 +16,7 @@ from typing import Any
 
 from concertino.errors import Disconnected
 from concertino.nats.cluster import NatsCluster
-from concertino.orchestra.hub_calls import ToolCalls, forward_request, plugin_id
+from concertino.orchestra.hub_calls import CALL_S, ToolCalls, forward_request, plugin_id
 from concertino.orchestra.message_peek import peek_tool_call
 from concertino.orchestra.nats_listener import NatsListener
 from concertino.orchestra.plugin_messages import (
@@ -41,9 +41,6 @@ __all__ = ["ClusterOffers"]
 
 log = logging.getLogger("concertino.hub")
 
-# How long calls in progress may take when a plugin is withdrawn from the cluster, in seconds.
-DRAIN_S = 5.0
-
 
 class ClusterOffers:
     """Offers the plugins of a hub to the other hubs of a cluster. Use it on one event loop."""
@@ -60,7 +57,8 @@ class ClusterOffers:
         }
         for id, offer in list(self._offers.items()):
             if running.get(id) is not offer.plugin:
-                self._start(self._offers.pop(id).close(DRAIN_S))
+                # Calls may take as long as those of the hub's own clients.
+                self._start(self._offers.pop(id).close(CALL_S))
         for id, plugin in running.items():
             offer = self._offers.get(id)
             if offer is None:
@@ -116,6 +114,7 @@ class _Offer:
         """Announce the plugin again if its tools or prompts have changed."""
         if self.plugin.features is not self._features:
             self._features = self.plugin.features
+            self._calls.forget()
             self._listener.announce(_manifest(self.plugin))
 
     def leave(self) -> None:
@@ -124,8 +123,10 @@ class _Offer:
 
     async def close(self, drain_s: float) -> None:
         """Accept no more calls, and wait up to drain_s seconds for those in progress."""
-        await self._listener.close(drain_s)
-        self._calls.cancel()
+        try:
+            await self._listener.close(drain_s)
+        finally:
+            self._calls.cancel()
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess:
         """See ToolFinder.find_tool. The hub that has sent the call has chosen the plugin."""

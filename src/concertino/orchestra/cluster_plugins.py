@@ -52,6 +52,8 @@ DISCOVER_S = 2.0
 FORGET_S = 5.0
 # How long open() waits for the announcements of workers that already run.
 FIRST_DISCOVERY_S = 0.25
+# How often retire() checks whether calls are in progress.
+DRAIN_POLL_S = 0.1
 # The time limit for fetching one list of a plugin.
 LIST_S = 10.0
 # The plugins and workers that a hub keeps; further ones are ignored.
@@ -133,6 +135,9 @@ class ClusterPlugin:
     id: the plugin's id.
     features: the tools and prompts that it offers.
     workers: worker id -> the time of its last announcement.
+    manifests: worker id -> the manifest that it announced when the lists were fetched for it, or
+        when it joined others with the same manifest. Workers may differ: a hub that offers the
+        plugin provides no storage, and one of them may run another version.
     """
 
     uses_quic = False
@@ -141,7 +146,7 @@ class ClusterPlugin:
         self.id = id
         self.features = PluginFeatures(PluginManifest(id=id))
         self.workers: dict[str, float] = {}
-        self.manifest = b""
+        self.manifests: dict[str, bytes] = {}
         self._link = NatsLink(cluster, HUB, id)
 
     @property
@@ -156,16 +161,33 @@ class ClusterPlugin:
 
     async def fetch(self, manifest: bytes) -> None:
         """Fetch the lists of tools and prompts. Raises ConcertinoError, DecodeError."""
+        parsed = PluginManifest.FromString(manifest)
         tools = await self._link.request(PluginRequest(list_tools=ListToolsRequest()), LIST_S)
         prompts = await self._link.request(PluginRequest(list_prompts=ListPromptsRequest()), LIST_S)
-        parsed = PluginManifest.FromString(manifest)
+        manifests = map(PluginManifest.FromString, {manifest, *self.manifests.values()})
         self.features = PluginFeatures(
             parsed,
             tools.list_tools.tools,
             prompts.list_prompts.prompts,
-            frozenset(parsed.provides_storage),
+            frozenset(name for item in manifests for name in item.provides_storage),
         )
-        self.manifest = manifest
+
+    def needs_fetch(self, worker: str, manifest: bytes) -> bool:
+        """Return whether the lists must be fetched after a worker's announcement."""
+        before = self.manifests.get(worker)
+        if before is None and manifest in self.manifests.values():
+            self.manifests[worker] = before = manifest
+        return before != manifest
+
+    def forget_manifest(self, worker: str) -> None:
+        """Forget the manifest of a worker that has left.
+
+        If no other worker has the same one, the lists are fetched again, because they may be those
+        of the worker that has left.
+        """
+        manifest = self.manifests.pop(worker, None)
+        if manifest not in self.manifests.values():
+            self.manifests.clear()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """See RpcConnection.request()."""
@@ -186,6 +208,15 @@ class ClusterPlugin:
 
     def end_forward(self) -> None:
         """Do nothing: nothing waits for forwarded calls to finish."""
+
+    async def retire(self) -> None:
+        """Wait for the calls in progress, which workers that leave finish. Then close()."""
+        try:
+            # Poll: this is rare. The link itself notices when a worker is lost.
+            while self._link.in_progress:  # noqa: ASYNC110
+                await asyncio.sleep(DRAIN_POLL_S)
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Cancel the calls in progress."""
@@ -273,11 +304,13 @@ class ClusterPlugins:
             if len(self._plugins) >= MAX_PLUGINS:
                 return
             plugin = self._plugins[id] = ClusterPlugin(self._cluster, id)
-        if len(plugin.workers) < MAX_WORKERS or worker in plugin.workers:
-            if worker not in plugin.workers:
-                log.info("%s: worker %s is in the cluster", id, worker)
-            plugin.workers[worker] = self._loop.time()
-        if message.payload != plugin.manifest and id not in self._fetches:
+        if worker not in plugin.workers:
+            if len(plugin.workers) >= MAX_WORKERS:
+                return
+            log.info("%s: worker %s is in the cluster", id, worker)
+        plugin.workers[worker] = self._loop.time()
+        if id not in self._fetches and plugin.needs_fetch(worker, message.payload):
+            plugin.manifests[worker] = message.payload
             task = self._loop.create_task(self._fetch(plugin, message.payload))
             self._fetches[id] = task
             task.add_done_callback(lambda _: self._fetches.pop(id, None))
@@ -286,7 +319,9 @@ class ClusterPlugins:
         try:
             await plugin.fetch(manifest)
         except (ConcertinoError, DecodeError) as exc:
-            # The lists are fetched again after the worker's next announcement.
+            # The lists are fetched again after the next announcement of this manifest.
+            for worker in [id for id, item in plugin.manifests.items() if item == manifest]:
+                del plugin.manifests[worker]
             log.warning("%s: its tools could not be listed: %s", plugin.id, exc)
             return
         if plugin.workers:
@@ -297,11 +332,12 @@ class ClusterPlugins:
         if plugin.workers.pop(worker, None) is None:
             return
         log.info("%s: worker %s has left the cluster", plugin.id, worker)
+        plugin.forget_manifest(worker)
         if plugin.workers:
             return
         del self._plugins[plugin.id]
         if self.by_id.pop(plugin.id, None) is not None:
             self._on_change()
-        task = self._loop.create_task(plugin.close())
+        task = self._loop.create_task(plugin.retire())
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)

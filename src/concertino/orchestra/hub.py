@@ -92,6 +92,9 @@ class Hub:
         self.on_change: Callable[[ListName], None] | None = None
         self.withheld: Mapping[str, str] = {}
         certificates = Certificates(certs_dir or file.certs_dir or default_folder())
+        # Bridges to other hubs use this folder, too. The entries of the file keep that of the
+        # file, so that their approvals do not depend on how the hub was started.
+        self._certs_dir = str(certificates.folder) if certs_dir else None
         cluster = cluster or file.cluster
         self._cluster = (
             None
@@ -114,7 +117,7 @@ class Hub:
         self._changed: asyncio.Future[None] | None = None
         self._list_changes = ListChanges(self._serialize_lists, self._report_change)
 
-        self._plugins = PluginSet(file.enabled, stop_s, self._on_plugin_change)
+        self._plugins = PluginSet(self._adapt(file.enabled), stop_s, self._on_plugin_change)
 
     @property
     def plugins(self) -> Mapping[str, PluginProcess]:
@@ -187,8 +190,12 @@ class Hub:
         environment = await self._listeners.environment_for(
             self.handle, self.relay, any(not entry.socket for entry in entries)
         )
-        await self._plugins.change(entries, environment)
+        await self._plugins.change(self._adapt(entries), environment)
         self._events.forget(before - set(self.plugins))
+
+    def _adapt(self, entries: Sequence[PluginEntry]) -> Sequence[PluginEntry]:
+        """Return the entries with the folder of certificates that overrides the one in the file."""
+        return [entry.with_certs_dir(self._certs_dir) for entry in entries]
 
     async def restart_plugin(self, id: str) -> None:
         """End a plugin, after its calls, and begin to start it again. id: a key of `plugins`."""

@@ -19,14 +19,22 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.json import encode
+from msgspec.json import decode, encode
 
 from concertino.proxy.file_values import FileMember, FileValue
 from concertino.proxy.server_file import read_server_entry
 from concertino.proxy.value_reader import InvalidServerFile
 from concertino.yaml_core import InvalidYaml, YamlNode, is_null, read_value
 
-__all__ = ["FILE", "MCP_MEMBERS", "OPTIONS", "SERVER", "bridge_command", "read_mcp_entry"]
+__all__ = [
+    "FILE",
+    "MCP_MEMBERS",
+    "OPTIONS",
+    "SERVER",
+    "bridge_command",
+    "change_certs_dir",
+    "read_mcp_entry",
+]
 
 # The members of the configuration that the hub sends at boot: the path of the plugins file, and the
 # server as the JSON of a server file.
@@ -106,6 +114,15 @@ def bridge_command(address: str, certs_dir: str | None, line: int) -> YamlNode:
         words.append(f"--certs-dir={certs_dir}")
     nodes = [YamlNode("scalar", word, None, False, line) for word in words]
     return YamlNode("sequence", nodes, None, False, line)
+
+
+def change_certs_dir(server: str, certs_dir: str) -> str:
+    """Return the JSON of a bridge to another hub with another folder of certificates."""
+    file = decode(server)
+    for bridge in file["mcpServers"].values():
+        # Of two such options, the bridge uses the last.
+        bridge["args"].append(f"--certs-dir={certs_dir}")
+    return encode(file).decode()
 
 
 def _error(source: str, line: int, problem: str) -> InvalidServerFile:

@@ -157,10 +157,18 @@ class NatsListener:
 
     def _begin(self, connection: NatsConnection) -> None:
         self._workers[connection] = self._start_worker(self._manifest, connection)
-        connection.ended.add_done_callback(lambda _: self._workers.pop(connection).end())
+        connection.ended.add_done_callback(self._end_workers)
+
+    def _end_workers(self, _: object) -> None:
+        """End the workers of connections that have ended."""
+        for connection in [item for item in self._workers if item.ended.done()]:
+            self._workers.pop(connection).end()
 
     def _retire(self, connection: NatsConnection) -> None:
-        self._workers[connection].leave()
+        # There is none if this listener was made after the new connection.
+        worker = self._workers.get(connection)
+        if worker is not None:
+            worker.leave()
 
     async def close(self, drain_s: float = 0.0) -> None:
         """See RpcListener.close."""
@@ -168,17 +176,26 @@ class NatsListener:
             return
         self._cluster.on_connect.remove(self._begin)
         self._cluster.on_retire.remove(self._retire)
-        workers = list(self._workers.values())
         self.leave()
-        if drain_s and workers:
-            drains = [asyncio.ensure_future(worker.drain()) for worker in workers]
-            _, late = await asyncio.wait(drains, timeout=drain_s)
-            for task in late:
-                task.cancel()
-        for worker in workers:
-            worker.end()
+        try:
+            if drain_s and self._workers:
+                await self._drain(drain_s)
+        finally:
+            for connection, worker in self._workers.items():
+                connection.ended.remove_done_callback(self._end_workers)
+                worker.end()
+            self._workers.clear()
         if self._owns_cluster:
             await self._cluster.close()
+
+    async def _drain(self, drain_s: float) -> None:
+        """Wait up to drain_s seconds until every accepted request has its response."""
+        drains = [asyncio.ensure_future(worker.drain()) for worker in self._workers.values()]
+        try:
+            await asyncio.wait(drains, timeout=drain_s)
+        finally:
+            for task in drains:
+                task.cancel()
 
 
 class _Accepted:
@@ -374,10 +391,14 @@ class _Worker:
         connection.on_refusal.append(self._on_refusal)
         self._subject = request_subject(name, "*")
         self._queue_sid = connection.subscribe(self._subject, self._on_request, queue=token(name))
-        for id in (self.id, ALL):
+        # The other subscriptions, which last until end().
+        self._sids = [
             connection.subscribe(worker_subject(name, id, "*"), self._on_control)
+            for id in (self.id, ALL)
+        ]
         if manifest is not None:
-            connection.subscribe(discovery_subject("*"), lambda _: self._announce())
+            sid = connection.subscribe(discovery_subject("*"), lambda _: self._announce())
+            self._sids.append(sid)
             self._announce()
 
     # The life of the worker
@@ -420,7 +441,13 @@ class _Worker:
             await asyncio.sleep(DRAIN_POLL_S)
 
     def end(self) -> None:
-        """Cancel the requests in progress, and tell their callers if the connection is open."""
+        """Cancel the requests in progress, and tell their callers if the connection is open.
+
+        Call it once, after leave() if the connection is open.
+        """
+        self._connection.on_refusal.remove(self._on_refusal)
+        for sid in self._sids:
+            self._connection.unsubscribe(sid)
         if self._heartbeats is not None:
             self._heartbeats.cancel()
         for reply in self._accepted:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
@@ -32,6 +33,7 @@ from concertino.orchestra.mcp_entry import (
     OPTIONS,
     SERVER,
     bridge_command,
+    change_certs_dir,
     read_mcp_entry,
 )
 from concertino.orchestra.package_entry import PackageProgram, find_program
@@ -113,6 +115,7 @@ class PluginEntry(Struct, frozen=True):
     line: the line of the entry in the file.
     watch: the files whose changes restart the plugin; None to watch none.
     offer: whether a hub in a cluster offers the plugin to the other hubs.
+    is_bridge: whether the plugin is a bridge to another hub (`hub`). Then it is an MCP server, too.
     """
 
     id: str
@@ -128,6 +131,7 @@ class PluginEntry(Struct, frozen=True):
     line: int = 0
     watch: WatchedPaths | None = None
     offer: bool = True
+    is_bridge: bool = False
 
     @property
     def is_mcp(self) -> bool:
@@ -137,6 +141,13 @@ class PluginEntry(Struct, frozen=True):
         mcp`.
         """
         return self.args[:2] == MCP_ARGS and SERVER in self.config
+
+    def with_certs_dir(self, certs_dir: str | None) -> PluginEntry:
+        """Return the entry for a hub with another folder of certificates; None changes nothing."""
+        if certs_dir is None or not self.is_bridge:
+            return self
+        server = change_certs_dir(self.config[SERVER], certs_dir)
+        return replace(self, config={**self.config, SERVER: server})
 
 
 class PluginsFile(Struct, frozen=True):
@@ -266,7 +277,7 @@ class _Reader:
                 expected = "no `protocol: mcp`" if is_mcp else "`protocol: mcp`"
                 raise self._error(members[name], f"{label}.{name}: expected {expected} beside it")
         if is_mcp:
-            return self._mcp_entry(node, label, id, members)
+            return replace(self._mcp_entry(node, label, id, members), is_bridge=is_hub)
 
         return self._own_entry(node, label, id, members)
 
