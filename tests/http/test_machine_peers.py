@@ -57,9 +57,10 @@ SOURCES = str(Path(__file__).parents[2] / "src")
 class FrontEnd:
     """A front end. port: where clients connect. peer_port: where the other front ends connect."""
 
-    def __init__(self, folder: Path, cluster: str) -> None:
+    def __init__(self, folder: Path, cluster: str, peer_port: int = 0) -> None:
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind(("127.0.0.1", peer_port))
             self.peer_port = free.getsockname()[1]
         options = [
             *("--http", "127.0.0.1:0", "--share-sessions", cluster),
@@ -172,6 +173,42 @@ def test_after_kill_9_of_its_front_end_a_session_is_unknown_and_a_new_one_works(
         assert status == 404
         assert "send initialize again" in text
         assert other.call(other.open_session(), "process")[0] == 200
+
+
+def test_a_session_of_a_killed_front_end_is_unknown_to_its_successor_at_the_same_address(
+    place: Path, nats: NatsServerProcess
+) -> None:
+    """The bucket still has the address of the killed one: requests must not go in a circle."""
+    with two(place, nats) as (one, other):
+        session = one.open_session()
+        one.end(signal.SIGKILL)
+        successor = FrontEnd(place, nats.address, one.peer_port)
+        try:
+            assert other.call(session, "process")[0] == 404
+            assert successor.call(session, "process")[0] == 404
+            assert other.call(successor.open_session(), "process")[0] == 200
+        finally:
+            successor.end(signal.SIGTERM)
+
+
+def test_nats_servers_with_tls_have_a_certificate_of_the_same_authority(
+    place: Path, tmp_path: Path
+) -> None:
+    certs = place / "certs"
+    issue(Certificates(certs), "nats-server")
+    files = {"cert_file": "nats-server.crt", "key_file": "nats-server.key", "ca_file": "ca.crt"}
+    tls = {key: str(certs / name) for key, name in files.items()}
+    settings = {"jetstream": {"store_dir": str(tmp_path / "store")}, "tls": {**tls, "verify": True}}
+    # JSON is valid in the server's configuration, without the outermost braces.
+    nats = NatsServerProcess(tmp_path, json.dumps(settings)[1:-1])
+    address = nats.address.replace("nats://", "tls://")
+    try:
+        front_ends = [FrontEnd(place, address), FrontEnd(place, address)]
+        assert front_ends[1].call(front_ends[0].open_session(), "process")[0] == 200
+        for front_end in front_ends:
+            front_end.end(signal.SIGTERM)
+    finally:
+        nats.stop()
 
 
 def test_after_the_end_of_its_front_end_a_session_is_unknown(

@@ -35,6 +35,8 @@ from concertino.nats.credentials import credentials_from_environment
 from concertino.nats.servers import NatsOptions, parse_servers
 from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.transports.listeners import listen_tcp, split_address
+from concertino.transports.sockets import format_address
+from concertino.transports.tcp_options import set_tcp_options
 
 __all__ = ["FRONT_END", "MachinePeers"]
 
@@ -42,9 +44,13 @@ log = logging.getLogger("concertino.http")
 
 # The name in the certificate of each front end, and the names of its files in a folder.
 FRONT_END = "front-end"
+# The name in the certificate of NATS servers of the same authority, as `cluster up` makes it.
+NATS_SERVER = "nats-server"
 BUCKET = "concertino_front_ends"
 # How long the bucket keeps an entry, and how often it is renewed, in seconds.
 LASTS_S, RENEW_S = 60.0, 15.0
+# How soon it is renewed after that has failed: once NATS is back, sessions should be found again.
+RETRY_S = 1.0
 # The time limits of a request to NATS, and of a connection to another front end.
 REQUEST_S, CONNECT_S = 1.0, 3.0
 # The random bytes of a tag, and those of an id besides.
@@ -61,19 +67,26 @@ class MachinePeers:
     """
 
     def __init__(self, settings: SharedSessions) -> None:
-        host, port = split_address(settings.address)
-        self._host, self._port = str(host), int(port)
+        self._host, self._port = split_address(settings.address)
+        if self._host in ("0.0.0.0", "::"):
+            raise ValueError(
+                f"{settings.address}: expected an address at which other front ends reach this one"
+            )
         folder = Path(settings.certs)
         self._ca = os.fspath(folder / "ca.crt")
         files = Tls(os.fspath(folder / f"{FRONT_END}.crt"), os.fspath(folder / f"{FRONT_END}.key"))
         self._certificate = _FrontEndCertificate(files, self._ca)
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._context.load_verify_locations(self._ca)
-        self._context.load_cert_chain(files.cert, files.key)
-        options = NatsOptions("concertino", credentials=credentials_from_environment())
+        self._own_certificate = _ClientCertificate(files, self._ca)
+        servers = parse_servers(settings.cluster)
+        has_tls = any(server.needs_tls for server in servers)
+        options = NatsOptions(
+            "concertino",
+            tls=self._own_certificate.context if has_tls else None,
+            server_name=NATS_SERVER if has_tls else "",
+            credentials=credentials_from_environment(),
+        )
         self._bucket = Bucket(
-            BlockingNats(parse_servers(settings.cluster), options, REQUEST_S),
+            BlockingNats(servers, options, REQUEST_S),
             BUCKET,
             replicas=settings.replicas,
             max_age_s=LASTS_S,
@@ -102,6 +115,8 @@ class MachinePeers:
         """See SessionPeers.serve. Raises OSError if NATS cannot be reached."""
         listener = listen_tcp(self._host, self._port, allow_remote=True)
         self._port = listener.socket.getsockname()[1]
+        if not listener.is_remote:
+            log.warning("%s: front ends on other machines cannot connect", listener.address)
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._register)
         except ConcertinoError as exc:
@@ -128,22 +143,26 @@ class MachinePeers:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[tag] = known
+        self._own_certificate.reload()
+        context = self._own_certificate.context
         try:
             async with asyncio.timeout(CONNECT_S):
-                host, port = known
-                await loop.create_connection(
-                    lambda: relay, host, port, ssl=self._context, server_hostname=FRONT_END
+                transport, _ = await loop.create_connection(
+                    lambda: relay, *known, ssl=context, server_hostname=FRONT_END
                 )
-        except OSError:
-            # The address may be that of another front end by now.
+            # TCP's keep-alive notices the loss of a machine while a call waits for its result.
+            set_tcp_options(transport.get_extra_info("socket"))
+        except OSError as exc:
+            # Another front end may have the address by now.
             self._known.pop(tag, None)
+            log.info("a session is lost: no front end at %s: %s", format_address(known), exc)
             raise
 
     # In the thread
 
     def _register(self) -> None:
         """Store the address of this front end. Raises BucketError."""
-        self._bucket.put(self._tag, f"{self._host}:{self._port}".encode())
+        self._bucket.put(self._tag, format_address((self._host, self._port)).encode())
 
     def _look_up(self, tag: str) -> tuple[str, int] | None:
         """Return the address of a front end; None if there is none. Raises BucketError."""
@@ -164,12 +183,17 @@ class MachinePeers:
 
     async def _renew(self) -> None:
         """Renew the entry of this front end, until this task is cancelled."""
+        pause_s = RENEW_S
         while True:
-            await asyncio.sleep(RENEW_S)
+            await asyncio.sleep(pause_s)
             try:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._register)
             except ConcertinoError as exc:
-                log.warning("other front ends may lose the sessions of this one: %s", exc)
+                if pause_s == RENEW_S:
+                    log.warning("other front ends may lose the sessions of this one: %s", exc)
+                pause_s = RETRY_S
+            else:
+                pause_s = RENEW_S
 
 
 class _FrontEndCertificate(TlsCertificate):
@@ -189,6 +213,21 @@ class _FrontEndCertificate(TlsCertificate):
             raise ValueError(
                 f"{self._ca}: expected the certificate of an authority, in PEM: {exc}"
             ) from None
+        return context
+
+
+class _ClientCertificate(TlsCertificate):
+    """The certificate of a front end that connects to another one, or to NATS servers."""
+
+    def __init__(self, files: Tls, ca: str) -> None:
+        self._ca = ca
+        super().__init__(files)
+
+    def _make_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_verify_locations(self._ca)
+        context.load_cert_chain(self._files.cert, self._files.key)
         return context
 
 
@@ -219,4 +258,5 @@ def _examine(transport: asyncio.Transport) -> Mapping[str, object]:
     if FRONT_END not in names:
         log.warning("a client that passes requests on was refused: it is %s", names)
         raise PermissionError(f"expected a certificate for {FRONT_END}")
+    set_tcp_options(transport.get_extra_info("socket"))
     return {}

@@ -13,7 +13,7 @@ from concertino.http.admission import Admission
 from concertino.http.connection import Exchange
 from concertino.http.options import HttpOptions
 from concertino.http.request_head import HttpError
-from concertino.http.worker_peers import SessionPeers
+from concertino.http.worker_peers import NO_SESSION, SessionPeers
 from concertino.runtime.host import Host, Wrap
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ class OptionalTransports:
 
         Raises HttpError to refuse it.
         """
-        assert self._sse is not None, "all workers have the same options"
+        if self._sse is None:
+            # Front ends on other machines may have other options.
+            raise HttpError(HTTPStatus.NOT_FOUND, NO_SESSION)
         self._sse.post(exchange)
 
 

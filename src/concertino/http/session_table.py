@@ -108,7 +108,10 @@ class SessionTable:
                 "or the headers and _meta of revision 2026-07-28",
             )
         session = self._sessions.get(id)
-        if session is None and self.peers is not None and self.peers.pass_on(exchange, id):
+        # A request that was passed on to this process must not be passed on again: it could go in a
+        # circle, for example if this process has the address of one that was killed.
+        may_pass_on = session is None and not exchange.is_passed_on
+        if may_pass_on and self.peers is not None and self.peers.pass_on(exchange, id):
             return None
         if session is None or session.caller.identity != identity_of(exchange.principal):
             raise HttpError(HTTPStatus.NOT_FOUND, NO_SESSION)

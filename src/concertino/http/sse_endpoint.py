@@ -97,7 +97,8 @@ class SseEndpoint:
             )
         ids = parse_qs(exchange.head.query).get(SESSION, [""])
         session = self._sessions.get(ids[0])
-        if session is None and self._peers and self._peers.pass_on(exchange, ids[0]):
+        may_pass_on = session is None and not exchange.is_passed_on
+        if may_pass_on and self._peers and self._peers.pass_on(exchange, ids[0]):
             return
         if session is None or session.caller.identity != identity_of(exchange.principal):
             raise HttpError(HTTPStatus.NOT_FOUND, "no such session: open another stream")

@@ -9,6 +9,7 @@ socket, and streams the response to the client.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,6 +41,8 @@ __all__ = [
     "read_passed_on",
 ]
 
+log = logging.getLogger("concertino.http")
+
 # The headers of a request that are passed on. This worker has already checked the others.
 PASSED = (
     b"accept",
@@ -60,6 +63,7 @@ MAX_UNREAD_BYTES = 256 * 1024
 # How often to check whether the client has read enough to resume, in seconds.
 CHECK_S = 0.05
 NO_SESSION = "no such session: send initialize again"
+NOT_PASSED_ON = "the request could not be passed on to the process with its session"
 LOST = "the process with this session has ended; the call may have run"
 
 _decode_principal = Decoder(Principal | None).decode
@@ -174,6 +178,7 @@ class Relay(asyncio.Protocol):
         # How many bytes of a body with a known length have not arrived.
         self._missing_bytes = 0
         self._chunks = ChunkedBody()
+        exchange.sends_comments = False
         exchange.on_disconnect = self._close
         task = asyncio.get_running_loop().create_task(self._connect(connect))
         self._connecting = hide_from_all_tasks(task)
@@ -185,6 +190,9 @@ class Relay(asyncio.Protocol):
             self._refuse(exc)
         except OSError:
             self._refuse(HttpError(HTTPStatus.NOT_FOUND, NO_SESSION))
+        except Exception:
+            log.exception("a request was not passed on to the process with its session")
+            self._refuse(HttpError(HTTPStatus.SERVICE_UNAVAILABLE, NOT_PASSED_ON))
 
     # Called by asyncio
 
@@ -326,10 +334,11 @@ def _encode_request(exchange: Exchange) -> bytes:
 
 
 def read_passed_on(exchange: Exchange) -> None:
-    """Set the body and the principal of a request that another worker has passed on.
+    """Set the body and the principal of a request that another worker has passed on, and mark it.
 
     Raises HttpError 400 if its body has no line with a principal (see _encode_request()).
     """
+    exchange.is_passed_on = True
     who, _, exchange.body = exchange.body.partition(b"\n")
     try:
         exchange.principal = _decode_principal(who)
