@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names",
         metavar="NAME",
         nargs="*",
-        help="certificates to renew, or ca for that of the authority, which keeps its key "
+        help="certificates to renew, or ca for the authority's certificate, which keeps its key "
         "(default: all with less than 30 days left)",
     )
     for verb in (init, issue, show, renew):

@@ -40,7 +40,7 @@ SIGNAL_BASE = 128
 
 DESCRIPTION = (
     "Test how an MCP server handles faults: malformed input, overload, cancellation, dead clients. "
-    "Each case starts the server anew."
+    "Each case starts a new process of the server."
 )
 
 

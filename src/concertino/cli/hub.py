@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 FAILED, USAGE = 1, 2
 
 DESCRIPTION = (
-    "See and manage the plugins of the hubs of this user: those of `concertino orchestrate` and "
-    "`concertino serve plugins.yaml`. Exit codes: 0, 1 if the hub could not do it, 2 if it is not "
-    "clear which hub is meant."
+    "See and manage the plugins of this user's hubs, which `concertino orchestrate` and "
+    "`concertino serve plugins.yaml` start. Exit codes: 0, 1 if the hub could not do it, 2 if it is "
+    "not clear which hub is meant."
 )
 HEADINGS = (
     "HUB", "PLUGIN", "PID", "AGE", "CPU", "MEM", "CALLS", "NOW", "RESTARTS", "TOOLS", "STATE"

@@ -77,7 +77,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser,
         "--watch",
         "PATH",
-        "start the server anew when this file, or one in this folder, was saved; repeatable",
+        "restart the server when this file, or one in this folder, is saved; repeatable",
     )
     _add_process_options(parser)
     add_log_format(parser)
@@ -93,7 +93,7 @@ def _add_process_options(parser: ArgumentParser) -> None:
         "--isolation",
         choices=get_args(Isolation),
         default="auto",
-        help="which clients share one: all, those of one user, or none (default auto)",
+        help="which clients share a process: all, all of one user, or none (default auto)",
     )
     for name, default, effect in (
         ("idle", None, "end the process after so long without a call (default never)"),

@@ -66,7 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_tokenizer(parser)
     parser.add_argument(
-        "--no-cache", action="store_true", help="read all files anew, and write no cache file"
+        "--no-cache", action="store_true", help="read all files again, and write no cache file"
     )
 
 

@@ -1,4 +1,4 @@
-"""Credentials: the key by which a client proves to NATS servers who it is, from a file.
+"""NatsCredentials: the key by which a client proves to NATS servers who it is, from a file.
 
     credentials = read_credentials(Path("notes.creds"))
 
@@ -25,7 +25,7 @@ from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
 from concertino.user_files import read_private_file
 
-__all__ = ["Credentials", "credentials_from_environment", "read_credentials"]
+__all__ = ["NatsCredentials", "credentials_from_environment", "read_credentials"]
 
 # The environment variable with the path of the file.
 SEED = "CONCERTINO_CLUSTER_SEED"
@@ -36,7 +36,7 @@ JWT_BLOCK = b"NATS USER JWT"
 NEW_FILE = "create the file again, for example with `nsc generate creds`"
 
 
-class Credentials(Struct, frozen=True):
+class NatsCredentials(Struct, frozen=True):
     """The key of a user. Keep it secret.
 
     seed: the private key, which begins with SU.
@@ -47,7 +47,7 @@ class Credentials(Struct, frozen=True):
     jwt: str = ""
 
     def __repr__(self) -> str:
-        return "Credentials(...)"
+        return "NatsCredentials(...)"
 
     def sign_in(self, nonce: str) -> dict[str, str]:
         """Return the members of CONNECT that identify the user. nonce: from the server's INFO.
@@ -73,7 +73,7 @@ class Credentials(Struct, frozen=True):
             raise ConcertinoError(f"the seed of the NATS key is not valid: {exc}") from None
 
 
-def credentials_from_environment() -> Credentials | None:
+def credentials_from_environment() -> NatsCredentials | None:
     """Return what is in the file that CONCERTINO_CLUSTER_SEED names; None if it is not set.
 
     Raises the errors of read_credentials().
@@ -82,7 +82,7 @@ def credentials_from_environment() -> Credentials | None:
     return read_credentials(Path(path)) if path else None
 
 
-def read_credentials(path: Path) -> Credentials:
+def read_credentials(path: Path) -> NatsCredentials:
     """Read a file with the seed of a user's key, or a `.creds` file.
 
     Raises OSError if the file cannot be read. Raises ValueError, which names the file and what is
@@ -103,15 +103,15 @@ def read_credentials(path: Path) -> Credentials:
         rest = " beside its JWT" if has_jwt else ""
         raise ValueError(f"{path}: expected a line with the seed of a NATS user, SU...{rest}")
     if not has_jwt:
-        return Credentials(seed)
+        return NatsCredentials(seed)
     jwt = next((text for name, text in BLOCK.findall(data) if name == JWT_BLOCK), b"")
-    credentials = Credentials(seed, jwt.decode("ascii", "replace"))
+    credentials = NatsCredentials(seed, jwt.decode("ascii", "replace"))
     if problem := _find_problem(credentials):
         raise ValueError(f"{path}: {problem}; {NEW_FILE}")
     return credentials
 
 
-def _find_problem(credentials: Credentials) -> str:
+def _find_problem(credentials: NatsCredentials) -> str:
     """Return what is wrong with a JWT and its seed; empty if they fit together."""
     try:
         _, claims, _ = credentials.jwt.split(".")

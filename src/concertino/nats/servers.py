@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from msgspec import Struct, field
 
 from concertino.errors import Disconnected
-from concertino.nats.credentials import Credentials
+from concertino.nats.credentials import NatsCredentials
 from concertino.nats.protocol import ServerInfo
 
 __all__ = [
@@ -55,14 +55,14 @@ class NatsOptions(Struct, frozen=True):
     name: str
     tls: ssl.SSLContext | None = field(default=None)
     server_name: str = ""
-    credentials: Credentials | None = None
+    credentials: NatsCredentials | None = None
 
 
 def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dict[str, Any]:
     """Return the members of CONNECT: the client's identity and the features that it supports.
 
     nonce: the nonce in the server's INFO.
-    Raises the errors of Credentials.sign_in().
+    Raises the errors of NatsCredentials.sign_in().
     """
     members: dict[str, Any] = {
         "verbose": False,
