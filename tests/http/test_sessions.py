@@ -156,6 +156,18 @@ def test_a_request_of_a_batch_that_is_nested_too_deeply_is_refused_on_its_id(
     assert answers[8]["error"]["code"] == -32700
 
 
+def test_a_batch_with_a_deep_message_whose_id_is_malformed_is_refused(
+    service: HttpService,
+) -> None:
+    session = Session(service, "2025-03-26")
+    deep = '{"jsonrpc":"2.0","method":"ping","params":%s,"id":007}' % ("[" * 2000 + "]" * 2000)
+
+    answer = session.post(f"[{json.dumps(call(7, 'add', a=1, b=2))},{deep}]".encode())
+
+    assert answer.status == 400
+    assert answer.json["error"]["code"] in (-32600, -32700)
+
+
 def test_a_batch_with_progress_is_one_stream(service: HttpService) -> None:
     session = Session(service, "2025-03-26")
 

@@ -63,6 +63,22 @@ def test_what_a_job_raises_is_raised_and_the_thread_lives(error: BaseException) 
     assert value == "alive"
 
 
+def test_a_result_that_cannot_be_examined_comes_back_and_the_thread_lives() -> None:
+    class Broken(list[int]):
+        def __len__(self) -> int:
+            raise LookupError
+
+    async def main() -> Any:
+        threads = Threads(1)
+        async with asyncio.timeout(30):
+            broken = await threads.run(Broken)
+            value = await threads.run(lambda: "alive")
+        threads.close()
+        return type(broken), value
+
+    assert asyncio.run(main()) == (Broken, "alive")
+
+
 def test_a_stop_iteration_becomes_a_runtime_error() -> None:
     async def main() -> None:
         threads = Threads(1)

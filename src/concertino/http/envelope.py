@@ -184,7 +184,10 @@ def _decode_element(element: bytes) -> Envelope:
         members = read_outer_members(element)
         if members.id is None or members.is_response:
             return Envelope()
-        return Envelope("", _decode_id(members.id))
+        try:
+            return Envelope("", _decode_id(members.id))
+        except DecodeError:
+            return Envelope()
     except ValidationError:
         return _read_loosely(element)
     except DecodeError as exc:

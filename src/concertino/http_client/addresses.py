@@ -36,6 +36,8 @@ async def resolve(url: ServerUrl) -> list[str]:
         found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
     except UnicodeError as exc:
         raise OSError(f"{url.host}: {exc}") from None
+    except OSError as exc:
+        raise OSError(f"{url.host}: {exc.strerror or exc}") from None
     addresses = list(dict.fromkeys(str(item[4][0]) for item in found))
     if not addresses:
         raise OSError(f"{url.host}: no address was found")

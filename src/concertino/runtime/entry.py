@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import FrameType, TracebackType
 
@@ -167,7 +168,9 @@ def _extend_excepthook() -> None:
         exc = exc.with_traceback(trace)
         text = user_errors.redacted_traceback(exc)
         if text and sys.stderr and write_exception is sys.__excepthook__:
-            sys.stderr.write(text)
+            # The client's requests are answered even if nobody can read stderr.
+            with suppress(OSError, ValueError):
+                sys.stderr.write(text)
         else:
             write_exception(kind, exc, trace)
         if isinstance(exc, Exception):

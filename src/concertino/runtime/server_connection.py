@@ -165,6 +165,8 @@ class ServerConnection:
 
     def on_frame_too_long(self, size: int) -> None:
         self.session.peer.on_frame_too_long(size, _oversize_head(self._connection))
+        # A response that is too long gets no answer, but it is logged when output is flushed.
+        self.schedule_flush()
 
     def on_drain(self, held: int) -> None:
         try:

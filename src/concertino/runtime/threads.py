@@ -301,14 +301,16 @@ class Threads:
         """Pass the calls that are kept back to the threads, as far as their results will fit."""
         ready: list[_Job] = []
         kept: list[_Job] = []
-        full: set[ResultCounter] = set()
+        # A call of one tool may wait for a call of another one, which therefore must not wait
+        # behind it.
+        full: set[tuple[ResultCounter, Kind | None]] = set()
         for job in results.kept:
             call = _call_of(job)
             counter = None if call is None else call.unread
             if call is None or counter is None:
                 ready.append(job)
-            elif counter in full or not counter.may_begin(call):
-                full.add(counter)
+            elif (counter, call.kind) in full or not counter.may_begin(call):
+                full.add((counter, call.kind))
                 kept.append(job)
             else:
                 ready.append(job)
@@ -397,7 +399,7 @@ class Threads:
             if getpid() != pid:
                 _exit(0)
 
-            if _is_large(job.value):
+            if _is_large_result(job.value):
                 # The job counts as running until its result is counted.
                 job.taken = threading.Event()
             else:
@@ -435,6 +437,17 @@ def _call_of(job: _Job) -> IncomingRequest | None:
 def _is_unexpected(call: IncomingRequest, size: int) -> bool:
     """Return whether a call was started although a result of this size may not fit."""
     return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2
+
+
+def _is_large_result(value: Any) -> bool:
+    """Return whether a handler's result is probably large; True if it cannot be examined.
+
+    Another thread may change a list or dict meanwhile, and classes may have methods that fail.
+    """
+    try:
+        return _is_large(value)
+    except Exception:
+        return True
 
 
 def _is_large(value: Any, depth: int = SAMPLE_DEPTH) -> bool:
