@@ -131,6 +131,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpService]:
     end(service)
 
 
+def test_calls_after_large_results_are_answered(service: HttpService) -> None:
+    connection = service.connect()
+    for text in ("x" * 1_100_000, "one", "x" * 2_000_000, "two"):
+        answer = ask_modern(connection, "tools/call", name="echo", arguments={"text": text})
+        assert (answer.status, text_of(answer.json)) == (200, text)
+
+
 def test_a_call_is_answered(service: HttpService) -> None:
     connection = service.connect()
     for text in ("one", "two"):

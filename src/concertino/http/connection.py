@@ -34,10 +34,21 @@ from concertino.http.write_turn import WriteTurn
 from concertino.jsonrpc.messages import encode_error
 from concertino.protocol.principal import Principal
 
-__all__ = ["OK", "Exchange", "HttpConnection", "HttpTimeouts", "RequestHandler", "unavailable"]
+__all__ = [
+    "OK",
+    "REPORTED_BYTES",
+    "Exchange",
+    "HttpConnection",
+    "HttpTimeouts",
+    "RequestHandler",
+    "unavailable",
+]
 
 # How much input is read while a request is being answered, in bytes.
 READ_AHEAD_BYTES = 64 * 1024
+# When at least this much output was sent, on_drain is called even if it never had to wait. The
+# sender has counted it as unread when it was queued, and may wait until it is read.
+REPORTED_BYTES = 4 * 1024
 # The lowest rate of a body, in bytes per second, after body_s; a slower body is refused.
 BODY_BYTES_PER_S = 10_000
 # How long input is read and ignored after an error response, in seconds. If the connection were
@@ -146,6 +157,10 @@ class Exchange(Struct, eq=False):
     on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
     on_end: called when the response is complete, or cannot be sent any more.
     on_data: called with what the client sends after switch_protocols(); None before.
+    is_passed_on: whether another process of the same server has passed the request on to this one.
+        Then it must be answered here.
+    sends_comments: whether comments keep the stream alive. A stream that comes from another process
+        contains them already, and one of ours could be sent in the middle of an event.
     """
 
     connection: HttpConnection
@@ -160,6 +175,8 @@ class Exchange(Struct, eq=False):
     on_data: Callable[[bytes], object] | None = None
     is_stream: bool = False
     is_done: bool = False
+    is_passed_on: bool = False
+    sends_comments: bool = True
 
     def respond(self, status: HTTPStatus, body: bytes = b"", headers: bytes = b"") -> None:
         """Send a complete response. headers: additional headers, as whole lines."""
@@ -243,8 +260,9 @@ class Exchange(Struct, eq=False):
     def keep_alive(self) -> None:
         """Send a comment on the stream, or call on_idle if the response has not begun."""
         if self.is_stream and self.on_data is None:
-            self.send_event(KEEP_ALIVE_COMMENT)
-            self.connection.flush()
+            if self.sends_comments:
+                self.send_event(KEEP_ALIVE_COMMENT)
+                self.connection.flush()
         elif self.on_idle is not None:
             self.on_idle()
 
@@ -524,6 +542,14 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.write(data)
             else:
                 self._turn.write(self._transport, data)
+            if len(data) >= REPORTED_BYTES and self.on_drain is not None:
+                # If the system has taken all of it, resume_writing() will not be called.
+                self._loop.call_soon(self._report_taken)
+
+    def _report_taken(self) -> None:
+        """Call on_drain, unless the transport will call resume_writing()."""
+        if self.on_drain is not None and not self._activity.has_unsent:
+            self.on_drain(self.unread_bytes)
 
     def _flush_now(self) -> None:
         """Send the queued output, also the output that the server's WriteTurn holds back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from concertino.http.connection import HttpConnection
+from concertino.http.connection import REPORTED_BYTES, HttpConnection
 
 __all__ = ["SessionOutput"]
 
@@ -41,10 +41,14 @@ class SessionOutput:
         """Send the queued output."""
         for connection in list(self._connections):
             connection.flush()
-            if connection.unread_bytes:
-                connection.on_drain = self._on_connection_drain
-            else:
+            if not connection.unread_bytes:
                 self._remove(connection)
+            elif connection.on_drain is None:
+                # If it is not None, the connection also carries requests without a session.
+                connection.on_drain = self._on_connection_drain
+        if self._reported_bytes >= REPORTED_BYTES:
+            # The system may have taken all of it.
+            self._loop.call_soon(self._report)
 
     def watch(self) -> int:
         """Return how many bytes are unread. While there are some, they are counted again later."""
