@@ -1,4 +1,4 @@
-"""The verdicts of the check, their order, and the exceptions that report a finding."""
+"""The verdicts of `concertino check`, their order, and the exceptions that report a finding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANK: dict[Verdict, int] = {
 
 
 class CheckFinding(Exception):
-    """The server did something unexpected. The text describes what it did.
+    """The server did something unexpected, or the case cannot run. The text says what happened.
 
     Raise it to end the case, or pass it to CaseContext.report() to continue.
     """
@@ -29,7 +29,7 @@ class CheckFinding(Exception):
 class Violation(CheckFinding):
     """The server broke a MUST of JSON-RPC or MCP, or one of the invariants in invariants.py.
 
-    After malformed input only the invariants count, because a client broke the rules first.
+    After malformed input, only the invariants count: the check itself has broken the rules first.
     """
 
 

@@ -22,8 +22,8 @@ FAILED, USAGE = 1, 2
 
 DESCRIPTION = (
     "See and manage the plugins of this user's hubs, which `concertino orchestrate` and "
-    "`concertino serve plugins.yaml` start. Exit codes: 0, 1 if the hub could not do it, 2 if it "
-    "is not clear which hub is meant."
+    "`concertino serve plugins.yaml` start. Exit codes: 0 success, 1 the command failed, 2 usage, "
+    "or no hub or several hubs fit. `ps` leaves out a hub that does not answer, and says so."
 )
 HEADINGS = (
     "HUB", "PLUGIN", "PID", "AGE", "CPU", "MEM", "CALLS", "NOW", "RESTARTS", "TOOLS", "STATE"

@@ -75,6 +75,7 @@ def read_outer_members(frame: bytes) -> OuterMembers:
         if openers is not None:
             depth += len(openers)
         elif text is None:
+            # A run of closing brackets: the only token without a group.
             depth -= token.end() - token.start()
         elif colon is not None and depth == 1:
             members.names.add(text)
@@ -90,8 +91,7 @@ def read_outer_members(frame: bytes) -> OuterMembers:
 def split_batch(frame: bytes) -> list[bytes] | None:
     """Return the elements of a batch as JSON texts, which may still be malformed.
 
-    Returns None if none of them is an object, so that no element can be a message; or as
-    split_array().
+    Returns None if split_array() does, or if no element is an object, so that none is a message.
     """
     elements = split_array(frame) or []
     return elements if any(element.startswith(b"{") for element in elements) else None

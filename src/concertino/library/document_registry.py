@@ -2,8 +2,9 @@
 
 The URI of a file follows from its path: `agents/dev/go.md` has the URI `SCHEME://agents/dev/go`.
 The part after `SCHEME://` is the key of the file. Clients may also use other names in a URI
-(aliases): the path with `.md`, the id, the file name, or category and id, as in `SCHEME://go`. If
-several files have the same alias, looking it up raises Ambiguous.
+(aliases): the file name with or without `.md`, or the id. Each of them can stand alone, as in
+`SCHEME://go`, after the folder, as in `SCHEME://agents/dev/go.md`, or after the category, as in
+`SCHEME://agents/go`. If several files have the same alias, looking it up raises Ambiguous.
 """
 
 from __future__ import annotations
@@ -265,8 +266,9 @@ def is_reserved(key: str) -> bool:
 def aliases_of(item: Item) -> Iterable[str]:
     """Return the aliases of an item.
 
-    The aliases are its file name, the file name without suffix, and its id. Each of these three is
-    an alias alone, after the item's folder, and after the item's category.
+    The names of a document are its file name, the file name without suffix, and its id; a plain
+    file has only its file name. Each name is an alias alone, after the item's folder, and after
+    the item's category. The item's key is not an alias.
     """
     path = item.path
     folder, _, name = path.rpartition("/")

@@ -1,8 +1,9 @@
 """Bridge: a Backend that forwards MCP calls to a hub in another process.
 
 While the hub cannot be reached, calls fail at once with -32603, and the bridge keeps trying to
-reconnect. The plugin protocol has no notification of changed lists. So when a client has requested
-the list of tools or prompts once, the bridge fetches it again every few seconds.
+reconnect. The plugin protocol has no notification of changed lists. So after a client has requested
+the list of tools or prompts, the bridge fetches that list again every few seconds, and notifies the
+clients if it has changed.
 Source: the Orchestra plugin protocol, "transport.stdio".
 """
 
@@ -116,7 +117,7 @@ class Bridge(HubBackend):
         return link
 
     def _on_link_change(self, is_up: bool) -> None:
-        """Handle a new connection to the hub (is_up), or its loss."""
+        """Wake what waits for a new connection to the hub. A lost connection needs no action."""
         if is_up:
             self._first_attempt.set()
             self._refresh_now.set()

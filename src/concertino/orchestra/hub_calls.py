@@ -172,10 +172,11 @@ class ToolCalls:
     async def _collect(
         self, plugin: HubPlugin, request: PluginRequest, not_found: PluginResponse
     ) -> PluginResponse:
-        """Call a tool of a Go plugin as a stream, and return its chunks as the text of a result.
+        """Call a tool of a Go plugin as a stream, and join the chunks into one tool_call response.
 
         A Go plugin answers `tool_not_found` to a tool_call for a tool that can only be called as a
-        stream. Returns `not_found` if the plugin does not have the tool as a stream either.
+        stream. Returns `not_found` if the plugin does not have the tool as a stream either, and an
+        error response if the chunks are too large together.
         """
         id = request.request_id
         collected = CollectedStream()

@@ -167,7 +167,7 @@ class McpPlugin:
         """Do nothing: the server starts when the hub has sent its configuration."""
 
     async def shut_down(self) -> bool:
-        """See Plugin.shut_down(). There are no functions to run, so it returns True."""
+        """Return True: there are no shutdown functions that could fail. See Plugin.shut_down()."""
         return await self._hooks.run_shutdown()
 
     async def close(self) -> None:

@@ -115,7 +115,7 @@ class Profiles:
     legacy: the profile that `initialize` has set; None before.
     declared: the names of the capabilities in the response to `initialize`.
     last_meta: the last `_meta` of a 2026-07-28 request and its profile. Most clients send the same
-        `_meta` in every request, so it need not be decoded again.
+        `_meta` in every request; the session compares it with this one before it calls read().
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Profiles:
         self.reload_features()
 
     def reload_features(self) -> None:
-        """Get the features of the backend again, and create the profiles from the new ones."""
+        """Get the backend's features again, and use them in the profiles of later requests."""
         self.features = self._get_features()
         served = [
             (name, method)
@@ -242,6 +242,7 @@ class Profiles:
             self._modern_encoder, self.methods[True], facts, token, rank, meta, self._principal
         )
         if token is None:
+            # A `_meta` with a progress token differs in each request: it is not worth keeping.
             # Copy the bytes: `raw` refers to its whole frame and would keep that in memory.
             self.last_meta = (raw.copy(), profile)
         return profile
@@ -282,8 +283,9 @@ class SessionRequest(IncomingRequest, eq=False):
     profile: how the request is served.
     call: the request in the form for the backend. Like `profile`, set before the handler starts.
     dialogue: what the call asks its client, and the answers; None for a call that has neither.
-    forwarded: the undecoded result that another server has returned for this call, or None. If the
-        handler returns this object, the client gets it unchanged. See Caller.pass_result.
+    forwarded: another server's result for this call, undecoded, which Caller.pass_result() has
+        stored; None if there is none. If the handler returns this same object and no guard checks
+        it, the client gets it unchanged.
     hooks: the functions of guards that run at the end of the call; see CallHooks.
     timer: the running time limit of the call; None if it has no limit or has ended.
     """

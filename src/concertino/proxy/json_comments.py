@@ -20,7 +20,7 @@ __all__ = ["parse_json"]
 
 # The deepest nesting of lists and objects; the known formats need 6 levels.
 MAX_DEPTH = 64
-# The longest integer, in characters. The time that Python takes to parse it grows with the square.
+# The longest number, in characters. Python's time to parse an integer grows with its square.
 MAX_DIGITS = 300
 
 SPACE = re.compile(r"(?:[ \t\n\r]+|//[^\n\r]*|/\*.*?\*/)*", re.DOTALL)

@@ -86,7 +86,10 @@ class ConnectionEnd:
             self._drain_timer = self._closed.get_loop().call_later(self.drain_s, self._cut_off)
 
     def close_when_idle(self) -> None:
-        """Close the connection if no call runs or waits. Open subscriptions/listen do not count."""
+        """Close the connection if no call runs or waits.
+
+        Open subscriptions (requests of subscriptions/listen) do not count as calls.
+        """
         session = self._session
         peer = session.peer
         if peer.waiting or len(peer.running) > session.open_subscriptions:

@@ -53,7 +53,7 @@ class MalformedInputLog:
             self._report_malformed()
 
     def _report_oversize(self) -> None:
-        """Log the first oversize message, or how many there are now."""
+        """Log the first oversize message; later, log the count if it has grown by GROWTH times."""
         input, limit = self._input, self._max_message_bytes
         if not self._logged_oversize:
             self._logged_oversize = 1
@@ -73,10 +73,14 @@ class MalformedInputLog:
         )
 
     def _report_malformed(self) -> None:
-        """Log the first malformed message, or how many there are now."""
+        """Log the first malformed message; later, log the count from time to time.
+
+        The count is logged when it has grown by the factor GROWTH, or responses were suppressed.
+        """
         input = self._input
         if not self._logged_count:
             self._logged_count = 1
+            # If more have arrived already, let report() be called again, to log their number.
             input.has_news = input.count > 1
             text = redactor().frame(input.first_frame).decode("utf-8", "backslashreplace")
             log.warning(

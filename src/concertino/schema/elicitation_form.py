@@ -26,10 +26,12 @@ from concertino.schema.violations import decode_hook, violations_of
 
 __all__ = ["choices", "form_of"]
 
-# `Any` in this file: annotations are arbitrary objects, JSON Schemas and values are open trees.
+# This file needs `Any`: an annotation can be any object, and JSON Schemas and the values of a form
+# can be JSON of any shape.
 Schema = dict[str, Any]
 Read = Callable[[Mapping[str, Any]], Any]
 
+# The keywords that describe a field to the person who fills in the form.
 LABELS = ("title", "description", "default")
 
 # The keywords that MCP allows for each type of field (schema.json, `StringSchema` and others). The
@@ -146,6 +148,7 @@ def _field(
     labels: the titles of an enum's members, by value.
     """
     _check_name(where.rpartition(".")[2], where)
+    # The field's own title, description and default override those of its type.
     outer = _pick(schema, LABELS)
     schema = _resolve(schema, definitions)
 

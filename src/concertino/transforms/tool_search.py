@@ -176,7 +176,11 @@ class ToolSearch(BackendWrapper):
         return CallStarter(begin, {}, inner.redacts)
 
     def _is_own(self, call: Call) -> bool:
-        """Return whether this class handles a call itself, if the list of tools is long enough."""
+        """Return whether this class handles a call, instead of passing it on directly.
+
+        These are tools/list and calls of find_tools and call_tool, unless the mode is `all`. How
+        long the list of tools is, only their handlers find out.
+        """
         if self._mode == "all":
             return False
         if call.method == "tools/call":
