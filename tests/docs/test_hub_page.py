@@ -83,6 +83,7 @@ def test_the_reference_has_every_member_and_its_file_is_one(
         "warnings",
         "line",
         "is_mcp",
+        "is_bridge",
     }
     assert members | {"tcp_addr"} <= rows
     [file] = blocks(page, "yaml")
