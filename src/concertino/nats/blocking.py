@@ -73,8 +73,9 @@ class BlockingNats:
     def request_all(self, requests: Sequence[Request], timeout_s: float) -> Sequence[NatsMessage]:
         """Send several requests at once, and return their responses in the same order.
 
-        Raises Disconnected if the server cannot be reached, or has not answered all of them within
-        timeout_s; requests may have been handled nevertheless.
+        Raises Disconnected if no server can be reached, if the server reports an error, or if it
+        has not answered all requests within timeout_s. The server may have handled some of them
+        nevertheless.
         """
         with self._lock:
             connection = self._connection or self._connect()
@@ -108,7 +109,7 @@ class BlockingNats:
 
 
 class _Connection:
-    """A connection to a server. Creating it connects and authenticates.
+    """A connection to a server. The constructor connects and authenticates.
 
     until: when the connection must be ready, by time.monotonic().
     Raises OSError, ProtocolError, and Disconnected if the server refuses this client.

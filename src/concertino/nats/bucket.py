@@ -1,7 +1,7 @@
 """Bucket: a key-value bucket of JetStream, for code that may block.
 
     bucket = Bucket(server, "notes", replicas=3)
-    revision = bucket.put("a", b"text", expected=0)    # None if it exists already
+    revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
     bucket.get("a")                                    # Value(b"text", revision)
 
 A bucket is a stream that keeps the last message of each subject. When put() returns, a majority of
@@ -30,10 +30,12 @@ __all__ = ["Bucket", "BucketError", "Value", "decode_key", "encode_key"]
 # Error codes of JetStream: the subject has another revision; the subject has no message; the stream
 # exists with other settings.
 WRONG_LAST, NO_MESSAGE, OTHER_SETTINGS = 10071, 10037, 10058
+# The status of the response (status_of()) when no server of the cluster runs JetStream.
 NO_RESPONDERS = 503
-# The largest value. Servers accept messages of 1 MiB by default, with their headers.
+# The largest value, in bytes. By default, servers accept at most 1 MiB for a message and its
+# headers.
 MAX_VALUE_BYTES = 2**20 - 1024
-# How many values are fetched at once.
+# How many requests get_all() sends before it waits for their responses.
 BATCH = 256
 
 _ESCAPED = re.compile(r"[^A-Za-z0-9/_-]")
@@ -89,7 +91,11 @@ _decode_answer = Decoder(_Answer).decode
 
 
 def encode_key(text: str) -> str:
-    """Return a text as a key. Replaces all characters except letters, digits, `/_-` with =XX."""
+    """Return a text as a key of a bucket.
+
+    Characters other than ASCII letters, digits, `/`, `_` and `-` are replaced with one =xx, in
+    hexadecimal, for each byte of their UTF-8 form.
+    """
     return _ESCAPED.sub(lambda m: "".join(f"={byte:02x}" for byte in m[0].encode()), text)
 
 
@@ -100,14 +106,15 @@ def decode_key(key: str) -> str:
 
 
 class Bucket:
-    """A bucket, which is created when it is first used.
+    """A bucket, which the first operation creates if it does not exist.
 
     name: letters, digits, `-` and `_`.
-    replicas: on how many servers values are stored; 1, 3 or 5. For a new bucket.
-    max_age_s: after how many seconds values are deleted; 0 for never. For a new bucket.
-    timeout_s: the time limit of each operation.
+    replicas: on how many servers values are stored; 1, 3 or 5.
+    max_age_s: after how many seconds values are deleted; 0 for never.
+    timeout_s: the time limit of each exchange with the server; get_all() may need several.
 
-    All methods raise BucketError. A write that raises it may have been stored nevertheless.
+    replicas and max_age_s have no effect if the bucket exists already. All methods raise
+    BucketError. If put() or delete() raises it, the change may have been stored nevertheless.
     """
 
     def __init__(
@@ -123,6 +130,7 @@ class Bucket:
         self._prefix = f"$KV.{name}."
         self._stream = f"KV_{name}"
         self._timeout_s = timeout_s
+        # ADR-8 defines these settings. One message for each subject means: no older values.
         self._settings: Mapping[str, Any] = {
             "name": self._stream,
             "subjects": [f"{self._prefix}>"],
@@ -187,6 +195,7 @@ class Bucket:
         self._server.close()
 
     def _publish(self, key: str, data: bytes, expected: int | None, more: str) -> int | None:
+        """Store a value or the mark of a deletion. See put(). more: further header lines."""
         if len(data) > MAX_VALUE_BYTES:
             raise BucketError(f"a value of {len(data)} bytes; at most {MAX_VALUE_BYTES} fit")
         lines = HEADER_LINE.decode()
@@ -209,6 +218,7 @@ class Bucket:
         request = Request(f"$JS.API.STREAM.CREATE.{self._stream}", encode(self._settings))
         [message] = self._send([request])
         error = _read_answer(self._stream, message).error
+        # A bucket that exists with other settings is used as it is.
         if error is not None and error.err_code != OTHER_SETTINGS:
             raise self._error(error)
         self._is_created = True

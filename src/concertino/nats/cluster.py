@@ -5,8 +5,9 @@
     await cluster.open()
     cluster.connection.publish(...)      # Disconnected while no server can be reached
 
-When the connection is lost, another server is tried. No message is sent again or kept for later: a
-message that was published before may have arrived, and only its sender knows whether to repeat it.
+When the connection is lost, NatsCluster connects to another server. It does not send any message
+again: a message that was published before the loss may have arrived, and only its sender knows
+whether it may be repeated.
 
 When a server announces that it shuts down (lame-duck mode), a connection to another server replaces
 the current one at once. The old connection stays open until the calls that use it have ended.
@@ -32,8 +33,8 @@ log = logging.getLogger("concertino.nats")
 
 # The time limit of open() for the first connection.
 OPEN_S = 5.0
-# The pause before the servers are tried again: doubled each time, plus up to a quarter at random.
-# It stays short, so that calls are served soon after a server has come back.
+# The first and the longest pause before the servers are tried again. The pause is doubled each
+# time. It stays short, so that calls are served soon after a server has come back.
 FIRST_S, LAST_S = 0.05, 0.25
 # The time in which servers tell each other of new subscriptions. A connection that is replaced
 # keeps its subscriptions for this time, so that every subject always has a subscriber.
@@ -62,7 +63,7 @@ class NatsCluster:
         # Why there is no connection.
         self._failure = Disconnected("not connected yet")
         self._supervision: asyncio.Task[None] | None = None
-        # Set when a connection should be replaced although it works.
+        # Set when the server of the current connection is about to shut down.
         self._is_lame = asyncio.Event()
         self._retired: dict[NatsConnection, asyncio.Task[None]] = {}
         # How many calls in progress use a connection.
@@ -114,7 +115,10 @@ class NatsCluster:
             await connection.close()
 
     def begin_use(self, connection: NatsConnection) -> None:
-        """Count a call that uses a connection, which stays open until end_use()."""
+        """Count a call that uses a connection.
+
+        If the connection is replaced meanwhile, it stays open until end_use(), at most RETIRE_S.
+        """
         self._uses[connection] = self._uses.get(connection, 0) + 1
 
     def end_use(self, connection: NatsConnection) -> None:
@@ -140,7 +144,7 @@ class NatsCluster:
             await self._replace(connection)
 
     async def _until_replacement(self, connection: NatsConnection) -> None:
-        """Wait until a connection has ended, or should be replaced."""
+        """Wait until a connection has ended, or its server is about to shut down."""
         lame = asyncio.ensure_future(self._is_lame.wait())
         try:
             await asyncio.wait((lame, connection.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -148,7 +152,10 @@ class NatsCluster:
             lame.cancel()
 
     async def _replace(self, old: NatsConnection | None) -> None:
-        """Try servers until one accepts a connection. A server that shuts down is not tried."""
+        """Try servers until one accepts a connection, and use it from then on.
+
+        old: the connection to replace; None if it was lost before.
+        """
         self._is_lame.clear()
         pause = FIRST_S
         while True:
@@ -156,6 +163,7 @@ class NatsCluster:
             new = await self._try_servers(candidates)
             if new is not None:
                 break
+            # A random part, so that the clients of a lost server do not all return at once.
             await asyncio.sleep(pause * random.uniform(1, 1.25))
             pause = min(LAST_S, 2 * pause)
         self._begin(new)
@@ -164,7 +172,7 @@ class NatsCluster:
             self._retire(old, new)
 
     def _candidates(self, old: NatsConnection | None) -> Sequence[NatsServer]:
-        """Return the servers to try, without a server that is about to shut down."""
+        """Return the servers to try, without the server of `old` if it is about to shut down."""
         if old is None or old.ended.done() or not old.info.lame_duck:
             return self._servers
         return [server for server in self._servers if server != old.server]
@@ -177,6 +185,7 @@ class NatsCluster:
             except Disconnected as exc:
                 self._failure = exc
                 continue
+            # This server is about to shut down, so prefer another one.
             if connection.info.lame_duck and len(servers) > 1:
                 await connection.close()
                 continue

@@ -1,4 +1,4 @@
-"""NatsConnection: the connection to one NATS server. It does not reconnect; see cluster.py.
+"""NatsConnection: the connection to one NATS server. Only NatsCluster (cluster.py) reconnects.
 
     connection = await open_connection(server, options)
     sid = connection.subscribe("o.tools.*", on_message, queue="tools")
@@ -36,13 +36,13 @@ __all__ = ["MessageCallback", "NatsConnection", "NotAuthorized", "open_connectio
 
 log = logging.getLogger("concertino.nats")
 
-# The time limit for connecting, with TLS and authentication.
+# The time limit for connecting, including TLS and authentication.
 CONNECT_S = 5.0
-# The time between two pings. If a ping is not answered before the next one, the connection is lost.
+# The time between two pings. The connection is ended if the server sends nothing between them.
 PING_S = 2.0
-# Two limits for output that the server has not read. Above the first, the functions in on_full are
-# called with True; above the second, the connection is closed, so that memory does not grow without
-# limit.
+# Two limits for output that is buffered because the server reads too slowly. Above the first, the
+# functions in on_full are called with True. Above the second, the connection is ended, so that
+# memory does not grow without limit.
 HIGH_WATER_BYTES = 2**20
 MAX_UNREAD_BYTES = 128 * 2**20
 
@@ -59,8 +59,9 @@ async def open_connection(
 ) -> NatsConnection:
     """Connect to a server, and authenticate.
 
-    Raises Disconnected if it cannot be reached, NotAuthorized if it refuses this client,
-    ImportError if a seed needs the extra `nats`, ConcertinoError for an invalid seed.
+    Raises Disconnected if the server cannot be reached, and NotAuthorized if it refuses this
+    client. If the options have credentials, raises ImportError without the extra `nats`, and
+    ConcertinoError for an invalid seed.
     """
     loop = asyncio.get_running_loop()
     connection = NatsConnection(server, loop)
@@ -90,8 +91,8 @@ class NatsConnection(asyncio.Protocol):
     on_info: called when the server reports a change, such as that it is about to shut down.
     on_refusal: functions that are called with the server's text when it refuses this client to
         publish or subscribe.
-    on_full: functions that are called with True when publish() should pause, and with False when
-        it may go on.
+    on_full: functions that are called with True when callers should stop to publish, because too
+        much output is buffered, and with False when they may go on.
     """
 
     def __init__(self, server: NatsServer, loop: asyncio.AbstractEventLoop) -> None:
@@ -140,7 +141,7 @@ class NatsConnection(asyncio.Protocol):
         return self._last_sid
 
     def unsubscribe(self, sid: int) -> None:
-        """End a subscription. Messages that have been sent already are still delivered."""
+        """End a subscription. Messages that the server has already sent are still delivered."""
         if self.ended.done():
             return
         # The server sends no more messages of the subscription after its pong.
@@ -158,7 +159,7 @@ class NatsConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes of output the server has not read."""
+        """How many bytes of output are still buffered in this process."""
         waiting = sum(map(len, self._output))
         return waiting if self._transport is None else waiting + self._buffer_size()
 
@@ -192,6 +193,7 @@ class NatsConnection(asyncio.Protocol):
         self.ended.set_result(reason)
         if self._ping_timer is not None:
             self._ping_timer.cancel()
+        # The server's error for a client that it does not accept is "Authorization Violation".
         is_refusal = reason.lower().startswith("authorization")
         kind = NotAuthorized if is_refusal else Disconnected
         failure = kind(f"{self.server}: {reason}")
@@ -201,7 +203,8 @@ class NatsConnection(asyncio.Protocol):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(failure)
-                # Mark the exception as retrieved: the task that waited may be cancelled.
+                # Mark the exception as retrieved. Otherwise asyncio would log an error if the task
+                # that waited was cancelled.
                 waiter.exception()
         self._callbacks.clear()
         self._output.clear()
@@ -209,9 +212,9 @@ class NatsConnection(asyncio.Protocol):
     # The opening
 
     async def authenticate(self, options: NatsOptions) -> None:
-        """Wait for the server's INFO, begin TLS if needed, and send CONNECT.
+        """Wait for the server's INFO, begin TLS if needed, send CONNECT, and wait for acceptance.
 
-        Raises the errors of open_connection().
+        Only open_connection() calls this. Raises the errors of open_connection().
         """
         await cast("asyncio.Future[None]", self._info_arrived)
         self._info_arrived = None
@@ -223,7 +226,7 @@ class NatsConnection(asyncio.Protocol):
         self._write(encode_connect(members))
         # The server answers this ping, or reports why it refuses the client and disconnects.
         await self.flush()
-        # The server may also have answered the ping, and refused the client after that.
+        # The server may also answer the ping first, and refuse the client right after that.
         self._raise_if_ended()
         self._ping_timer = self._loop.call_later(PING_S, self._ping)
 
@@ -240,7 +243,8 @@ class NatsConnection(asyncio.Protocol):
         self._transport = secure
 
     def _ping(self) -> None:
-        # A server that sends anything is alive: this process may be too slow to read the pong.
+        # A server that has sent anything since the last ping is alive, even if its pong was not
+        # read yet: this process may be slow to read.
         if None in self._pongs and not self._has_received:
             self.abort(f"no answer to a ping within {PING_S:g} s")
             return
@@ -327,7 +331,8 @@ class NatsConnection(asyncio.Protocol):
             self.on_info(info)
 
     def _on_error(self, text: str) -> None:
-        # After all other errors, the server closes the connection.
+        # The connection stays open after a permissions violation: the server only refuses to
+        # publish or subscribe. After all other errors, the server closes the connection.
         if text.lower().startswith("permissions violation"):
             log.warning("%s: %s", self.server, text)
             for callback in self.on_refusal:

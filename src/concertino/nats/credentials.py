@@ -2,8 +2,9 @@
 
     credentials = read_credentials(Path("notes.creds"))
 
-The file has the seed of a user's key (nkey), as `nk -gen user` writes it, or also the JWT of that
-user, as in a `.creds` file of `nsc`. Servers that an operator runs for several accounts want both.
+The file contains either only the seed of a user's key (nkey), as `nk -gen user` writes it, or the
+seed and the JWT of that user, as in a `.creds` file of `nsc`. Servers that use JWTs, which let one
+operator serve several accounts, need both.
 Source: docs.nats.io, "NKey Authentication" and "JWTs"; github.com/nats-io/jwt.
 """
 
@@ -29,7 +30,7 @@ __all__ = ["NatsCredentials", "credentials_from_environment", "read_credentials"
 
 # The environment variable with the path of the file.
 SEED = "CONCERTINO_CLUSTER_SEED"
-# A seed has 58 characters and a JWT a few hundred; one with many permissions is longer.
+# A seed has 58 characters. A JWT has a few hundred; with many permissions it is longer.
 MAX_FILE_BYTES = 64 * 1024
 BLOCK = re.compile(rb"-{3,}BEGIN ([^-]+)-{3,}\s*(\S*)\s*-{3,}END [^-]+-{3,}")
 JWT_BLOCK = b"NATS USER JWT"
@@ -58,7 +59,10 @@ class NatsCredentials(Struct, frozen=True):
         return {"jwt" if self.jwt else "nkey": self.jwt or public, "sig": signature}
 
     def sign(self, nonce: str) -> tuple[str, str]:
-        """Return the public key, and the signature of the nonce. Raises as sign_in()."""
+        """Return the public key, and the signature of the nonce.
+
+        Raises the same errors as sign_in().
+        """
         try:
             import nkeys  # pyright: ignore[reportMissingTypeStubs]
         except ImportError:
@@ -74,7 +78,7 @@ class NatsCredentials(Struct, frozen=True):
 
 
 def credentials_from_environment() -> NatsCredentials | None:
-    """Return what is in the file that CONCERTINO_CLUSTER_SEED names; None if it is not set.
+    """Read the file that CONCERTINO_CLUSTER_SEED names. Returns None if it is not set.
 
     Raises the errors of read_credentials().
     """

@@ -36,9 +36,10 @@ __all__ = [
     "status_of",
 ]
 
+# The beginning of a header block. A status code may follow on the same line.
 HEADER_LINE = b"NATS/1.0"
-# A control line, apart from INFO, has at most 4,096 bytes by the server's default. INFO has the
-# addresses of the whole cluster.
+# The longest control line that is accepted. INFO is the longest, because it has the addresses of
+# all servers of the cluster. Servers limit other lines to 4,096 bytes by default.
 MAX_LINE_BYTES = 64 * 1024
 # The largest payload that a server can be configured to accept.
 MAX_PAYLOAD_BYTES = 64 * 2**20
@@ -99,7 +100,7 @@ _decode_info = Decoder(ServerInfo).decode
 
 
 class NatsParser:
-    """Splits a stream of bytes into messages. It holds at most one incomplete message."""
+    """Splits a stream of bytes into events. It holds at most one incomplete message."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -108,7 +109,7 @@ class NatsParser:
         self._awaited: tuple[str, int, str, int, int] | None = None
 
     def feed(self, data: bytes) -> list[NatsEvent]:
-        """Add received bytes. Returns the messages that they complete.
+        """Add received bytes. Returns the events that they complete.
 
         Raises ProtocolError if the bytes are not the NATS protocol, or exceed its limits.
         """
@@ -148,7 +149,10 @@ class NatsParser:
         return events
 
     def _read_line(self, line: bytes) -> NatsEvent | None:
-        """Handle one control line. Returns the event that it is, if it has no payload."""
+        """Parse one control line. Returns its event.
+
+        Returns None for a message, because its payload follows the line, and for +OK.
+        """
         if line.startswith((b"MSG ", b"HMSG ")):
             self._awaited = _parse_message_line(line)
             return None
@@ -227,7 +231,10 @@ def read_headers(block: bytes) -> dict[str, str]:
 
 
 def status_of(message: NatsMessage) -> int:
-    """Return the status code of a message: 503 if its subject has no subscriber; 0 for none."""
+    """Return the status code in the headers of a response; 0 if it has none.
+
+    The server responds with 503 if nobody has subscribed to the subject of the request.
+    """
     code = message.headers[len(HEADER_LINE) + 1 : len(HEADER_LINE) + 4]
     return int(code) if code.isdigit() else 0
 

@@ -1,7 +1,9 @@
 """The addresses of NATS servers, and the options with which a client connects.
 
-servers = parse_servers("nats://a:4222,b,c")
-options = NatsOptions(name="tools.notes", credentials=read_credentials(Path("notes.nk")))
+    servers = parse_servers("nats://a:4222,b,c")
+    options = NatsOptions(name="tools.notes", credentials=read_credentials(Path("notes.nk")))
+
+connection.py and blocking.py connect with them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ SCHEMES = ("nats", "tls")
 
 
 class NatsServer(Struct, frozen=True):
-    """The address of a server. user, password: empty if the address names none."""
+    """The address of a server.
+
+    user, password: empty if the address has none.
+    needs_tls: whether to refuse a server without TLS, because the address begins with `tls://`.
+    """
 
     host: str
     port: int
@@ -48,8 +54,10 @@ class NatsOptions(Struct, frozen=True):
     """The options of a connection.
 
     name: the name under which the server lists this client.
-    tls: the TLS settings; None to connect without TLS, unless the server requires it.
+    tls: the TLS settings. None to use TLS, with Python's default settings, only if the server or
+        its address (`tls://`) requires it.
     server_name: the name that the server's certificate must have; empty for the host's name.
+    credentials: the key by which the client proves who it is; None for none.
     """
 
     name: str
@@ -64,6 +72,9 @@ def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dic
     nonce: the nonce in the server's INFO.
     Raises the errors of NatsCredentials.sign_in().
     """
+    # verbose=False: send no +OK after each command. protocol=1: send INFO also after changes of the
+    # cluster. echo=True: send this client's own messages too, if it has subscribed to them.
+    # no_responders=True: answer a request for which there is no subscriber with status 503.
     members: dict[str, Any] = {
         "verbose": False,
         "pedantic": False,
@@ -88,7 +99,7 @@ def tls_context(
     """Return the TLS settings for a connection; None if it needs no TLS.
 
     info: the server's INFO.
-    Raises Disconnected if TLS is wanted and the server has none.
+    Raises Disconnected if the options or the address require TLS, and the server has none.
     """
     if not (info.tls_required or options.tls is not None or server.needs_tls):
         return None
@@ -98,14 +109,15 @@ def tls_context(
 
 
 def is_cluster_address(address: str) -> bool:
-    """Return whether an address names NATS servers."""
+    """Return whether an address names NATS servers, and not a Unix socket or QUIC."""
     return address.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
 def parse_servers(text: str) -> Sequence[NatsServer]:
-    """Return the servers of `nats://HOST:PORT,HOST,...`; `tls://` requires TLS.
+    """Return the servers in an address such as `nats://HOST:PORT,USER:PASSWORD@HOST`.
 
-    Raises ValueError for a malformed address.
+    `tls://` instead of `nats://` requires TLS. A server without a scheme gets the scheme of the
+    server before it. Raises ValueError for a malformed address.
     """
     servers: list[NatsServer] = []
     scheme = ""

@@ -1,4 +1,4 @@
-"""The names of clients in subjects, whose tokens are separated by dots."""
+"""Converts the names of clients to tokens of NATS subjects, which are separated by dots."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ __all__ = ["inbox_prefix", "name_of", "token"]
 
 
 def token(name: str) -> str:
-    """Return a name as one token of a subject.
+    """Return a name as one token of a subject, with each dot replaced by a slash.
 
-    The ids of plugins consist of letters, digits, dots, hyphens and underscores (check_name() in
-    orchestra/certificates.py).
+    name_of() can undo this, because names have no slashes: the ids of plugins consist of letters,
+    digits, dots, hyphens and underscores (check_name() in orchestra/certificates.py).
     """
     return name.replace(".", "/")
 
@@ -20,5 +20,8 @@ def name_of(token: str) -> str:
 
 
 def inbox_prefix(name: str) -> str:
-    """Return the beginning of all reply subjects of a client. Only that client may subscribe."""
+    """Return the beginning of all reply subjects of a client.
+
+    The servers should let only this client subscribe to them (orchestra/nats_permissions.py).
+    """
     return f"i.{token(name)}."

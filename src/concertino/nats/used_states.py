@@ -1,8 +1,8 @@
 """NatsUsedStates: a record of the sealed states that were used, shared by machines of a cluster.
 
 NatsUsedStates implements UsedStates (protocol/seal.py) with a key-value bucket. A key can be
-created once, so exactly one of several processes can use a state. The event loop is blocked during
-the request, as it is with the file of runtime/used_states.py.
+created only once, so a state is accepted by only one of several processes. The event loop is
+blocked during the request, as it is with the file of runtime/used_states.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concertino.nats.servers import NatsOptions, parse_servers
 __all__ = ["NatsUsedStates"]
 
 BUCKET = "concertino_states"
-# How long the bucket keeps a state, in seconds. States are valid for a shorter time.
+# How long the bucket keeps a state, in seconds. use() refuses states that are valid for longer.
 KEPT_S = 3600.0
 # The longest time in seconds for which a request, or an attempt to connect, blocks the event loop.
 REQUEST_S = 0.05
@@ -28,8 +28,8 @@ class NatsUsedStates:
     """A record of used states in a bucket, which is created if it does not exist.
 
     address: the servers, as in `nats://USER:PASSWORD@a,b,c`; see parse_servers().
-    replicas: on how many servers a state is stored. For a new bucket.
-    Raises ValueError for a malformed address, and OSError if the file of a key cannot be used.
+    replicas: on how many servers a state is stored. Has no effect if the bucket exists already.
+    Raises ValueError for a malformed address, and the errors of credentials_from_environment().
     """
 
     def __init__(self, address: str, replicas: int = 1) -> None:
@@ -44,7 +44,8 @@ class NatsUsedStates:
 
         nonce: identifies the state.
         expires: when the state expires, in seconds since the epoch.
-        Raises OSError if the record cannot be written, or does not last until then.
+        Raises OSError if the record cannot be written, or if the bucket would delete it before
+        the state expires.
         """
         if expires > time.time() + KEPT_S:
             raise OSError(f"{BUCKET} keeps states for {KEPT_S:g} s only")
