@@ -61,7 +61,7 @@ class ComposedLists:
         The returned cursor names that part and contains the part's own cursor. The list is a Struct
         if the lists of all parts are Structs; otherwise it is JSON.
         parts: the parts that have such a list, in the order of the composition.
-        is_complete: whether these are all such parts, none of them left out.
+        is_complete: False while a part that may have such a list is still starting.
         """
         at, params = parse_cursor(call.params, [name for name, _ in parts])
         pages: list[tuple[str, PartPage]] = []
@@ -87,6 +87,8 @@ class ComposedLists:
             # Spec: server/utilities/caching. All pages of a list have the same scope.
             shared = all(part.features().cache_scope == "public" for part in elsewhere)
             hints = _cache_hints(contents, shared)
+            # Clients should not cache a list that lacks parts which are still starting. Lists of
+            # servers before 2026-07-28 have no cache hints.
             if not is_complete and not _are_legacy(sources):
                 hints["ttl_ms"] = 0
             if any(page.raw_items is not None for page in sources):
@@ -149,7 +151,7 @@ class ComposedLists:
         name: str,
         listing: ListMethod,
     ) -> list[dict[str, Raw]]:
-        """Return undecoded items of a part in the same way."""
+        """Do the same as _rename_items() for undecoded items."""
         renamed: list[dict[str, Raw]] = []
         member = listing.json_name_member
         for item in items:

@@ -19,7 +19,10 @@ OPEN_CAPABILITIES = ("experimental", "extensions", "other_capabilities")
 
 
 def has_tasks(features: ServerFeatures) -> bool:
-    """Return whether calls of a part may become tasks, of 2025-11-25 or of the extension."""
+    """Return whether calls of a part may become tasks.
+
+    Revision 2025-11-25 has a capability for tasks; 2026-07-28 has an extension for them.
+    """
     return TASKS in features.extensions or "tasks" in features.other_capabilities
 
 

@@ -1,4 +1,7 @@
-"""PartCalls: counts the running calls of each part; a removed part is closed when they end."""
+"""PartCalls: counts the running calls of each part, and closes a removed part when they have ended.
+
+A part is removed when its entry in the server file is removed or changed.
+"""
 
 from __future__ import annotations
 

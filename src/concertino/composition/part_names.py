@@ -37,7 +37,11 @@ class PartNames(Protocol):
         ...
 
     def is_known(self, name: str) -> bool:
-        """Return whether find() knows this name even if show() has never returned it."""
+        """Return whether find() can resolve this name.
+
+        False for a name that may have been shortened but that show() has not returned in this run
+        of the program.
+        """
         ...
 
     def uri_prefix(self, part: str) -> str:
@@ -82,8 +86,8 @@ class BoundedNames:
     The prefix is the name of the part, with `-` in place of each underscore and of each character
     that hosts do not accept. So the first underscore of a name always ends its prefix, and two
     parts never give the same name. A second part with the same prefix gets the prefix with `-2` at
-    its end. A name that is too long is cut, and ends with a hash of the whole name; it is the same
-    whenever the program runs.
+    its end. A name that is too long is cut and ends with a hash of the whole name, so that the
+    shortened name is the same in each run of the program.
     """
 
     def __init__(self, parts: Iterable[str] = ()) -> None:

@@ -1,4 +1,7 @@
-"""PartPages: fetches the pages of a list from the parts of a composition."""
+"""PartPages: fetches the pages of a list from the parts of a composition.
+
+ComposedLists joins these pages into one list.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ class PartPage(Struct, frozen=True, eq=False):
 
 
 class PartPages:
-    """Fetches pages from parts. A part that fails or hangs does not delay the others.
+    """Fetches pages from parts.
 
-    limit_s: the time that a list waits for a part, in seconds. Parts that fail or take longer are
-        left out of the list. None asks the parts one after the other without a time limit, and the
-        list fails if one of them fails.
+    limit_s: the time that a list waits for all parts, in seconds. They are asked concurrently, and
+        parts that fail or take longer are left out of the list. None asks the parts one after the
+        other without a time limit, and the list fails if one of them fails.
     on_late: called with the kind of the list when a part that was left out has answered.
     view_of: returns the PartView of a part.
     """

@@ -1,7 +1,7 @@
 """PartStarts: starts the parts of a composition, and knows the state of each.
 
-A part is starting, serves, or has failed. A part that has failed is started again later, as
-CompositionRules say.
+A part is starting, serves, or has failed. CompositionRules.retries_s says when a part that has
+failed is started again.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class PartStarts:
     async def wait_for(self, name: str) -> None:
         """Wait until a part has started. Raises RpcError if it fails or has failed.
 
-        A part that has failed is started again soon, for the next call.
+        If the rules allow retries, a part that has failed is then started again soon, so that a
+        later call may succeed.
         """
         if (has_ended := self.starting.get(name)) is not None:
             # Do not await has_ended itself: a cancelled call would cancel the future for all calls.
@@ -169,7 +170,10 @@ class PartStarts:
             await self._on_late_start(name)
 
     async def _pause(self, name: str, delay_s: float) -> None:
-        """Wait before the next try, at most a second from the moment when a call needs the part."""
+        """Wait delay_s seconds before the next try.
+
+        The wait is shorter if a call needs the part, but then at least LEAST_RETRY_S.
+        """
         wanted = self._wanted[name]
         wanted.clear()
         loop = asyncio.get_running_loop()

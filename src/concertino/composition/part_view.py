@@ -103,7 +103,10 @@ class PartView:
 
 
 class PartContext(ContextWrapper):
-    """The Context of a call of one part. Its call_tool() finds the tools of the same part."""
+    """The Context of a call of one part.
+
+    Its call_tool() calls tools of the same part, by the part's own names.
+    """
 
     def __init__(self, inner: Context, view: PartView) -> None:
         super().__init__(inner)

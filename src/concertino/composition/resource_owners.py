@@ -84,7 +84,10 @@ class ResourceOwners:
         return any(template.match(uri) is not None for template in self._templates.get(part, ()))
 
     def find(self, uri: str) -> tuple[str | None, str]:
-        """Return the part and the part's own URI for a URI that clients use. Unknown URIs: None."""
+        """Return the part and the part's own URI for a URI that clients use.
+
+        The part is None, and the URI is returned unchanged, if no part lists the URI.
+        """
         if (owner := self._owners.get(uri)) is not None:
             return owner, uri
         prefix, plus, rest = uri.partition("+")

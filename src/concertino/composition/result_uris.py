@@ -1,4 +1,7 @@
-"""map_result_uris(): replaces the URIs in results of a part by the URIs that clients see."""
+"""map_result_uris(): replaces the URIs in results of a part by the URIs that clients see.
+
+Clients see a URI with a prefix if another part lists the same URI (resource_owners.py).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def _map_members(
     members: dict[str, Any],
     map_uri: MapUri,
 ) -> bool:
-    """Replace the URIs in a result in place. Returns whether the result can contain URIs."""
+    """Replace the URIs in a result in place. Returns whether a URI has changed."""
     if method == "resources/read":
         holders = _objects(members.get("contents"))
     elif method == "prompts/get":

@@ -19,8 +19,8 @@ class CompositionRules(Struct, frozen=True, kw_only=True):
     may_be_empty: start even if no part has started.
     list_limit_s: the time after which a list leaves a part out; it also leaves out a part that
         fails. None waits without a limit, and the list fails if one part fails.
-    maps_uris: show a URI that two parts list with a prefix for the second part. Otherwise the start
-        fails.
+    maps_uris: if two parts list the same URI, show clients the URI of the second part with a
+        prefix. If False, the start fails in this case.
     retries_s: the delays before a part that failed is started again, in seconds; the last one is
         repeated. Empty: it is never started again.
     drain_s: the time that the calls of a removed part get to end, in seconds.

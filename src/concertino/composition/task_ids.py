@@ -13,8 +13,9 @@ from msgspec.json import decode, encode
 
 __all__ = ["RELATED_TASK", "TASKS", "TASK_METHODS", "map_task_ids"]
 
-# The extension of 2026-07-28. The params of its methods about one task contain the task's id.
+# The extension of 2026-07-28 for tasks.
 TASKS = "io.modelcontextprotocol/tasks"
+# The methods about one task, whose params contain the task's id.
 TASK_METHODS = frozenset(("tasks/get", "tasks/result", "tasks/cancel", "tasks/update"))
 # The member of `_meta` in all messages that belong to a task (2025-11-25).
 RELATED_TASK = "io.modelcontextprotocol/related-task"

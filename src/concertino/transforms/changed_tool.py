@@ -35,7 +35,7 @@ VALUES = ("enum", "const", "default", "required")
 HIDDEN = "[hidden]"
 # Shorter values are not treated as secrets, because they occur in too many texts by chance.
 LEAST_SECRET = 3
-# The characters and words that precede the name of an argument in error messages of servers.
+# The characters and words before and after the name of an argument in error messages of servers.
 BEFORE = r"(?:['\"`.$/\[]|^\s*|\b(?:field|argument|parameter|property|key|input)s?:?\s+)"
 AFTER = r"(?=['\"`.\]/:,]|\s*$|\s+(?:is|must|should|was|field|argument|parameter|property)\b)"
 
@@ -219,7 +219,11 @@ class ChangedTool:
         return self.shown != self.name or bool(self._renamed or self._hidden)
 
     def reword(self, text: str) -> str:
-        """Translate a message of the server: replace renamed names, and remove hidden ones."""
+        """Translate a message of the server for clients.
+
+        Replaces the server's names by the names that clients see, and the names and values of
+        hidden arguments by HIDDEN.
+        """
         return self._reword(text)
 
     def reword_error(self, error: RpcError) -> RpcError:
@@ -242,7 +246,10 @@ class ChangedTool:
         return value
 
     def _make_rewording(self, hidden: Mapping[str, Any]) -> Callable[[str], str]:
-        """Return the function that translates texts. It works in one pass: names can be swapped."""
+        """Return the function that translates texts.
+
+        It replaces all names in one pass, so that two arguments may have swapped their names.
+        """
         secrets = set(hidden)
         for value in hidden.values():
             text = value if isinstance(value, str) else encode(value).decode()

@@ -103,6 +103,7 @@ class FeaturesAsTools(BackendWrapper):
         self._handlers = {tool.name: handlers[tool.name] for tool in self._tools}
         # The features of the inner backend, and the features with tools that were made from them.
         self._features: tuple[ServerFeatures, ServerFeatures] | None = None
+        # The last page of the inner list, and the same page with the additional tools.
         self._page: tuple[Struct | Raw, Raw] | None = None
 
     def features(self) -> ServerFeatures:
@@ -197,7 +198,7 @@ class FeaturesAsTools(BackendWrapper):
         try:
             result = await self.inner.handle(own, context)
         except RpcError as error:
-            # Return it as a result, so that the model, which chose the name, sees the error.
+            # Return the error as a result, so that the model, which chose the name, sees it.
             if error.code == INVALID_PARAMS:
                 details = "" if error.data is None else f": {encode(error.data).decode()}"
                 return error_result(f"{error.message}{details}")

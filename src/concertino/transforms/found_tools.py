@@ -23,6 +23,7 @@ def describe_found(tools: Sequence[RawTool], budget: int) -> str:
     budget: the size of the JSON in estimated tokens. If it is not enough for all tools, each one is
         shortened step by step: first the description to its first sentence, then the schema to one
         without texts, then the tool to its name and that sentence, and at last to its name alone.
+        A tool is left out if even its name does not fit.
     """
     shown: list[str] = []
     left = budget - estimate('{"tools":[]}')

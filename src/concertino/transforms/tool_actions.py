@@ -55,13 +55,13 @@ def _actions_of_verbs() -> Mapping[str, frozenset[str]]:
 
 
 def actions_of(terms: Iterable[str]) -> frozenset[str]:
-    """Return the actions of a tool: those of the first verb in its name. Empty if it has none."""
+    """Return the actions of the first verb among the terms of a tool's name; empty without one."""
     by_verb = _actions_of_verbs()
     return next((by_verb[term] for term in terms if term in by_verb), frozenset[str]())
 
 
 def rate_actions(parts: Iterable[Mapping[str, float]], *, reads: float) -> Mapping[str, float]:
-    """Return action -> how probably a task wants it. The largest rating is 1.
+    """Return a rating for each action that a task may want. The largest rating is 1.
 
     parts: for each word of the task, the terms with its meaning and their weights.
     reads: what is added to the rating of "read".

@@ -20,10 +20,11 @@ SEPARATOR = re.compile(r"[_./]+")
 # The smallest number of tools in a family, and how many parts of a name may be the family's name.
 LEAST_SIZE = 4
 LEVELS = 2
-# The shortest beginning of a server's name that stands for the name, in letters. And the largest
-# share of other servers' tools among those with a word, for which the word is still a name: `word`
-# and `email` are in the texts of many servers.
+# A word of this many letters or more names a server if the server's name begins with it.
 LEAST_LETTERS = 4
+# A server's name is looked for in tasks only if its own tools are nearly all of the tools with this
+# word. At most this share may be tools of others: `word` and `email` are in the texts of many
+# servers.
 LARGEST_SHARE = 0.1
 # A family in which a term occurs this often gets half of the largest possible weight for the term.
 SATURATION = 8.0

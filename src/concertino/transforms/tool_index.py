@@ -50,8 +50,8 @@ COVERAGE = 0.35
 # If the whole name of a tool occurs in the query, its score is multiplied by 1 + this number.
 NAMED = 0.8
 # If a query contains the name of a group, the scores of its tools are multiplied by 1 + this
-# number. A group is a server, or part of one: at least GROUP_SIZE tools whose names begin with the
-# same word, unless that is a verb.
+# number. The name of a group is one of the first two words in the name of a tool. It is not a verb,
+# and is in the names of at least GROUP_SIZE tools. So it is probably a server, or part of one.
 GROUPED = 0.5
 GROUP_SIZE = 5
 # The score of a tool is multiplied by a number from ACTION_FLOOR to 1 that says how well its action
@@ -126,7 +126,10 @@ class ToolIndex:
         self._trigrams = {term: _trigrams(term) for term in self._postings if len(term) > 3}
 
     def search(self, query: str, limit: int) -> list[int]:
-        """Return the numbers of the best tools for a query, at most `limit` numbers."""
+        """Return the numbers of the best tools for a query, at most `limit` numbers.
+
+        The number of a tool is its index among the tools given to the constructor.
+        """
         scores = self._score(query)
         ranked = sorted(scores, key=lambda number: (-round(scores[number], 6), number))
         return ranked[:limit]
@@ -207,7 +210,10 @@ class ToolIndex:
     def _score_term(
         self, expanded: Mapping[str, float]
     ) -> tuple[dict[int, float], dict[int, float]]:
-        """Return the score of each tool for a term of a query, and the weight of the best match."""
+        """Return the score of each tool for one word of a query, and the weight of its best match.
+
+        expanded: the terms to look for instead of the word, with their weights.
+        """
         best: dict[int, float] = {}
         matched: dict[int, float] = {}
         for other, weight in expanded.items():

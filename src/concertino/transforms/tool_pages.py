@@ -71,6 +71,7 @@ async def read_tool_pages(fetch: Callable[[str | None], Awaitable[Struct | Raw]]
     pages: list[ToolPage] = []
 
     async def fetch_page(cursor: str | None) -> ToolPage:
+        # read_all_pages() starts again if a cursor has become invalid.
         if cursor is None:
             pages.clear()
         pages.append(decode_tool_page(await fetch(cursor)))

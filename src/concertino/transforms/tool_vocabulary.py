@@ -8,7 +8,7 @@ from __future__ import annotations
 
 __all__ = ["FORMS", "NOUNS", "VERBS"]
 
-# Each line is a group of words that are used for the same action. A word may be in several.
+# Each line is a group of words that are used for the same action. A word may be in several groups.
 VERBS = """
 add create new make insert append put begin start open write generate define
 add append insert put push attach include set store record
@@ -75,7 +75,7 @@ drain cordon maintenance
 forward tunnel localhost reach
 """
 
-# The same for things and their properties.
+# Groups of words that are used for the same thing, or the same property of a thing.
 NOUNS = """
 file document source
 file disk folder filesystem directory computer
@@ -176,7 +176,7 @@ team group
 picture media
 """
 
-# Irregular forms of verbs and nouns that are used for tasks.
+# Irregular form of a verb or noun -> the word itself. The table below is written the other way.
 FORMS = {
     form: word
     for word, forms in {

@@ -27,7 +27,7 @@ __all__ = [
 WORD = re.compile(r"[^\W_]+")
 # The longest query in characters: the time of the patterns below grows with its square.
 MAX_QUERY = 1000
-# The largest number of stems that are cached: more than a thousand tools have.
+# The largest number of stems that are cached. The texts of a thousand tools have fewer.
 MAX_STEMS = 2**14
 # The weight of a term with the same meaning as a term of the query, for verbs and for nouns.
 VERB_WEIGHT = 0.5
@@ -150,7 +150,7 @@ def is_verb(term: str) -> bool:
     return term in _verbs()
 
 
-# The first words of questions that are answered by reading something.
+# The first words of questions and requests that are answered by reading something.
 QUESTIONS = frozenset(
     """what which who whom whose when where why how is are was were does do did has have can show
     get tell list""".split()  # noqa: SIM905
@@ -158,7 +158,7 @@ QUESTIONS = frozenset(
 
 
 def asks_to_read(query: str) -> bool:
-    """Return whether a query is a question, such as `what is in ...`, and asks for no change."""
+    """Return whether a query begins like a question, and so probably asks for no change."""
     words = WORD.findall(query[:MAX_QUERY].lower())
     return bool(words) and words[0] in QUESTIONS
 
