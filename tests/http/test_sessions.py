@@ -148,7 +148,7 @@ def test_a_request_of_a_batch_that_is_nested_too_deeply_is_refused_on_its_id(
     response = {"jsonrpc": "2.0", "id": 9, "result": {"a": "DEEP"}}
     body = json.dumps([call(7, "add", a=1, b=2), deep, response])
 
-    answer = session.post(body.replace('"DEEP"', "[" * 2000 + "]" * 2000).encode())
+    answer = session.post(body.replace('"DEEP"', "[" * 200_000 + "]" * 200_000).encode())
 
     answers = {item["id"]: item for item in answer.json}
     assert answers.keys() == {7, 8}
@@ -160,7 +160,9 @@ def test_a_batch_with_a_deep_message_whose_id_is_malformed_is_refused(
     service: HttpService,
 ) -> None:
     session = Session(service, "2025-03-26")
-    deep = '{"jsonrpc":"2.0","method":"ping","params":%s,"id":007}' % ("[" * 2000 + "]" * 2000)
+    deep = '{"jsonrpc":"2.0","method":"ping","params":%s,"id":007}' % (
+        "[" * 200_000 + "]" * 200_000
+    )
 
     answer = session.post(f"[{json.dumps(call(7, 'add', a=1, b=2))},{deep}]".encode())
 

@@ -29,7 +29,7 @@ from concertino.client.client import Client, Timeouts
 from concertino.client.targets import ServerParameters
 from concertino.errors import RpcError
 from concertino.protocol.call import Call, ClientFacts
-from concertino.proxy.proxy import EVERYTHING
+from concertino.proxy.upstream_maker import EVERYTHING
 from concertino.types.results import CallToolResult
 
 pytestmark = pytest.mark.slow

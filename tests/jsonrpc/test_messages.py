@@ -665,7 +665,7 @@ def test_without_a_descriptor_to_read_the_module_with_a_deep_batch_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(sys.modules, "concertino.jsonrpc.deep_frames", None)
-    assert decode_batch(b'[{"a":%b}]' % (b"[" * 5000 + b"]" * 5000)) is None
+    assert decode_batch(b'[{"a":%b}]' % (b"[" * 200_000 + b"]" * 200_000)) is None
 
 
 def test_deep_nesting_leaves_no_id_that_is_none():

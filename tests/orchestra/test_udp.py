@@ -137,5 +137,6 @@ async def test_one_packet_answers_all_requests_of_a_read(
             await asyncio.sleep(0)
         loop.add_reader(transport._socket, transport._on_readable)
         await asyncio.gather(*requests)
-        assert len(sent) == 1
+        # A second one may only acknowledge. Without the turn there are six.
+        assert len(sent) <= 2
         await link.close()
