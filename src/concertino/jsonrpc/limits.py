@@ -26,7 +26,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     capitals after `CONCERTINO_`. The defaults let 1,000 slow calls run at the same time. The limits
     bound the memory for received messages and for output that the other side has not read. They do
     not bound the memory that handlers allocate.
-    Raises ValueError for a value that is not positive.
+    Raises ValueError for a value that is not positive or not finite.
     """
 
     # The longest frame, in either direction, without its newline.
@@ -54,7 +54,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     max_subscriptions: int = 1024
     # The number of open subscriptions/listen requests of one client.
     max_listening: int = 64
-    # The number of requests to the client that it has not answered. Only before 2026-07-28.
+    # The number of our requests to one client that wait for its responses. Since 2026-07-28 servers
+    # send no requests.
     max_questions: int = 256
 
     # How many progress notifications, and how many log messages, one call may send per second; this

@@ -78,10 +78,12 @@ class Request(Struct, gc=False, forbid_unknown_fields=True):
 class InvalidMessage(Struct, frozen=True):
     """A frame that is not a message, and the error response to send for it.
 
-    code: the error's code; 0 if no response must be sent: for blank lines and malformed responses.
+    code: the error's code; 0 for a frame that must not be answered: a blank line, a malformed
+        response, or a notification with malformed params.
     message: the error's text; "" if the frame need not be logged, such as a blank line.
-    id: the id for the error response; UNSET if the frame has no readable id. If the code is 0, the
-        frame is a malformed response, and this is the id of the request that it answers.
+    id: the id for the error response; UNSET if the frame has no readable id. If the code is 0, it
+        is the id in a malformed response, which is the id of the request that it answers. It is
+        read only if that response is too long or nested too deeply.
     """
 
     code: int
@@ -258,7 +260,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
 
     Two kinds of frames are well-formed although the decoder rejects them; for these a Message is
     returned. One kind begins with a byte order mark. In the other, a member appears twice and only
-    its first value is wrong, while JSON counts the last value.
+    its first value is wrong, while the last value is the one that counts.
     exc: the exception that the decoder has raised.
     """
     # Do not remove more than one mark: a frame of many marks would cause deep recursion.

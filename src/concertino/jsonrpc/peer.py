@@ -1,18 +1,19 @@
 """Peer: one end of a JSON-RPC conversation, without I/O.
 
     peer = Peer(send, Limits(), time.monotonic)
-    event = peer.receive(frame)          # a request, a notification, a batch, or None
+    event = peer.receive(frame)          # a request, a notification, a list of them, or None
     peer.respond(request, b'{"ok":1}')   # calls send(frame, id)
     peer.request("ping", b"{}", done)    # later calls done(result or exception)
 
 Requests of the other side are "incoming", our own are "outgoing". The peer matches responses to
-outgoing requests, and collects the responses of a batch. It starts incoming requests within the
-limits and queues the others. Each incoming request gets exactly one response, or none after it was
-cancelled. The peer does not know what a method means: protocol/session.py (server) and
-client/channel.py (client) do.
+outgoing requests, and collects the responses of a batch. It decides whether an incoming request may
+start within the limits, and queues the request if not. Each incoming request gets exactly one
+response, or none after it was cancelled. The peer does not know what a method means;
+protocol/session.py (server) and client/channel.py (client) do.
 
 `send` returns how many bytes the transport still buffers. At Limits.high_water_bytes or more, no
-queued request starts and some notifications wait, until on_drain() reports a lower number.
+incoming request starts, and notifications of send_coalesced() wait, until on_drain() reports a
+lower number.
 Spec: JSON-RPC 2.0; 2026-07-28 basic/patterns/cancellation; 2025-03-26 basic "Batching".
 """
 
@@ -87,14 +88,15 @@ class InvalidInput:
         frames are then only counted, in `unsolicited`.
     unknown_id: the id, as JSON, in error responses to frames without a readable id. If it is None,
         these responses have no member `id`.
-    count: how many invalid frames have arrived.
+    count: how many invalid frames have arrived, except blank lines and frames that were too long.
     oversize: how many frames have arrived that were too long.
     first_problem: what was wrong with the first invalid frame.
     first_frame: the beginning of the first invalid frame.
-    has_news: set to True whenever a frame is counted. The code that logs the numbers sets
-        it to False.
+    has_news: set to True whenever `count`, `oversize` or `suppressed` grows. The code that logs
+        the numbers sets it to False.
     suppressed: how many error responses were not sent, because of the rate limit.
-    unsolicited: how many responses arrived for which no request was pending.
+    unsolicited: how many responses arrived for which no request was pending. In a client, also how
+        many invalid frames arrived.
     """
 
     __slots__ = (
@@ -145,8 +147,9 @@ class Peer(Generic[R]):
         default the peer has one of its own.
 
     Attributes:
-    running: incoming requests whose handlers are at work, see add_running().
-    waiting: incoming requests that admit() has queued.
+    running: incoming requests whose handlers are at work, see add_running(); also those whose
+        response waits in `unread`.
+    waiting: incoming requests that admit() has queued, before they start.
     outgoing: our requests that wait for a response.
     buffered_bytes: how many bytes of output the transport buffers.
     unread: limits the memory for responses that the other side has not read.
@@ -359,6 +362,8 @@ class Peer(Generic[R]):
         If the queue is full, the request is answered with the error -31001 (busy) instead.
         """
         limits = self._limits
+        # While nothing runs, one request may start whatever its size is, unless the memory of the
+        # whole process is nearly used up.
         if (
             (not self.waiting or self.unread.may_overtake(incoming))
             and self.ready
@@ -382,12 +387,13 @@ class Peer(Generic[R]):
         return False
 
     def pop_waiting(self) -> R | None:
-        """Remove and return the next queued request that may start now; None if there is none."""
+        """Remove and return the first queued request; None if there is none or it may not start."""
         if not (
             self.waiting and self.ready and self.buffered_bytes < self._limits.high_water_bytes
         ):
             return None
         incoming = next(iter(self.waiting.values()))
+        # _has_capacity() sets this again if the request must still wait.
         self.unread.blocked_kind = None
         is_limited = self.running or self.unread.budget.is_strained
         if is_limited and not self._has_capacity(incoming):
@@ -458,6 +464,8 @@ class Peer(Generic[R]):
     def _answer(self, incoming: IncomingRequest, frame: bytes) -> None:
         """Send a response, or keep it until the other side reads, if it is large and does not fit.
 
+        If too many responses are kept already, an error is sent instead. A response to a request in
+        a batch is sent with the batch.
         frame: the whole message.
         """
         self._leave_table(incoming)
@@ -520,9 +528,10 @@ class Peer(Generic[R]):
             self._drop_response(incoming, len(self.unread.pop_waiting(incoming)))
 
     def _finish_batch_item(self, batch: Batch, answer: bytes | None) -> None:
-        """Add the response to one request of a batch; send the batch if it is complete.
+        """Add the response to one request of a batch; send the responses if none is missing.
 
-        answer: the response; None for a request that was cancelled.
+        answer: the response; None for a request that was cancelled, and for the additional response
+            that _receive_batch() counts.
         """
         if answer is not None:
             batch.answers.append(answer)
@@ -544,7 +553,8 @@ class Peer(Generic[R]):
     def on_drain(self, buffered_bytes: int) -> None:
         """Send frames that were kept back. Called when the other side has read some output.
 
-        Responses come first, then notifications, until high_water_bytes are buffered again.
+        Waiting responses come first, as far as they fit. Then come notifications, until
+        high_water_bytes are buffered again.
         buffered_bytes: how many bytes the transport still buffers.
         """
         self.buffered_bytes = buffered_bytes

@@ -56,7 +56,8 @@ class IncomingRequest(Struct, eq=False):
         otherwise None.
     expected_bytes: the probable size of its response, while it runs; 0 if that is not known.
     unread: counts the request and its response; None before it runs.
-    has_begun: whether it is known that its code has begun, so that it must not be kept back.
+    has_begun: whether the code of its handler is known to have begun. Such a call must not be kept
+        back any more (UnreadResults.keep_back).
     """
 
     id: Id
@@ -76,9 +77,10 @@ class IncomingRequest(Struct, eq=False):
 
 
 class ResultCounter(Protocol):
-    """What a request knows of UnreadResults (jsonrpc/unread_results.py), which imports this file.
+    """The methods of UnreadResults that may be called through IncomingRequest.unread.
 
-    The methods are described there.
+    They are described in jsonrpc/unread_results.py. The class itself cannot be named here, because
+    its module imports this one.
     """
 
     def known_size(self, kind: Kind) -> int: ...
@@ -124,7 +126,7 @@ class Batch:
     """Collects the responses to the requests of one batch, which are sent as one array.
 
     answers: the responses so far.
-    size: the total size of these responses in bytes.
+    size: the total size in bytes of these responses, without the errors for invalid elements.
     ids: the ids of the requests, to find duplicates.
     missing: how many requests have no response yet. At 0 the array is sent.
     """
@@ -226,8 +228,9 @@ class OutgoingRequest(Struct, eq=False):
 class PendingTable(dict[int, "PendingRequest"]):
     """Our requests that wait for a response, by id, and the order of their deadlines.
 
-    The deadlines are in a heap. The entry of an answered request stays in the heap until it is at
-    the top, or until most entries are of answered requests; that makes an answer cheap.
+    The deadlines are in a heap. To save a search for each response, the entry of an answered
+    request stays in the heap until it is at the top, or until most entries are of answered
+    requests.
     first_id: the id of the first request; the following ids count up from it.
     """
 
@@ -266,7 +269,10 @@ class PendingTable(dict[int, "PendingRequest"]):
         return self._deadlines[0][0] if self._deadlines else None
 
     def pop_first_deadline(self) -> PendingRequest:
-        """Return the request with the earliest deadline, and remove the deadline from the heap."""
+        """Return the request with the earliest deadline, and remove the deadline from the heap.
+
+        Read next_deadline before: it removes the entries of answered requests from the top.
+        """
         return self[heappop(self._deadlines)[1]]
 
     def take_all(self) -> list[PendingRequest]:

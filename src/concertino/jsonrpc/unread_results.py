@@ -33,18 +33,18 @@ FIRST_CALLS = 8
 # calls that may start grows by the factor GROWTH.
 GROWTH = 4
 GROWTH_S = 0.5
-# The same time for calls that run in threads. Threads make their results at the same time, and a
-# result counts only when it is complete. More calls may start after this time, because the first
-# calls may wait for them.
+# The same as GROWTH_S, for calls that run in threads. It is longer, because threads build their
+# results at the same time, and the size of a result is known only when it is complete. But it is
+# not endless, because the first calls may wait for calls that have not started yet.
 THREAD_GROWTH_S = 5.0
-# The number stops growing when the expected size of each result has fallen to this.
+# The number of calls stops growing when the expected size of each result has fallen to this.
 LEAST_UNKNOWN_BYTES = 32 * 1024
 # The largest number of bytes in responses that wait, for all connections together.
 MAX_WAITING_BYTES = 20 * 2**20
 # The limit of the process may be exceeded by this many bytes for clients that have read everything:
 # they must get their results even if others do not read.
 RESERVE_BYTES = 16 * 2**20
-# The budget is under pressure while more than this part of its limit is held.
+# The budget is under pressure while more than a sixteenth of its limit is held.
 PRESSURE_PART = 16
 # The sizes of results are remembered for at most this many kinds of calls.
 MAX_KINDS = 4096
@@ -63,8 +63,8 @@ class ProcessBudget:
     unknown: for each kind that has never returned a response, how many calls of it are running.
     is_strained: whether the limit is nearly reached, so that each call must be checked before it
         starts, even if it is the only one of its connection.
-    has_pressure: whether clients leave more than a part of the limit unread, PRESSURE_PART.
-    on_pressure: called with has_pressure when that changes; None if nobody wants to know.
+    has_pressure: whether more than the part 1 / PRESSURE_PART of the limit is held.
+    on_pressure: called with has_pressure whenever has_pressure changes; may be None.
     """
 
     __slots__ = (
@@ -93,8 +93,8 @@ class ProcessBudget:
         self.on_pressure: Callable[[bool], object] | None = None
         # The expected size of a result of a kind that has never returned, before lower_guess().
         self._first_guess = limits.max_unread_bytes // FIRST_CALLS
-        # What lower_guess() knows: kind -> expected size, time of the change, and whether its calls
-        # run in threads.
+        # What lower_guess() knows: kind -> expected size, time of the last change, and whether its
+        # calls run in threads.
         self._guesses: dict[Kind, tuple[int, float, bool]] = {}
 
     def update_strain(self) -> None:
@@ -220,14 +220,17 @@ class UnreadResults:
     def _will_fit(self, expected: int, expected_of_all: int, is_alone: bool) -> bool:
         """Return whether the limits will probably not be exceeded.
 
-        expected: how many bytes of results to add to those of this connection's calls.
-        expected_of_all: the same for the calls of all connections.
+        expected: how many bytes the new call will probably return. If its kind is unknown, this
+            includes the running calls of its kind on this connection.
+        expected_of_all: the same, with the running calls of its kind on all connections.
         is_alone: see has_room_for().
         """
         budget = self.budget
         total = budget.held + budget.expected + expected_of_all
         if self.held + self._expected + expected <= self._limit and total <= budget.limit:
             return True
+        # Count at most RESERVE_BYTES for this connection: a client that has read nearly everything
+        # must be able to get a single result that is larger than the reserve.
         beyond = max(0, expected - RESERVE_BYTES)
         is_within = total - beyond <= budget.limit + RESERVE_BYTES
         return is_alone and self.held < self._nearly_read_bytes and is_within
@@ -292,7 +295,7 @@ class UnreadResults:
         return self.budget.sizes.get(kind, 0)
 
     def expect(self, incoming: IncomingRequest, size: int) -> None:
-        """Count at least `size` bytes for the result of a call, which is sent a moment later."""
+        """Count at least `size` bytes for the result of a call, because its code has begun."""
         incoming.has_begun = True
         if size > incoming.expected_bytes and incoming.kind is not None:
             self._set_expected(incoming, incoming.kind, size)
@@ -318,9 +321,9 @@ class UnreadResults:
             self._set_expected(incoming, incoming.kind, 1)
 
     def may_begin(self, incoming: IncomingRequest) -> bool:
-        """Return whether the result of a call that is kept back will probably fit, and count it.
+        """Return whether the result of a call that is kept back will probably fit.
 
-        A call that has ended may begin.
+        If so, the result is counted from now on. Returns True for a call that has ended.
         """
         kind = incoming.kind
         if kind is None:
@@ -328,6 +331,7 @@ class UnreadResults:
         size = self.known_size(kind)
         expected = size * (self._unknown[kind] + 1)
         expected_of_all = size * (self.budget.unknown[kind] + 1)
+        # Each call that is kept back counts as 1 byte, so these calls do not matter here.
         is_alone = not self._unknown and self._expected < LARGE_BYTES
         if not self._will_fit(expected, expected_of_all, is_alone):
             return False
