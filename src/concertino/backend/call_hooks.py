@@ -10,8 +10,9 @@ which wraps every call of a server, offers the runtime a second way (SupportsCal
 2. The runtime runs the work, and then calls the hooks (protocol/call_hooks.py).
 
 Both ways have the same effect: Guard.handle calls begin() and the hooks in a coroutine. The other
-Protocols of this module let a guard look up a tool once, and check arguments before a call is
-counted. Measurements are in docs/decisions/0011-the-driver-ends-guarded-calls.md.
+Protocols of this module let a guard look up a tool once and check arguments before a call is
+counted, and let an HTTP server find out which arguments clients repeat in headers. Measurements are
+in docs/decisions/0011-the-driver-ends-guarded-calls.md.
 """
 
 from __future__ import annotations
@@ -216,14 +217,14 @@ def argument_check_of(backend: Backend, method: str, name: str) -> CheckArgument
 
 
 def param_headers_of(backend: Backend, name: str) -> ParamHeaders:
-    """Return which arguments of a tool clients must repeat in headers; none if it is not known."""
+    """Return which arguments of a tool clients must repeat in headers; {} if unknown."""
     return param_headers_reader(backend)(name)
 
 
 def param_headers_reader(backend: Backend) -> Callable[[str], ParamHeaders]:
     """Return a function that takes a tool's name and returns the same as param_headers_of().
 
-    Calling it takes a third of the time.
+    A call of the returned function takes a third of the time of param_headers_of().
     """
     if not issubclass(type(backend), SupportsParamHeaders):
         return lambda _: {}

@@ -8,7 +8,8 @@
 A `Server` of Python functions, a `Library` of Markdown files and the bridge to a plugin hub are
 Backends, and so is a guard around one of them. Calls and results have the form of revision
 2026-07-28; the session (protocol/session.py) translates results for clients of other revisions.
-Optional interfaces are in backend/call_hooks.py.
+The optional interfaces below, such as SupportsEarlyOpening, are for backends whose start takes
+long. Those that make calls faster are in backend/call_hooks.py and backend/callback_calls.py.
 """
 
 from __future__ import annotations
@@ -263,10 +264,11 @@ class Context(Protocol):
 
         elicit(), sample() and roots() use this method.
 
-        Since 2026-07-28 a client answers by repeating the call. Therefore this method first raises
-        Suspended, which ends the handler. When the client has answered, the handler runs again from
-        its start, and this method returns the answers. All code before a question runs several
-        times; use once() for work that must be done only once.
+        A client of an earlier revision gets the questions as requests, and this method waits for
+        its responses. Since 2026-07-28 a client answers by repeating the call. Therefore this
+        method first raises Suspended, which ends the handler. When the client has answered, the
+        handler runs again from its start, and this method returns the answers. All code before a
+        question runs several times; use once() for work that must be done only once.
 
         Only tools, prompts and resources may ask, at most 16 times in one call.
         questions: key -> client request; each question of a call needs another key.

@@ -1,6 +1,7 @@
 """Reads lists of a backend, such as the names of its resources, without a client.
 
-compose() uses it at the start, to find out which resources its parts have.
+compose() uses this at the start, to find out which resources its parts have; guards use it to find
+patterns that match no tool, and a proxy to find tools that have changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables of the MCP methods that call or list tools, prompts and resources ("operations").
 
-Backends that forward calls, such as compose() and guards, use the tables to find the name in a call
-or the items in a list.
+Backends that forward calls, such as those of compose() and guards, use the tables to find the name
+in a call or the items in a list.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ def exc_info_for_users(
 def redacted_traceback(exc: BaseException) -> str | None:
     """Return the traceback of an exception and its causes, as Python writes it, without secrets.
 
-    Returns None if it contains no secret. Python's own hook writes it better then, in colours.
+    Returns None if it contains no secret. The caller then lets Python's own sys.excepthook write
+    the traceback, which newer versions do in colours.
     """
     # Imported here, because a program that works writes no traceback.
     from traceback import format_exception
@@ -105,7 +106,7 @@ def _advise_installation(exc: ModuleNotFoundError) -> str:
 
     The text says PACKAGE in place of the package's name, which is not guessed: it may differ from
     the module's name, and a package with the module's name may be malicious. Returns "" if the
-    module belongs to a package that is installed.
+    package around the module is imported already, because then it is installed.
     """
     if not exc.name or exc.name.partition(".")[0] in sys.modules:
         return ""
