@@ -32,7 +32,8 @@ __all__ = ["CallDialogues"]
 class CallDialogues:
     """Creates, seals and restores the dialogues of one session's calls.
 
-    make_seal: returns the Seal for the states; called whenever one is sealed or opened.
+    make_seal: returns the Seal for the states; called whenever a state is sealed or opened. None in
+        a session whose calls never ask their client.
     identity: Principal.identity of the caller; b"" if it is not known. A state is accepted only
         from the caller to whom it was sent.
     """
@@ -92,7 +93,8 @@ class CallDialogues:
     def mark_used(self, opened: OpenedState) -> None:
         """Reject a state from now on. Called when the call that came with it was accepted.
 
-        Raises RpcError if another process with the same key has used the state meanwhile.
+        Raises RpcError if another process with the same key has used the state meanwhile, or if the
+        record that these processes share cannot be read.
         """
         from concertino.protocol.dialogue import use_state
 

@@ -302,7 +302,11 @@ def resume_dialogue(
 
 
 def use_state(seal: Seal, opened: OpenedState) -> None:
-    """Mark a state as used. Raises RpcError if another process has already used it."""
+    """Mark a state as used.
+
+    Raises RpcError if another process has already used it, or if the shared record of used states
+    cannot be read.
+    """
     try:
         seal.mark_used(opened)
     except InvalidState as exc:
@@ -340,7 +344,7 @@ def check_response(key: str, method: str, answer: Raw) -> None:
 
     key: the key of the answer, for the error.
     method: the method of the client request, for example `elicitation/create`. If the specification
-        does not define it, every answer is valid.
+        does not define it, every JSON value is a valid answer.
     """
     try:
         _ANSWER_DECODERS.get(method, decode)(answer)

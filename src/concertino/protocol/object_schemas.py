@@ -31,6 +31,7 @@ def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if kind == "object":
         return {**schema, "type": "object"}
 
+    # Whether objects are allowed and other values too. A schema without a type may allow both.
     either = kind is None or (isinstance(kind, list) and "object" in kind)
     base = root_id if isinstance(root_id := schema.get("$id"), str) else ""
     new_root = "#/anyOf/1" if either else "#/properties/result"

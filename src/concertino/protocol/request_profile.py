@@ -241,6 +241,7 @@ class Profiles:
         profile = RequestProfile(
             self._modern_encoder, self.methods[True], facts, token, rank, meta, self._principal
         )
+        # A `_meta` with a progress token does not come again, because each request has another one.
         if token is None:
             # A `_meta` with a progress token differs in each request: it is not worth keeping.
             # Copy the bytes: `raw` refers to its whole frame and would keep that in memory.

@@ -70,8 +70,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LIFECYCLE", "Session", "State", "is_refusing_scopes"]
 
-# Whether the error that is being sent is an InsufficientScope of this process. A connection may
-# look at it while it writes the response: other servers may use the same error code.
+# Whether the error that is being sent is an InsufficientScope of this process. An HTTP connection
+# reads it while it writes the response. The error code alone does not tell: an error that is
+# forwarded from another server may have the same code.
 is_refusing_scopes: ContextVar[bool] = ContextVar("is_refusing_scopes", default=False)
 
 # The state of the handshake. fresh: nothing has come. opened: `initialize` is answered. ready: the
@@ -526,8 +527,9 @@ class Session:
             frame = INT_ID_RESULT % (id, body) if type(id) is int else RESULT % (encode(id), body)
 
         # In the usual case the handler has returned in its first step, so the request is in no
-        # table, and the response is small. The two lines in this block then do the same as
-        # peer.send_response(). Saving that function call makes a small call 1 % faster.
+        # table, and the response is small. The two lines in this block then replace
+        # peer.send_response(), except that the size of a small response is not recorded. Saving
+        # that function call makes a small call 1 % faster.
         if (
             len(frame) <= peer.unread.usual_bytes
             and incoming.table is None

@@ -228,6 +228,7 @@ class ResultEncoder:
             hints = result if isinstance(result, Cacheable) else NO_HINTS
             has_hints = hints.ttl_ms is not UNSET, hints.cache_scope is not UNSET
             start = self._cacheable_start[has_hints]
+        # `start` ends with a comma, which an empty result ({}) does not need.
         return start + body[1:] if len(body) > 2 else start[:-1] + b"}"
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
