@@ -89,7 +89,7 @@ class Bridge(HubBackend):
             log.warning("%s: the hub does not answer yet; trying again", self.address)
 
     async def close(self) -> None:
-        """Close the link."""
+        """End the stream of events, stop fetching lists, and disconnect from the hub."""
         await super().close()
         self._refresh_task.cancel()
         await asyncio.wait((self._refresh_task,))

@@ -3,7 +3,7 @@
 For each of its plugins that runs, the hub is a worker in the cluster (nats_listener.py). Hubs that
 offer the same plugin share its calls, as all workers of a plugin do. A call goes straight to the
 plugin's process and not through the hub's routes, so hubs of a cluster cannot call in a circle.
-Tools and prompts are offered. Storage is not: the documents are those of one machine.
+Tools and prompts are offered. Storage is not, because its documents are on one machine only.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class ClusterOffers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, plugins: Iterable[PluginProcess]) -> None:
-        """Offer exactly those of the hub's plugins that run, after any change of a plugin."""
+        """Offer exactly the plugins that run and whose entries allow it (`offer`).
+
+        The hub calls this after any change of a plugin.
+        """
         running = {
             item.id: item for item in plugins if item.entry.offer and item.state == "running"
         }

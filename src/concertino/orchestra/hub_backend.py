@@ -322,7 +322,8 @@ class _CachedList:
 
     Attributes:
     current: the content of the list as JSON, for comparison.
-    sent: the value of `current` when a client last requested the list; None before that.
+    sent: the value of `current` when a client last requested the list, or when clients were last
+        notified of a change. NO_LIST if the request failed; None before the first request.
     """
 
     def __init__(self, kind: str, convert: Callable[[Any], Struct]) -> None:

@@ -47,6 +47,7 @@ log = logging.getLogger(LOGGER)
 FOLDER = "hubs"
 # How many of the latest log lines are kept for each plugin, and the longest line in characters.
 MAX_LINES, MAX_LINE = 200, 1000
+# The largest request and the largest answer, in bytes.
 MAX_REQUEST, MAX_ANSWER = 2**16, 2**22
 # Time limits: for the request of a client, and for the answer of a hub, which may end a plugin.
 REQUEST_S, ANSWER_S = 5.0, 30.0
@@ -99,7 +100,7 @@ _decode_request = Decoder(ControlRequest).decode
 
 
 class _LogTails(logging.Handler):
-    """Keeps the latest lines of each plugin. plugins: returns the ids of the plugins."""
+    """Keeps the latest log lines of each plugin. plugins: returns the ids of the plugins."""
 
     def __init__(self, plugins: Callable[[], Container[str]]) -> None:
         super().__init__()

@@ -85,9 +85,9 @@ async def open_link(
     """Connect to the listener at an address, on the running loop.
 
     address, certificates, name: as for listen_for_links().
-    expects: the name that the listener's certificate must contain; None accepts any name. With
-        both, the certificate must also be valid for the host in the address. In a cluster: the
-        plugin to call; None for the hub.
+    expects: the name that the listener's certificate must contain; None accepts any name. In both
+        cases, the certificate must also be valid for the host in the address. In a cluster,
+        `expects` is the plugin to call; None for the hub.
     timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer within timeout_s, or when the handshake takes longer
     than 15 s; HandshakeFailure when one side refuses the other; ValueError for a malformed address;

@@ -59,6 +59,7 @@ from concertino.orchestra.rpc_interface import CLOSED, RemotePeer, error_respons
 
 __all__ = ["NatsLink", "open_nats_link"]
 
+# The status (status_of()) that the NATS server sends when the plugin has no worker.
 NO_RESPONDERS = 503
 # How long to wait for a worker's ack.
 ACK_S = 1.0
@@ -68,7 +69,7 @@ LOST_S = 0.9
 ASK_S = 2.0
 # How often these limits are checked.
 CHECK_S = 0.1
-# How often a request is sent until a worker accepts it. The pause before each repetition is a
+# The most attempts to send a request that workers refuse. The pause before each repetition is a
 # random part of PAUSE_S, multiplied by the number of refusals so far.
 MAX_ATTEMPTS = 8
 PAUSE_S = 0.02

@@ -78,7 +78,7 @@ PIECE_S = 30.0
 # CAUTIOUS_S seconds: it acknowledges requests before it handles them, and handles one request in
 # each loop iteration.
 SLOW_S, CAUTIOUS_S = 0.01, 1.0
-# Callers whose state is kept; idle ones are forgotten.
+# When there are more callers than this, the state of callers without requests is dropped.
 MAX_CALLERS = 256
 
 
@@ -151,7 +151,7 @@ class NatsListener:
             worker.change_manifest(manifest)
 
     def leave(self) -> None:
-        """Accept no more requests, until close(). Those in progress go on."""
+        """Accept no more requests. Those in progress go on until close()."""
         for worker in self._workers.values():
             worker.leave()
 
@@ -165,7 +165,7 @@ class NatsListener:
             self._workers.pop(connection).end()
 
     def _retire(self, connection: NatsConnection) -> None:
-        # There is none if this listener was made after the new connection.
+        # There is no worker if this listener was created after the connection was replaced.
         worker = self._workers.get(connection)
         if worker is not None:
             worker.leave()

@@ -7,7 +7,7 @@ server guarantees that the names are true:
 - It receives the requests for its own name only, as a member of the queue group of that name.
 - It receives the responses to its own requests only, and responds only to requests that it got.
 - It can use its own buckets only, and has no access to the system account.
-- A hub may also do what the workers of those plugins do that hubs offer to other hubs.
+- A hub may also act as a worker of each plugin that hubs offer to other hubs.
 
 Source: docs.nats.io, "Authorization".
 """

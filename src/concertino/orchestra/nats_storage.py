@@ -97,6 +97,7 @@ class NatsStorage:
         # checks the revision.
         self._written: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._lock = Lock()
+        # Read any key, to create the bucket and to report now that it cannot be reached.
         with _convert_errors():
             self._bucket.get("-")
 
@@ -214,6 +215,7 @@ def _split(path: str, data: bytes) -> tuple[_Head, bytes]:
 
 @contextmanager
 def _convert_errors() -> Generator[None, None, None]:
+    """Raise StorageError in place of BucketError."""
     try:
         yield
     except BucketError as exc:

@@ -61,9 +61,9 @@ class PluginContext:
 
     backend: runs the tools of call_tool().
     name: the plugin's name, for log lines.
-    meta: the members `traceparent`, `orchestra/caller`, `orchestra/session` and
-        `orchestra/provider`, if the request has them.
-    chunks: gets the progress of a stream; None if the call is no stream.
+    meta: the members `traceparent`, `orchestra/caller`, `orchestra/session`,
+        `orchestra/provider` and `orchestra/path`, if the request has them.
+    chunks: the queue to which progress is added; None if the tool is not called as a stream.
     hub: the connection to the hub; None if there is none.
     """
 

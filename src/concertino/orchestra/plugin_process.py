@@ -42,7 +42,7 @@ __all__ = ["FirstStart", "PluginProcess", "State"]
 
 State = Literal["waiting", "starting", "running", "backing-off", "stopping", "stopped"]
 
-# The pause before a new run: doubled each time.
+# The first and the longest pause before a new run. The pause is doubled each time.
 FIRST_S, LONGEST_S = 0.5, 60.0
 # Plugins over QUIC start one after the other. When a plugin has used this much processor time and
 # is not ready, the next one starts anyway. Go programs, which may depend on the order of starts,

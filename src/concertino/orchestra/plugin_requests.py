@@ -349,7 +349,7 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 
 
 def _is_same_json(text: str, json: bytes) -> bool:
-    """Return whether a text has the same JSON value; true for an empty text, too."""
+    """Return whether a text is JSON with the same value as `json`. True also for an empty text."""
     if not text or text.encode("utf-8", "surrogatepass") == json:
         return True
     try:

@@ -313,8 +313,8 @@ class PluginRun:
     ) -> None:
         """Fetch the tools and prompts of the running plugin in the background.
 
-        A call while the lists are being fetched starts again, because the first response may not
-        contain the latest change.
+        If the lists are being fetched already, that is cancelled and begins again, because its
+        responses may not contain the latest change.
         on_lists: called with the tools and prompts. It is not called if the plugin does not answer.
         """
         if self._fetching is not None:

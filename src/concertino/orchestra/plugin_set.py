@@ -50,7 +50,7 @@ class PluginSet:
         self._put(entries)
 
     def _put(self, entries: Sequence[PluginEntry]) -> list[PluginProcess]:
-        """Set the plugins of the set by their entries. Returns the new plugins."""
+        """Create a plugin for each new id, and drop ids without an entry. Returns new plugins."""
         # Plugins over QUIC are started one after the other. Some of the Go plugins share a
         # database, and fail if two of them create it at the same time.
         previous: PluginProcess | None = None

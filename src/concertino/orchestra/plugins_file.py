@@ -75,7 +75,7 @@ MEMBERS = (
 )
 OWN_MEMBERS = ("binary", "config", "provides_storage", "socket")
 PACKAGE_MEMBERS = ("package", "digest")
-# The member that names another hub, and those that may stand beside it.
+# The member that names another hub, and all members that an entry with it may have.
 OTHER_HUB = "hub"
 OTHER_HUB_MEMBERS = (
     "id",

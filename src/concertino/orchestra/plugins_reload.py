@@ -34,6 +34,7 @@ POLL_S = 1.0
 # A change is applied when both files were unchanged for this time, in seconds, because an editor
 # may write a file in steps.
 SETTLE_S = 0.05
+# After this many pauses, a file that still changes is read anyway.
 MAX_SETTLE_STEPS = 20
 # The settings of a file that a running hub cannot change.
 FIXED = ("listen_addr", "certs_dir", "cluster")
@@ -83,7 +84,7 @@ class PluginsReload:
             await asyncio.wait((self._following,))
 
     def _read_statuses(self) -> tuple[FileStatus, ...]:
-        """Return the file's status and, if approvals are needed, the approvals' status."""
+        """Return the file's status and, once approvals were needed, the approvals' status."""
         paths = [self._path]
         if self._store is not None:
             paths.append(self._store.stored_at(self._path.resolve()))

@@ -22,7 +22,8 @@ log = logging.getLogger("concertino.orchestra")
 
 # Time between two health pings, and time limit for the answer to one.
 HEALTH_S = 5.0
-# Pause between two attempts: doubled each time, plus up to a quarter at random.
+# The first and the longest pause between two attempts to connect. The pause is doubled after each
+# failed attempt, and up to a quarter is added at random.
 FIRST_S, LAST_S = 0.1, 5.0
 
 

@@ -1,9 +1,9 @@
 """The path of a request through several hubs, by which a circle of hubs is detected.
 
 A hub reaches another one through a plugin with an MCP server: a bridge to that hub. Each such
-plugin adds itself to the path of what it forwards, in the field `path` of the plugin protocol and
-in the member PATH of `_meta` in MCP. A request that comes back to a plugin on its path has come
-back to a hub that it has passed, and is refused.
+plugin adds itself to the path of each request that it forwards, in the field `path` of the plugin
+protocol and in the member PATH of `_meta` in MCP. A request that reaches a plugin which is on its
+path already has come back to a hub that it has passed, and is refused.
 """
 
 from __future__ import annotations

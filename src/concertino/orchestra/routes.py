@@ -116,7 +116,10 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
         return f"no plugin is a bridge to the AI provider {provider!r}; available: {available}"
 
     def _bridges(self, provider: str) -> Mapping[str, P] | None:
-        """Return the tools of a provider's bridges; None if there is no bridge to it."""
+        """Return the tools of the bridges to a provider, by name.
+
+        If there is none, use the bridges to its alias (AI_ALIASES). None if these are missing, too.
+        """
         found = self.ai_tools.get(provider)
         return self.ai_tools.get(AI_ALIASES.get(provider, "")) if found is None else found
 

@@ -9,8 +9,8 @@ unpack() uses that text only if it encodes to the same Struct. Otherwise a sende
 value into the Struct, which a user is shown, and another into the JSON, which a tool gets.
 
 Whole numbers up to 2^53 are decoded as integers. The order of keys is kept. If a key is repeated,
-the last value counts. Errors: NaN, infinities, lone surrogates, keys that are not strings, and more
-than MAX_DEPTH levels.
+the last value counts. NaN, infinities, lone surrogates, keys that are not strings, and more than
+MAX_DEPTH levels are refused.
 
 The encoder writes a message from its end to its beginning. So the length of each part is known when
 it is written.

@@ -325,7 +325,10 @@ class _UnixRpcListener:
         self._loop.add_reader(self._listener.socket, self._accept)
 
     def _accept(self) -> None:
-        """Accept a connection. A callback, because a task that is cancelled could lose one."""
+        """Accept a connection.
+
+        This is a callback, because a task that is cancelled could lose an accepted connection.
+        """
         try:
             sock, _ = self._listener.socket.accept()
         # The client has disconnected already.
@@ -434,7 +437,8 @@ class _UnixServerConnection:
     def abort(self, reason: str) -> None:
         """Close the connection because of an error; remaining output is dropped."""
         self._connection.abort()
-        # Not now: the caller may be a task or a read batch, in which no other task can be resumed.
+        # With call_soon(), because the caller may be a task or a read batch, in which no other task
+        # can be resumed.
         self._loop.call_soon(self._on_end, reason)
 
     def _on_end(self, reason: str) -> None:
