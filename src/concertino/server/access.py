@@ -10,8 +10,9 @@
 
 A disabled feature does not exist for any client. A feature with `visible` does not exist for
 callers for whom the function returns False. A feature with `scopes` is not in the lists of callers
-whose token lacks one of the scopes, and these callers cannot use it. This module is imported when
-one of these options or methods is first used.
+whose token lacks one of the scopes, and these callers cannot use it. Callers without a token, as on
+stdin and stdout, are not limited by `scopes`. This module is imported when one of these options or
+methods is first used.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def check_tags(tags: Any) -> frozenset[str]:
 
     Raises ValueError unless `tags` is a collection of texts of 1 to MAX_TAG characters.
     """
+    # A str is iterable too, but tags="admin" is a mistake. For a value that is not a collection,
+    # use [None], which the check of the texts refuses.
     is_group = isinstance(tags, Iterable) and not isinstance(tags, (str, bytes, Mapping))
     found: list[Any] = list(cast("Iterable[Any]", tags)) if is_group else [None]
     if not all(isinstance(tag, str) and 0 < len(tag) <= MAX_TAG for tag in found):
@@ -146,7 +149,7 @@ class LimitedTool(BackendWrapper):
         return await self._call_tool(call, context)
 
     async def close(self) -> None:
-        """Close the tool's other guard. The server is not closed, because it calls this method."""
+        """Close the tool's other guard, but not the server: the server itself calls this method."""
         if self._guard is not None:
             await self._guard.close()
 
@@ -199,6 +202,7 @@ def _find(
 ) -> list[tuple[Registry[Any], str]]:
     """Return the entries of a feature, each as a pair (registry, name in this registry).
 
+    There may be several, for example if a tool and a prompt have the same name.
     feature: the name, URI, template or function of the feature.
     action: "enable" or "disable", for the error message.
     Raises LookupError if it is not registered.

@@ -145,7 +145,7 @@ class Contexts:
         return await self._ask(partial(self._set, context, key, written))
 
     async def get(self, context: str, key: str) -> Any:
-        """Return the value with a key of a context."""
+        """Return the value that is stored in a context under a key."""
         found = await self.all(context)
         if key not in found:
             raise ToolError(
@@ -176,7 +176,8 @@ class Contexts:
 
         Handlers that are registered later get this object in a parameter with the annotation
         Contexts. The database is closed when the server ends.
-        Raises RegistrationError after the server has started, and for a second Contexts.
+        Raises RegistrationError if the server has started, or if this method was called with the
+        same server before, also on another Contexts.
         """
 
         async def lifespan() -> AsyncIterator[Contexts]:
@@ -335,7 +336,10 @@ class Contexts:
         return context
 
     def _drop_oldest(self, context: str) -> None:
-        """Delete the least recently used contexts until the rest fits; never `context` itself."""
+        """Delete the least recently used contexts until the others are within the limits.
+
+        context: the handle of the context that was just changed; it is not deleted.
+        """
         [(count, size)] = self._execute("SELECT count(*), sum(bytes) FROM contexts")
         while count > 1 and (count > self._max_contexts or size > self._max_bytes):
             [(oldest, freed)] = self._execute(

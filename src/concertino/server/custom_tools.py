@@ -36,8 +36,8 @@ def custom_binder(
     bind() validates the arguments of a call and returns the arguments for the handler, as
     ArgumentDecoder.bind() does. The handler gets all arguments as one dict. If it has a parameter
     of the type Context, it also gets the context.
-    Raises RegistrationError for a schema that cannot be enforced, and for a handler with other
-    parameters.
+    Raises RegistrationError for a schema that cannot be enforced, and for a handler that has any
+    parameters besides the dict and the Context.
     """
     if schema.get("type") != "object":
         raise RegistrationError(

@@ -125,8 +125,9 @@ class Dependencies:
         Returns None if the handler has no such parameters.
         inline: whether a `def` runs on the event loop.
         in_thread: runs a `def` in a thread; by default in one of the server's threads.
-        Raises RegistrationError for a provider that cannot be called, and for providers that depend
-        on each other. The text names function, file and line.
+        Raises RegistrationError for a provider with a parameter that nothing fills, and for a
+        provider that depends on itself, directly or through others. The text names the function
+        with its file and line.
         """
         # The registration, which follows, raises a better error for a handler that cannot be
         # called.
@@ -225,7 +226,10 @@ class Dependencies:
         )
 
     def _classes(self) -> tuple[type, ...]:
-        """Return the classes of lifespan values. Parameters get these values by annotation."""
+        """Return the Context and the classes of lifespan values.
+
+        Parameters with one of these annotations are filled without Depends.
+        """
         lifespans = self._lifespans()
         return (Context,) if lifespans is None else (Context, *lifespans.classes)
 
@@ -237,7 +241,7 @@ class Dependencies:
         """Return the order in which to open providers and all providers that they need.
 
         A provider that is overridden is replaced.
-        Raises RegistrationError for providers that depend on each other.
+        Raises RegistrationError if a replacement makes a provider depend on itself.
         """
         found: dict[object, Provider] = {}
 
@@ -458,7 +462,8 @@ def _describe(function: Any) -> str:
 def _find_depends(function: Handler, classes: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
     """Return the parameters with Depends of a function: name -> provider function.
 
-    classes: the classes of lifespan values, which parameters get without Depends.
+    classes: the annotations of parameters that are filled without Depends; see
+        Dependencies._classes().
     Raises RegistrationError for a Depends in a wrong place.
     """
     wanted: dict[str, Callable[..., Any]] = {}

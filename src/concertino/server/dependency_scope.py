@@ -36,7 +36,7 @@ from concertino.server.lifespan import async_manager, sync_manager
 T = TypeVar("T")
 Values = Mapping[object, Any]
 log = logging.getLogger("concertino.dependencies")
-# How many seconds the result of a call waits until a provider is closed.
+# The result of a call waits at most this many seconds for each of its providers to be closed.
 CLEANUP_S = 5.0
 
 
@@ -246,8 +246,8 @@ async def call_in_thread(
     """Call a `def` handler and its providers, which are all `def`, in one thread.
 
     Returns finish(value) for the value that the handler returns. The providers are closed in the
-    same thread. If closing takes longer than CLEANUP_S seconds, the function returns before the end
-    of it.
+    same thread. If closing them takes longer than CLEANUP_S seconds, this function returns while
+    the thread is still closing them.
     order: all providers, in the order in which to open them.
     call: calls the handler with the providers' values.
     finish: converts the handler's value to a result.
@@ -300,7 +300,10 @@ class _ThreadCall:
         self._failure: BaseException | None = None
 
     def outcome(self) -> Any:
-        """Return the result of the call, or raise its exception. Allowed after on_result()."""
+        """Return the result of the call, or raise its exception.
+
+        May be called as soon as run() has called on_result, or has returned.
+        """
         if self._failure is not None:
             try:
                 raise self._failure
@@ -312,7 +315,8 @@ class _ThreadCall:
     def run(self) -> Any:
         """Open the providers, call the handler, and close the providers. The thread runs this.
 
-        Returns the result, so that the pool notices a large one; see outcome() for exceptions.
+        Raises nothing: outcome() raises the exception of the call. Returns the result only because
+        the thread pool measures it, to limit the memory for large results (runtime/threads.py).
         """
         opened = _SyncScope(self._order, self._context)
         try:

@@ -1,7 +1,8 @@
 """Handlers: calls the functions that an author has registered.
 
-A handler is the function behind a tool, resource, prompt or completion. call_handler() runs
-handlers on the event loop or in a thread, except those of tools, which server/tools.py calls.
+A handler is the function behind a tool, resource, prompt or completion. call_handler() runs a
+handler on the event loop or in a thread. For the handlers of tools, Tools.call() in server/tools.py
+does this; call_handler() runs only those of long operations (server/operations.py).
 
 Arguments of prompts and variables of resource templates are strings on the wire. StringArguments
 converts them to the types of the handler's parameters. A parameter that accepts a str gets the
@@ -303,9 +304,10 @@ class StringArguments:
         self.schemas: dict[str, dict[str, Any]] = decoder.schema.get("properties", {})
         check_handler(handler, descriptions, self.schemas)
         self.required = frozenset[str](decoder.schema.get("required", ()))
-        # How the string for each parameter is converted: unchanged ("text"), to a number, boolean
-        # or choice ("number"), or decoded as JSON ("json").
+        # How the string for each parameter is converted: not at all ("text"); by the decoder, which
+        # accepts numbers and booleans as strings ("number"); or by decoding it as JSON ("json").
         self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}
+        # Parameter -> the strings for its choices that are not strings; bind() looks here first.
         self._spellings = {name: self._find_spellings(s) for name, s in self.schemas.items()}
 
     def bind(self, values: Mapping[str, Any], context: Context) -> Bound:
@@ -366,6 +368,7 @@ class StringArguments:
         return {text: raw for text, raw in spellings.items() if text not in members}
 
     def _kind(self, schema: dict[str, Any]) -> str:
+        """Return "text", "number" or "json"; see the comment on _kinds."""
         types = self._types(schema)
         if types & {"any", "string"}:
             return "text"

@@ -227,9 +227,10 @@ class LazyFeatures:
 
 
 class FilledParameters:
-    """Fills the parameters of handlers that clients do not see.
+    """Fills those parameters of handlers that clients do not see.
 
-    They are for lifespan values (server/lifespan.py) and dependencies (server/dependencies.py).
+    These are the parameters for lifespan values (server/lifespan.py) and for dependencies
+    (server/dependencies.py).
     in_thread: runs a `def` provider in a thread.
     """
 

@@ -182,7 +182,11 @@ class Operations:
         answer_after_s: float,
         options: dict[str, Any],
     ) -> None:
-        """Register the tool of a function. Its handler `start` begins an operation in each call."""
+        """Register the tool of a function.
+
+        What the server calls for this tool is not the function but `start` below. It begins an
+        operation, which calls the function, and waits for its result for answer_after_s seconds.
+        """
         author, options = handler, options.copy()
         name = str(options.pop("name", None) or getattr(handler, "__name__", ""))
         inline = options.pop("inline", False)
@@ -324,7 +328,7 @@ class Operations:
         task.add_done_callback(on_done)
 
     def _drop_results(self) -> None:
-        """Drop results that have expired, and the oldest ones until the limits are kept."""
+        """Drop results that have expired, and the oldest ones while a limit is exceeded."""
         ended = [item for item in self._operations.values() if item.ended_at is not None]
         count, size, now = len(ended), sum(item.size for item in ended), self._clock()
         for operation in ended:
@@ -399,7 +403,7 @@ class Operations:
         return shape_any({"status": operation.state, "operationId": operation.id})
 
     async def _lifespan(self) -> AsyncIterator[None]:
-        """Run the threads of the operations, and cancel the operations when the server ends."""
+        """Create the threads of operations for this run of the server, and end both at its end."""
         self._threads = Threads(self._at_most)
         yield
         running = [item for item in self._operations.values() if item.is_running]
@@ -547,6 +551,7 @@ class _OperationContext(ContextWrapper):
         loop = operation.task.get_loop()
         return wait_in_thread(awaitable, loop, operation.waits, lambda: self.cancelled)
 
+    # These methods need the call that has started the operation, and it may have ended.
     async def _needs_the_call(self, *_: object, **__: object) -> Any:
         raise ToolError(
             "the call of a long operation may be over: it cannot ask the client, nor be made "
@@ -581,9 +586,10 @@ async def _run_operation(operation: _Operation, work: Work) -> None:
 
 
 def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
-    """Return the signature for the function `start` of a handler, with resolved annotations.
+    """Return the signature for the function `start` in Operations._add().
 
-    It is the handler's signature. If the handler has no parameter for the Context, one is added.
+    It is the handler's signature with resolved annotations, except that `start` returns a
+    CallToolResult. If the handler has no parameter for the Context, one is added.
     The second element of the result is the name of the handler's own parameter for the Context, or
     None.
     """

@@ -18,9 +18,10 @@ INSTALLED = ("site-packages", "dist-packages")
 def project_version(file: str) -> str:
     """Return the version of the project of a Python file; "" if none is found. Raises nothing.
 
-    The project's pyproject.toml is searched for in the folder of the file or of the package that
-    contains it, and in the folder above `src`. An installed module has the version of the
-    distribution with the same name.
+    The project's pyproject.toml is looked for in the folder from which the file is imported: the
+    one that contains the file or its top-level package. If this folder is named `src`, the folder
+    above it is searched too. An installed module has the version of the distribution with the same
+    name.
     """
     root, name = find_root(file)
     try:

@@ -148,6 +148,7 @@ class Prompts:
         self.can_complete = self.can_complete or bool(completers)
 
     async def list(self, call: Call, context: Context) -> ListPromptsResult:
+        """Handle a call of `prompts/list`."""
         page = self.prompts.page(call.params, context)
         if page.result is None:
             hints = self._hints
@@ -160,6 +161,10 @@ class Prompts:
         return page.result
 
     async def get(self, call: Call, context: Context) -> GetPromptResult:
+        """Handle a call of `prompts/get`.
+
+        Raises RpcError -32602 for malformed params, an unknown prompt or invalid arguments.
+        """
         params = call.params
         if "name" not in params:
             raise invalid_params("Missing required field: name")

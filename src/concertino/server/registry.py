@@ -252,7 +252,10 @@ class Registry(Generic[E]):
         return entry
 
     def known(self, context: Context) -> Iterator[tuple[E, Access]]:
-        """Yield the entries that `visible` does not hide from the caller, whatever its scopes."""
+        """Yield each enabled entry that `visible` does not hide from the caller, and its Access.
+
+        The caller's scopes are not checked: use Access.check_scopes() before an entry is used.
+        """
         records = self.records
         for name, entry in self.entries.items():
             record = records.get(name)
@@ -263,8 +266,6 @@ class Registry(Generic[E]):
         """Return the cache scope of the list: "private" if callers may see different lists.
 
         Otherwise it is `scope`.
-
-
         All pages of a list have the same scope (2026-07-28 server/utilities/caching).
         """
         return "private" if self.is_limited else scope
@@ -362,7 +363,9 @@ def _number_before(last: Cursor, records: Mapping[str, Record[Any]]) -> int:
     _, number, name = last
     # Usually this is the number in the cursor. But the cursor may come from an earlier process, in
     # which the entries had other numbers. If an entry has the name in the cursor, use the current
-    # number of that entry, which is the same unless the numbers have changed.
+    # number of that entry, which is the same unless the numbers have changed. If no entry has the
+    # number in the cursor, its entry was removed, and perhaps added again at the end of the list;
+    # the number still marks the right place.
     named = records.get(name)
     is_taken = any(record.number == number for record in records.values())
     return named.number if is_taken and named is not None else number

@@ -307,6 +307,7 @@ class Resources:
     # Calls
 
     async def list(self, call: Call, context: Context) -> ListResourcesResult:
+        """Handle a call of `resources/list`."""
         page = self.resources.page(call.params, context)
         resources: list[Resource] = [entry.resource for entry in page.entries]
 
@@ -336,6 +337,7 @@ class Resources:
         return page.result
 
     async def list_templates(self, call: Call, context: Context) -> ListResourceTemplatesResult:
+        """Handle a call of `resources/templates/list`."""
         page = self.templates.page(call.params, context)
         if page.result is None:
             hints = self._hints
@@ -348,6 +350,10 @@ class Resources:
         return page.result
 
     async def read(self, call: Call, context: Context) -> ReadResourceResult:
+        """Handle a call of `resources/read`: look for the URI itself, then for a template.
+
+        Raises RpcError -32602 for malformed params, and if the caller may use no such resource.
+        """
         try:
             uri = _decode_text(call.params["uri"])
         except KeyError:

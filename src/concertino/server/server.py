@@ -646,8 +646,10 @@ class Server:
         )
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the arguments of a tool that clients repeat in headers. See
-        SupportsParamHeaders."""
+        """Return the arguments of a tool that clients repeat in HTTP headers.
+
+        See SupportsParamHeaders in backend/call_hooks.py.
+        """
         tool = self._registered_tools.entries.get(name)
         return {} if tool is None else tool.param_headers
 

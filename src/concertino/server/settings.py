@@ -39,7 +39,7 @@ NO_VERSION = "0.0.0"
 def default_version() -> str:
     """Return the version of the project whose file makes a server; NO_VERSION if it is not known.
 
-    This is the file of the innermost frame outside of this package.
+    The file is that of the innermost stack frame whose module is not part of concertino.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
@@ -231,6 +231,7 @@ def _check_extensions(extensions: Mapping[str, Any] | None) -> None:
             raise ValueError(f"extensions: expected names like 'com.example/name', got {key!r}")
 
 
+# The exceptions of _round_trip() for a value that has no JSON form, or another type than declared.
 _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -249,6 +250,10 @@ def _round_trip(value: Any, kind: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    """Convert a Mapping of another type to a dict. msgspec calls this for types it cannot encode.
+
+    Raises TypeError for any other value.
+    """
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
     raise TypeError(f"expected JSON, got {type(value).__name__}")

@@ -113,7 +113,10 @@ async def _run_async(generator: AsyncGenerator[Any, None], chunks: _Chunks) -> N
 
 
 def _run_sync(generator: Generator[Any, None, None], chunks: _Chunks) -> None:
-    """Add the chunks of a `def` generator, and send each as progress. Runs in a thread."""
+    """Add the chunks of a `def` generator, and send each as progress.
+
+    Runs in a thread, or on the event loop if the tool is inline.
+    """
     try:
         for chunk in generator:
             chunks.context.progress(len(chunks.values) + 1, None, chunks.add(chunk))

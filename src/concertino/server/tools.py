@@ -70,6 +70,7 @@ S = TypeVar("S", bound=Struct)
 # 2026-07-28 server/tools "Tool Names"
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 NO_ARGUMENTS = Raw(b"{}")
+# Occurs in the JSON of each input schema that marks an argument to be repeated in an HTTP header.
 PARAM_ANNOTATION = b'"x-mcp-header"'
 
 
@@ -191,6 +192,7 @@ class Tools(Registry[RegisteredTool]):
         warn_of_list(self._log, [entry.tool for entry in self.entries.values()])
 
     async def list(self, call: Call, context: Context) -> ListToolsResult:
+        """Handle a call of `tools/list`."""
         page = self.page(call.params, context)
         if page.result is None:
             hints = self._hints
@@ -215,8 +217,9 @@ class Tools(Registry[RegisteredTool]):
     ) -> Struct | Raw:
         """Call a tool, without its guards, and return its result.
 
-        An exception of the handler becomes a result with isError. Exceptions that the runtime must
-        handle, such as RpcError, are raised; see find_passthrough().
+        An exception of the handler becomes a result with isError, except that exceptions which the
+        runtime must handle, such as Suspended, are raised; see find_passthrough(). Invalid
+        arguments become such a result or an RpcError, see refuse_arguments().
         bound: the arguments for the handler, if tool.bind() was called before; otherwise None.
         """
         try:
@@ -338,8 +341,8 @@ def make_tool(
 ) -> RegisteredTool:
     """Return the tool for a handler.
 
-    options: the options of the decorator, without guards, tags and `visible`.
-    access: its tags are shown to clients in `_meta`.
+    options: the options of the decorator, without those of ToolGuards and AccessOptions.
+    access: the options of AccessOptions. Only the tags are used here, for `_meta`.
     coerce: see Server.
     version: the server's version, for the envelope of results.
     in_thread: runs a `def` handler in a thread.
@@ -400,7 +403,7 @@ def read_param_headers(tool: Tool) -> ParamHeaders:
 
     Raises RegistrationError for an annotation that clients of 2026-07-28 would refuse.
     """
-    # Few schemas have annotations, and looking into a schema takes longer.
+    # Few schemas have the annotation, and this test is faster than a walk through the schema.
     if PARAM_ANNOTATION not in encode(tool.input_schema):
         return {}
     from concertino.http.param_headers import InvalidAnnotation, read_annotations
@@ -412,7 +415,10 @@ def read_param_headers(tool: Tool) -> ParamHeaders:
 
 
 def _keep(result: CallToolResult) -> CallToolResult:
-    """Return a result unchanged. Used for tools whose results get no envelope."""
+    """Return a result unchanged.
+
+    Used as RegisteredTool.shape for a FinishingHandler, which has converted the value already.
+    """
     return result
 
 
