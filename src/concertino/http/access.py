@@ -2,8 +2,8 @@
 
 A page in a browser can send requests to servers on its user's machine. The browser puts the page's
 origin into the header Origin, and with DNS rebinding the page's host name into Host. So a server
-on a loopback address accepts only loopback names in both, and other origins only if they are
-listed. A request without Origin does not come from a page.
+on a loopback address accepts only loopback names in both, and other names and origins only if they
+are configured. A request without Origin does not come from a script of another origin.
 Sources: RFC 9110; Fetch Standard "CORS protocol"; MCP basic/transports "Security Warning".
 """
 
@@ -54,7 +54,8 @@ class AccessRules:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         self.has_origins = bool(self._origins)
         self._checks_host = checks_host
-        # Heads that were accepted before. HeadParser returns the same object for equal heads.
+        # Heads that were accepted before, to check each head once only. HeadParser returns the same
+        # object for equal heads.
         self._known: set[RequestHead] = set()
 
     def check(self, head: RequestHead) -> None:

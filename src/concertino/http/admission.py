@@ -138,7 +138,10 @@ class Admission:
             self.use.begin(exchange, principal.identity)
 
     def answer_metadata(self, exchange: Exchange) -> bool:
-        """Answer a request for the metadata. Returns False if the request has another path."""
+        """Answer a request for the metadata. Returns False if the request has another path.
+
+        Raises HttpError 405 for another method than GET or HEAD.
+        """
         identity = self._identity
         head = exchange.head
         if self._metadata is None or identity is None or head.path not in identity.metadata_paths:

@@ -99,8 +99,9 @@ class AsgiChannel(asyncio.Transport):
     def _encode_head(self, path: str, scope: Mapping[str, Any], length: int | None) -> bytes:
         """Return the head of a request as bytes; see the function _encode_head().
 
-        Most requests have the same head as the last one, whose bytes are then returned: comparing
-        takes a third of the time of encoding.
+        Most requests have the same head as the last one. Then the bytes of the last one are
+        returned, because comparing takes a third of the time of encoding. When the path at which
+        the application is mounted changes, it is stored in the facts of the connection.
         """
         query: bytes = scope.get("query_string", b"")
         root = scope.get("root_path", "")
@@ -145,6 +146,7 @@ class AsgiChannel(asyncio.Transport):
         receive: the ASGI function that reports when the client leaves. It is called if the response
             is not complete at once. None while the request is not complete.
         """
+        # The server may have closed the connection since serve() began.
         if self._is_closed:
             self._wake()
             return
@@ -225,7 +227,7 @@ class AsgiChannel(asyncio.Transport):
         return not self._is_closed
 
     def pause_reading(self) -> None:
-        """Do nothing. The channel passes one request at a time, so there is nothing to hold."""
+        """Do nothing. The channel passes one request at a time, so no input can pile up."""
 
     def resume_reading(self) -> None:
         """Do nothing, see pause_reading()."""
@@ -307,6 +309,7 @@ class _ResponseMessages:
         status: int = self._parser.get_status_code()
         self.is_reusable = self._parser.should_keep_alive()
         if status == 100:
+            # `100 Continue` is not the response.
             self._headers.clear()
             return
         headers = [pair for pair in self._headers if pair[0] not in LEFT_TO_SERVER]

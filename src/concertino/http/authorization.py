@@ -29,6 +29,7 @@ __all__ = [
 # token may be accepted for this time.
 MAX_CACHE_S = 60.0
 
+# The type of a function of an author that verifies a token; it returns None to refuse the token.
 VerifyToken: TypeAlias = "Callable[[str], Principal | Awaitable[Principal | None] | None]"
 
 
@@ -114,7 +115,10 @@ class _FunctionVerifier:
 
 
 def _check(result: object) -> Principal:
-    """Return the result of the author's function. Raises InvalidToken for None."""
+    """Return the result of the author's function.
+
+    Raises InvalidToken for None, and TypeError for anything else that is no Principal.
+    """
     if result is None:
         raise InvalidToken("the token is not known")
     if not isinstance(result, Principal):

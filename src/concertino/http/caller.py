@@ -25,6 +25,7 @@ class HttpCaller:
     challenges: makes refusals; None if there is no authorization.
 
     Attributes:
+    facts: the facts, with the principal of the first request added.
     principal: the principal of the last request.
     identity: the Principal.identity that all principals of the Connection have.
     """

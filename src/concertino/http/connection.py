@@ -46,8 +46,9 @@ __all__ = [
 
 # How much input is read while a request is being answered, in bytes.
 READ_AHEAD_BYTES = 64 * 1024
-# When at least this much output was sent, on_drain is called even if it never had to wait. The
-# sender has counted it as unread when it was queued, and may wait until it is read.
+# When at least this many bytes of output were sent at once, on_drain is called even if the system
+# took all of them at once. The sender has counted them as unread when it queued them, and may be
+# waiting until they are read.
 REPORTED_BYTES = 4 * 1024
 # The lowest rate of a body, in bytes per second, after body_s; a slower body is refused.
 BODY_BYTES_PER_S = 10_000
@@ -204,9 +205,9 @@ class Exchange(Struct, eq=False):
         self.connection.end_exchange(self, head if self.head.method == "HEAD" else head + body)
 
     def begin_response(self, status: HTTPStatus, length: int, headers: bytes) -> None:
-        """Send the head of a response with a JSON body, whose bytes connection.send() then gets.
+        """Send the head of a response whose JSON body is sent in several pieces.
 
-        The last of them must be passed to connection.end_exchange().
+        Pass the pieces to connection.send(), and the last one to connection.end_exchange().
         length: the length of the body, in bytes.
         headers: additional headers, as whole lines.
         """
@@ -237,8 +238,8 @@ class Exchange(Struct, eq=False):
         """Use the connection for another protocol from now on. The exchange lasts until its end.
 
         headers: the headers of the response, as whole lines.
-        on_data: called with the bytes that the client sends. on_idle is called where a stream would
-            send a comment.
+        on_data: called with the bytes that the client sends.
+        From now on, on_idle is called whenever nothing was sent for keep_alive_s.
         """
         self.is_stream = True
         self.on_data = on_data
@@ -258,7 +259,10 @@ class Exchange(Struct, eq=False):
             self.connection.end_exchange(self, b"" if self.head.is_http_1_0 else LAST_CHUNK)
 
     def keep_alive(self) -> None:
-        """Send a comment on the stream, or call on_idle if the response has not begun."""
+        """Send a comment on the stream, or call on_idle if there is no stream of events.
+
+        Called when nothing was sent for keep_alive_s.
+        """
         if self.is_stream and self.on_data is None:
             if self.sends_comments:
                 self.send_event(KEEP_ALIVE_COMMENT)

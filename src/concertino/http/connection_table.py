@@ -55,7 +55,8 @@ class ConnectionTable:
     def add(self, connection: HttpConnection) -> bool:
         """Add a client's connection.
 
-        If there are too many, an idle one is closed. Returns False if none is idle.
+        If there are too many, an idle one is closed. If none is idle, the new connection is added
+        too, and False is returned: the caller refuses it, and it is removed when it is closed.
         """
         has_room = len(self._connections) < self._max_connections or self._evict_idle()
         if not has_room and not self._has_refused:

@@ -116,7 +116,7 @@ class McpEndpoint:
                     HTTPStatus.BAD_REQUEST, "a response, and the server has asked nothing"
                 )
             if id is UNSET:
-                # Ignore it: in this revision, a client has no notification to send to a server over
+                # Ignore the notification: revision 2026-07-28 defines none that a client sends over
                 # HTTP.
                 exchange.respond(HTTPStatus.ACCEPTED)
             elif self._check_request(exchange, headers, message, id):
@@ -152,7 +152,10 @@ class McpEndpoint:
     # Sessions
 
     def _post_to_session(self, exchange: Exchange, headers: McpHeaders, message: Envelope) -> None:
-        """Serve a message of a revision before 2026-07-28."""
+        """Serve a message of a revision before 2026-07-28. Raises HttpError to refuse it.
+
+        Without sessions (max_sessions=0), `initialize` is refused, and names 2026-07-28.
+        """
         ids = () if message.request_id is None else (message.request_id,)
         if (
             message.method == "initialize"
@@ -176,7 +179,10 @@ class McpEndpoint:
             session.deliver(exchange, headers.accepted, ids)
 
     def _post_batch(self, exchange: Exchange, headers: McpHeaders, batch: list[Envelope]) -> None:
-        """Serve an array of messages, which only 2025-03-26 allows."""
+        """Serve an array of messages, which only 2025-03-26 allows.
+
+        Raises HttpError to refuse it.
+        """
         if headers.session is None:
             raise HttpError(
                 HTTPStatus.BAD_REQUEST, "expected one message, and not an array of messages"

@@ -213,8 +213,8 @@ def _not_json(body: bytes, exc: Exception) -> Malformed:
     return Malformed("Parse error: nested too deeply", is_json=False, id=id)
 
 
-# The beginning of an encoded response. The frames come from this program's own encoder, so there is
-# no white space. The group is the code of an error.
+# The beginning of a response, as this program's own encoder writes it: without white space. The
+# group is the code of an error.
 OUTCOME = re.compile(
     rb'\{"jsonrpc":"2\.0",(?:"id":(?:-?\d+|"(?:[^"\\]|\\.)*"|null),)?'
     rb'"(?:result"|error":\{"code":(-?\d+))'

@@ -19,8 +19,10 @@ __all__ = ["check_exposure"]
 def check_exposure(
     options: HttpOptions, listeners: Sequence[Listener], endpoint: str
 ) -> ResourceIdentity | None:
-    """Return the identity of the server by its URL; None if no URL is needed.
+    """Check the options, and return the identity of the server; None if it needs none.
 
+    The identity is made of options.public_url. If that is not set but the server has authorization,
+    it is made of the address of the first listener that is not a Unix socket.
     endpoint: the path of the MCP endpoint.
     Raises ValueError, whose text says what to do, if an option is missing or contradicts another.
     """

@@ -20,7 +20,7 @@ __all__ = ["Forwarded", "TrustedProxies"]
 
 # One parameter of the header Forwarded.
 PARAMETER = re.compile(r'\s*([A-Za-z]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*))\s*')
-# How many of the rightmost addresses are read.
+# At most this many addresses are read, from the right.
 MAX_HOPS = 16
 
 
@@ -59,6 +59,8 @@ class TrustedProxies:
         else:
             addresses = _split(head.headers.get(b"x-forwarded-for", b"").decode("latin-1"))
             protocols = _split(head.headers.get(b"x-forwarded-proto", b"").decode("latin-1"))
+        # Go from the nearest proxy to the client. The first address that is not a trusted proxy is
+        # the client; what stands further left may be forged.
         client = peer or ""
         for text in reversed(addresses[-MAX_HOPS:]):
             address = _parse_address(text)

@@ -35,6 +35,7 @@ from concertino.transports.stdio import bounded_stderr
 
 __all__ = ["HttpFrontend", "run_http", "split_http_address"]
 
+# Added to errors that name options of the command line, if the author has passed no options.
 IN_CODE = (
     "in code: http_options=HttpOptions(authorization=..., tls=..., public_url=...), from "
     "concertino.http"
@@ -62,6 +63,7 @@ class HttpFrontend:
         self._serving: asyncio.Task[None]
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
+        # Without authorization, warn once for each address that other machines can reach.
         if self._options.no_auth:
             for listener in self._listeners:
                 if listener.is_remote:

@@ -49,13 +49,14 @@ NATS_SERVER = "nats-server"
 BUCKET = "concertino_front_ends"
 # How long the bucket keeps an entry, and how often it is renewed, in seconds.
 LASTS_S, RENEW_S = 60.0, 15.0
-# How soon it is renewed after that has failed: once NATS is back, sessions should be found again.
+# How soon after a failed renewal the next one is tried, in seconds. It is short, because an entry
+# may have expired, and then other front ends cannot find the sessions of this one.
 RETRY_S = 1.0
 # The time limits of a request to NATS, and of a connection to another front end.
 REQUEST_S, CONNECT_S = 1.0, 3.0
-# The random bytes of a tag, and those of an id besides.
+# The number of random bytes of a tag, and of the part of a session id that follows the tag.
 TAG_BYTES, ID_BYTES = 8, 16
-# Addresses that are kept in memory, so that most requests need no request to NATS.
+# How many addresses of front ends are kept in memory, so that few requests must ask NATS.
 MAX_KNOWN = 1024
 
 
@@ -127,7 +128,11 @@ class MachinePeers:
         return _Registration(acceptor, hide_from_all_tasks(task), self._unregister)
 
     async def _connect(self, tag: str, relay: Relay) -> None:
-        """Connect a relay to the front end with a tag. Raises OSError if there is none."""
+        """Connect a relay to the front end with a tag.
+
+        Raises OSError if there is no such front end, or if it cannot be reached; HttpError 503 if
+        NATS cannot be asked.
+        """
         loop = asyncio.get_running_loop()
         known = self._known.get(tag)
         if known is None:
@@ -172,7 +177,10 @@ class MachinePeers:
         host, port = split_address(data.decode())
         return str(host), int(port)
 
+    # _unregister() and _renew() run on the event loop, _remove() runs in the thread.
+
     def _unregister(self) -> None:
+        """Remove the entry of this front end, without waiting for that, and end the thread."""
         self._thread.submit(self._remove)
         self._thread.shutdown(wait=False)
 

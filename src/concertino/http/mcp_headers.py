@@ -23,8 +23,8 @@ class McpHeaders(Struct, frozen=True):
     """The headers that the MCP endpoint reads. A missing header is None.
 
     accepted: the forms of the response that Accept allows.
-    is_acceptable: whether a POST with these Accept and Content-Type can be served.
-    is_json: whether Content-Type says that the body is JSON.
+    is_acceptable: whether a POST can be served: Content-Type says JSON, and Accept allows JSON or
+        a stream of events.
     version: the value of MCP-Protocol-Version.
     method: the value of Mcp-Method.
     name: the decoded value of Mcp-Name; also None if it is malformed.

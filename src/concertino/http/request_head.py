@@ -29,8 +29,9 @@ REMEMBERED_BYTES = 2048
 # llhttp also reads lines without a version (HTTP/0.9) or with several spaces. Another parser in
 # front of this server may read such lines differently.
 REQUEST_LINE = re.compile(rb"[^ \r\n]+ ([^ \r\n]+) HTTP/1\.[01]\r\n")
-# Headers that contain other bytes are not removed, so that llhttp refuses them. An example is a
-# bare newline, after which other parsers would see another header.
+# A whole Upgrade header, which _cut_upgrade() removes. A value with other bytes does not match, so
+# it stays in the head, and llhttp refuses it. An example is a bare newline, after which other
+# parsers would see another header.
 UPGRADE = re.compile(rb"\r\nupgrade:([\t\x20-\x7e\x80-\xff]*)(?=\r\n)", re.IGNORECASE)
 
 

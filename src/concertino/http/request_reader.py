@@ -105,7 +105,10 @@ class RequestReader:
         self.unused_bytes += len(data)
 
     def take_rest(self) -> bytes:
-        """Return the bytes after a request, because they belong to another protocol."""
+        """Remove and return the bytes after a request, which belong to another protocol.
+
+        See Exchange.switch_protocols().
+        """
         return self._take() if self.unused_bytes else b""
 
     def receive(self, data: bytes) -> HttpRequest | None:

@@ -13,8 +13,8 @@ from concertino.http.connection import REPORTED_BYTES, HttpConnection
 
 __all__ = ["SessionOutput"]
 
-# The interval at which unread output is counted besides, in seconds. A connection reports only when
-# all of its output is read, and a slow client's progress must be known before that.
+# The interval at which unread output is counted, in seconds. A connection itself reports only when
+# all of its output is read, but the progress of a slow client must be known before that.
 CHECK_S = 0.25
 
 

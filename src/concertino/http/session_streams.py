@@ -119,8 +119,8 @@ class SessionStreams:
         number, last_number = position
         stream = self.standalone if number == STANDALONE else self._streams.get(number)
         is_complete = stream is None
-        # The stream is complete on this side, but the client may not have received its end. So send
-        # the events of the stream that are still kept.
+        # A stream that is not in the table is complete, but the client may not have received its
+        # end. So make a new EventStream, which sends the events of the old one that are still kept.
         stream = stream or EventStream(number, self._store)
         stream.attach(exchange, self._on_use)
         stream.resume(last_number)

@@ -32,7 +32,7 @@ class SessionTable:
     session_s: the time without a request and without an open stream after which a session ends.
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
-    polling: when a stream is closed so that the client must reconnect for the rest; None for never.
+    polling: when clients must resume a stream to get the rest of a response; None for never.
     peers: the processes among which the sessions are shared; None if there is one process.
     """
 

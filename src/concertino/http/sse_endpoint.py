@@ -83,7 +83,7 @@ class SseEndpoint:
         session = SseConnection(exchange, caller, lambda: self._sessions.pop(id, None))
         self._sessions[id] = session
         self._count += 1
-        # An application of ASGI may be mounted below another path.
+        # An ASGI application may be mounted below another path, which the URL must contain.
         path = quote(f"{exchange.connection.facts.get('root_path', '')}{self._messages}")
         exchange.open_stream()
         exchange.send_event(f"event: endpoint\ndata: {path}?{SESSION}={id}\n\n".encode())
@@ -106,7 +106,7 @@ class SseEndpoint:
 
 
 class SseConnection:
-    """The Connection of one session.
+    """The Connection of one session of 2024-11-05.
 
     exchange: the GET whose response is the stream.
     caller: the user who has sent it.

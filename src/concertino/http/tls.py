@@ -1,8 +1,9 @@
 """TlsCertificate and TlsAcceptor: TLS for an HTTP server.
 
 TlsCertificate loads the certificate again when its file has changed. TlsAcceptor accepts clients
-and limits the number of running handshakes, each of which takes 280 kB. asyncio's own servers start
-any number of handshakes, and call the protocol of a connection only after its handshake.
+and limits the number of running handshakes, each of which takes 280 kB. The servers of asyncio
+do not limit it: they start any number of handshakes, and call connection_made() of a protocol only
+after the handshake, which is too late to count it.
 """
 
 from __future__ import annotations

@@ -199,8 +199,8 @@ class WebSocketConnection:
             return
         if messages:
             self._input.add(messages)
-        # The replies to the client's pings are output too. If the client does not read them, stop
-        # reading.
+        # Pings of the client cause output, too: the pongs. If the client does not read them,
+        # _set_reading() pauses reading, so that they do not pile up.
         self._set_reading()
 
     def _reserve(self) -> bool:
@@ -276,8 +276,8 @@ class _PacedInput:
 
     deliver: called with the messages that may be delivered now.
     on_change: called when `is_waiting` has changed.
-    wait_s: returns how long the next message has to wait, in seconds. If that is 0.0, the message
-        was counted. None if there is no limit.
+    wait_s: returns how long the next message has to wait, in seconds. If that is 0.0, it has
+        counted the message. None if there is no limit.
 
     Attributes:
     is_waiting: whether messages wait. Read no more input meanwhile.

@@ -43,7 +43,8 @@ __all__ = [
 
 log = logging.getLogger("concertino.http")
 
-# The headers of a request that are passed on. This worker has already checked the others.
+# The headers of a request that are passed on. The worker that passes it on has already checked the
+# others.
 PASSED = (
     b"accept",
     b"content-type",
@@ -51,9 +52,10 @@ PASSED = (
     b"mcp-protocol-version",
     b"last-event-id",
 )
-# The headers of a response that are not passed on, because this worker writes its own.
+# The headers of a response that are not passed on to the client, because the worker that the client
+# is connected to writes its own.
 OWN_HEADERS = (b"content-type", b"content-length", b"cache-control", b"connection", b"date")
-# The largest line with a principal, in bytes. A principal is shorter than its token.
+# The largest line with a principal that _encode_request() adds to a body, in bytes.
 MAX_PRINCIPAL_BYTES = 64 * 1024
 # The largest head of a response, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
@@ -85,7 +87,7 @@ class SessionPeers(Protocol):
     """The processes of a server that share their sessions."""
 
     def create_id(self) -> str:
-        """Return an id for a session of this process, with 128 random bits against guessing."""
+        """Return an id for a session of this process. It has 128 random bits: none can guess it."""
         ...
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
@@ -305,16 +307,17 @@ class Relay(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Close the connection to the other worker."""
+        """Close the connection to the process with the session."""
         self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
 
 
 def _encode_request(exchange: Exchange) -> bytes:
-    """Return the request for another worker.
+    """Return a request as bytes, to pass it on to another process.
 
-    Its body begins with a line that names the principal, which this worker has verified.
+    Its body begins with a line that has the principal as JSON. The other process does not verify
+    the user again.
     """
     head = exchange.head
     target = f"{head.path}?{head.query}" if head.query else head.path
