@@ -154,7 +154,7 @@ class NatsCluster:
     async def _replace(self, old: NatsConnection | None) -> None:
         """Try servers until one accepts a connection, and use it from then on.
 
-        old: the connection to replace; None if it was lost before.
+        old: the connection to replace, which may have ended; None if there is none.
         """
         self._is_lame.clear()
         pause = FIRST_S

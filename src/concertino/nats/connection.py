@@ -1,4 +1,4 @@
-"""NatsConnection: the connection to one NATS server. Only NatsCluster (cluster.py) reconnects.
+"""NatsConnection: the connection to one NATS server. It does not reconnect; NatsCluster does.
 
     connection = await open_connection(server, options)
     sid = connection.subscribe("o.tools.*", on_message, queue="tools")
