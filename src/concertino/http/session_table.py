@@ -18,7 +18,7 @@ from concertino.http.options import Polling
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError
 from concertino.http.session_connection import SessionConnection
-from concertino.http.worker_peers import NO_SESSION, SessionPeers, create_session_id
+from concertino.http.worker_peers import NO_SESSION, SessionPeers, create_session_id, pass_on
 from concertino.runtime.host import Host, Wrap
 
 __all__ = ["SessionTable"]
@@ -108,10 +108,7 @@ class SessionTable:
                 "or the headers and _meta of revision 2026-07-28",
             )
         session = self._sessions.get(id)
-        # A request that was passed on to this process must not be passed on again: it could go in a
-        # circle, for example if this process has the address of one that was killed.
-        may_pass_on = session is None and not exchange.is_passed_on
-        if may_pass_on and self.peers is not None and self.peers.pass_on(exchange, id):
+        if session is None and pass_on(self.peers, exchange, id):
             return None
         if session is None or session.caller.identity != identity_of(exchange.principal):
             raise HttpError(HTTPStatus.NOT_FOUND, NO_SESSION)

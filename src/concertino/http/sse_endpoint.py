@@ -20,7 +20,7 @@ from concertino.http.connection import Exchange, unavailable
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError
 from concertino.http.responses import encode_event
-from concertino.http.worker_peers import SessionPeers, create_session_id
+from concertino.http.worker_peers import SessionPeers, create_session_id, pass_on
 from concertino.jsonrpc.messages import NEWLINE, Id, one_line
 from concertino.runtime.host import Host, Wrap
 from concertino.transports.connection import Receiver
@@ -97,8 +97,7 @@ class SseEndpoint:
             )
         ids = parse_qs(exchange.head.query).get(SESSION, [""])
         session = self._sessions.get(ids[0])
-        may_pass_on = session is None and not exchange.is_passed_on
-        if may_pass_on and self._peers and self._peers.pass_on(exchange, ids[0]):
+        if session is None and pass_on(self._peers, exchange, ids[0]):
             return
         if session is None or session.caller.identity != identity_of(exchange.principal):
             raise HttpError(HTTPStatus.NOT_FOUND, "no such session: open another stream")

@@ -38,6 +38,7 @@ __all__ = [
     "SessionPeers",
     "WorkerPeers",
     "create_session_id",
+    "pass_on",
     "read_passed_on",
 ]
 
@@ -160,6 +161,17 @@ async def _connect_unix(path: str, relay: Relay) -> None:
 def create_session_id(peers: SessionPeers | None) -> str:
     """Return a random session id. peers: None if this process shares its sessions with no other."""
     return secrets.token_hex(16) if peers is None else peers.create_id()
+
+
+def pass_on(peers: SessionPeers | None, exchange: Exchange, id: str) -> bool:
+    """Pass a request whose session is not in this process on to the process that has it.
+
+    A request that was passed on to this process is not passed on again: it could go in a circle,
+    for example if this process has the address of one that was killed.
+    peers: None if this process shares its sessions with no other.
+    Returns False if the request must be answered here. Raises HttpError 404 if the id is malformed.
+    """
+    return peers is not None and not exchange.is_passed_on and peers.pass_on(exchange, id)
 
 
 class Relay(asyncio.Protocol):
