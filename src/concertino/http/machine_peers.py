@@ -74,10 +74,10 @@ class MachinePeers:
                 f"{settings.address}: expected an address at which other front ends reach this one"
             )
         folder = Path(settings.certs)
-        self._ca = os.fspath(folder / "ca.crt")
+        ca = os.fspath(folder / "ca.crt")
         files = Tls(os.fspath(folder / f"{FRONT_END}.crt"), os.fspath(folder / f"{FRONT_END}.key"))
-        self._certificate = _FrontEndCertificate(files, self._ca)
-        self._own_certificate = _ClientCertificate(files, self._ca)
+        self._certificate = _FrontEndCertificate(files, ca, is_client=False)
+        self._own_certificate = _FrontEndCertificate(files, ca, is_client=True)
         servers = parse_servers(settings.cluster)
         has_tls = any(server.needs_tls for server in servers)
         options = NatsOptions(
@@ -205,14 +205,22 @@ class MachinePeers:
 
 
 class _FrontEndCertificate(TlsCertificate):
-    """The certificate of a front end, which requires one of the same authority from clients."""
+    """The certificate of a front end. It trusts only certificates of the same authority.
 
-    def __init__(self, files: Tls, ca: str) -> None:
+    ca: the file with the certificate of the authority.
+    is_client: whether to connect with it, to another front end or to NATS servers. If not, it
+        accepts connections, and clients must present a certificate too.
+    """
+
+    def __init__(self, files: Tls, ca: str, *, is_client: bool) -> None:
         self._ca = ca
+        self._is_client = is_client
         super().__init__(files)
 
-    def _make_context(self) -> ssl.SSLContext:
-        context = super()._make_context()
+    def _new_context(self) -> ssl.SSLContext:
+        context = (
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self._is_client else super()._new_context()
+        )
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         try:
@@ -221,21 +229,6 @@ class _FrontEndCertificate(TlsCertificate):
             raise ValueError(
                 f"{self._ca}: expected the certificate of an authority, in PEM: {exc}"
             ) from None
-        return context
-
-
-class _ClientCertificate(TlsCertificate):
-    """The certificate of a front end that connects to another one, or to NATS servers."""
-
-    def __init__(self, files: Tls, ca: str) -> None:
-        self._ca = ca
-        super().__init__(files)
-
-    def _make_context(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_verify_locations(self._ca)
-        context.load_cert_chain(self._files.cert, self._files.key)
         return context
 
 

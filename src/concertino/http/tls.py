@@ -89,9 +89,7 @@ class TlsCertificate:
 
     def _make_context(self) -> ssl.SSLContext:
         """Return a new context with the certificate. Raises ValueError if it cannot be used."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        context = self._new_context()
         names = " and ".join(filter(None, (self._files.cert, self._files.key)))
         try:
             # Without _no_password, OpenSSL would ask for the password of a key on the terminal.
@@ -100,6 +98,13 @@ class TlsCertificate:
             raise ValueError(
                 f"TLS: {names}: expected a certificate and its key in PEM: {exc.strerror or exc}"
             ) from None
+        return context
+
+    def _new_context(self) -> ssl.SSLContext:
+        """Return a new context without the certificate. Raises ValueError."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
         return context
 
     def _read_state(self) -> FileState:
