@@ -91,7 +91,7 @@ class NatsConnection(asyncio.Protocol):
     on_info: called when the server reports a change, such as that it is about to shut down.
     on_refusal: functions that are called with the server's text when it refuses this client to
         publish or subscribe.
-    on_full: functions that are called with True when callers should stop to publish, because too
+    on_full: functions that are called with True when callers should stop publishing, because too
         much output is buffered, and with False when they may go on.
     """
 
@@ -145,17 +145,19 @@ class NatsConnection(asyncio.Protocol):
         if self.ended.done():
             return
         # The server sends no more messages of the subscription after its pong.
-        pong: asyncio.Future[None] = self._loop.create_future()
+        pong = self._send_and_ping(encode_unsubscribe(sid))
         pong.add_done_callback(lambda _: self._callbacks.pop(sid, None))
-        self._pongs.append(pong)
-        self._write(encode_unsubscribe(sid) + b"PING\r\n")
 
     async def flush(self) -> None:
         """Wait until the server has handled everything that was sent. Raises Disconnected."""
+        await self._send_and_ping()
+
+    def _send_and_ping(self, data: bytes = b"") -> asyncio.Future[None]:
+        """Send data and a ping. Returns a future for the pong, which fails with Disconnected."""
         pong: asyncio.Future[None] = self._loop.create_future()
         self._pongs.append(pong)
-        self._write(b"PING\r\n")
-        await pong
+        self._write(data + b"PING\r\n")
+        return pong
 
     @property
     def unread_bytes(self) -> int:
