@@ -19,6 +19,7 @@ from typing import Literal
 
 from concertino.errors import AuthorizationError
 from concertino.http_client.server_url import ServerUrl
+from concertino.transports.listeners import errno_message
 
 __all__ = ["AddressPolicy", "Reach", "find_reach", "resolve"]
 
@@ -34,10 +35,8 @@ async def resolve(url: ServerUrl) -> list[str]:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-    except UnicodeError as exc:
-        raise OSError(f"{url.host}: {exc}") from None
-    except OSError as exc:
-        raise OSError(f"{url.host}: {exc.strerror or exc}") from None
+    except (OSError, UnicodeError) as exc:
+        raise OSError(f"{url.host}: {errno_message(exc)}") from None
     addresses = list(dict.fromkeys(str(item[4][0]) for item in found))
     if not addresses:
         raise OSError(f"{url.host}: no address was found")
