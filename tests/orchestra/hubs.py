@@ -16,6 +16,7 @@ import yaml
 import concertino
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.plugin_pb2 import (
+    ListToolsRequest,
     PluginRequest,
     PluginResponse,
     StorageReadRequest,
@@ -35,6 +36,21 @@ plugin = Plugin("tools.greeter", version="1.2.0")
 def greet(name: str) -> str:
     "Greet somebody."
     return f"Hello, {name}!"
+plugin.run()
+"""
+WORKSHOP = """
+from concertino import Context, Plugin
+plugin = Plugin("tools.workshop", version="1.0.0")
+
+@plugin.tool
+async def count(context: Context) -> str:
+    await context.progress(1, 2, "half")
+    return "done"
+
+@plugin.prompt
+def ask(topic: str) -> str:
+    return f"What is {topic}?"
+
 plugin.run()
 """
 # What a plugin is to the hub, without the SDK: each test gives `answers`, and what happens around
@@ -159,6 +175,20 @@ async def until(hub: Hub, id: str, state: str) -> None:
             await changed.wait()
     finally:
         plugin._on_change = before
+
+
+async def tools_of(hub: Hub) -> list[str]:
+    response = await hub.answer(PluginRequest(list_tools=ListToolsRequest()), SOMEBODY)
+    return [tool.name for tool in response.list_tools.tools]
+
+
+async def until_tools(hub: Hub, expected: list[str]) -> None:
+    """Wait until a hub has exactly these tools, in this order."""
+    changed = asyncio.Event()
+    hub.on_change = lambda _: changed.set()
+    while await tools_of(hub) != expected:
+        changed.clear()
+        await asyncio.wait_for(changed.wait(), 60)
 
 
 def is_gone(pid: int) -> bool:

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 from loops import on_a_loop
-from orchestra.hubs import GREETER, SOMEBODY, call_tool, running, sdk, write_plugins_file
+from orchestra.hubs import (
+    GREETER,
+    SOMEBODY,
+    WORKSHOP,
+    call_tool,
+    running,
+    sdk,
+    tools_of,
+    until_tools,
+    write_plugins_file,
+)
 from orchestra.nats_servers import NatsServerProcess
 
 from concertino.errors import Disconnected
@@ -22,7 +32,6 @@ from concertino.orchestra.hub import Hub
 from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.nats_server import server_configuration
 from concertino.orchestra.plugin_pb2 import (
-    ListToolsRequest,
     PluginRequest,
     PromptGetRequest,
     StorageReadRequest,
@@ -33,26 +42,14 @@ from concertino.orchestra.structs import unpack
 
 pytestmark = pytest.mark.waits
 
-WORKSHOP = """
-from concertino import Context, Plugin
-plugin = Plugin("tools.workshop", version="1.0.0")
-
-@plugin.tool
-async def count(context: Context) -> str:
-    await context.progress(1, 2, "half")
-    return "done"
-
+CALLER = """
 @plugin.tool
 async def caller(context: Context) -> str:
     return context.client.name
 
-@plugin.prompt
-def ask(topic: str) -> str:
-    return f"What is {topic}?"
-
 plugin.run()
 """
-
+WORKSHOP_WITH_CALLER = WORKSHOP.replace("plugin.run()\n", CALLER)
 HOLDING = """
 import asyncio
 from pathlib import Path
@@ -104,20 +101,6 @@ async def hub_with(
         yield hub
 
 
-async def tools_of(hub: Hub) -> list[str]:
-    response = await hub.answer(PluginRequest(list_tools=ListToolsRequest()), SOMEBODY)
-    return [tool.name for tool in response.list_tools.tools]
-
-
-async def until_tools(hub: Hub, expected: list[str]) -> None:
-    """Wait until a hub has these tools."""
-    changed = asyncio.Event()
-    hub.on_change = lambda _: changed.set()
-    while await tools_of(hub) != expected:
-        changed.clear()
-        await asyncio.wait_for(changed.wait(), 60)
-
-
 @on_a_loop
 async def test_a_tool_of_one_hub_s_plugin_is_called_through_another_hub(
     tmp_path: Path, server: NatsServerProcess
@@ -137,7 +120,7 @@ async def test_streams_prompts_and_callers_pass_between_hubs(
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
-    workshop = sdk(here, "tools.workshop", WORKSHOP)
+    workshop = sdk(here, "tools.workshop", WORKSHOP_WITH_CALLER)
     async with hub_with(here, server, workshop), hub_with(there, server) as other:
         await until_tools(other, ["caller", "count"])
         start = StreamStart(stream_id="1", tool_name="count", window=1 << 20)
@@ -160,7 +143,7 @@ async def test_a_plugin_of_the_cluster_cannot_call_an_offered_one_in_another_s_n
 ) -> None:
     here = tmp_path / "here"
     here.mkdir()
-    async with hub_with(here, server, sdk(here, "tools.workshop", WORKSHOP)):
+    async with hub_with(here, server, sdk(here, "tools.workshop", WORKSHOP_WITH_CALLER)):
         link = await open_link(server.address, name="tools.liar", expects="tools.workshop")
         call = ToolRequest(tool_name="caller", caller_plugin="tools.asker")
         answered = await link.request(PluginRequest(tool_call=call), 20)
@@ -259,7 +242,7 @@ async def test_storage_and_plugins_with_offer_false_stay_at_their_hub(
     store = {"id": "storage.files", "binary": "concertino", "enabled": True, "socket": True}
     entries = [
         sdk(here, "tools.greeter", GREETER),
-        sdk(here, "tools.workshop", WORKSHOP, offer=False),
+        sdk(here, "tools.workshop", WORKSHOP_WITH_CALLER, offer=False),
         {**store, "args": ["plugin", "markdown", "--workspace=."]},
     ]
     async with hub_with(here, server, *entries), hub_with(there, server) as other:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,17 +16,18 @@ from orchestra.hubs import (
     GREETER,
     SOMEBODY,
     SOURCES,
+    WORKSHOP,
     call_tool,
     running,
     sdk,
     until,
+    until_tools,
     write_plugins_file,
 )
 
 from concertino import RpcError
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.plugin_pb2 import (
-    ListToolsRequest,
     PluginRequest,
     PluginResponse,
     PromptGetRequest,
@@ -41,21 +41,6 @@ from concertino.orchestra.structs import unpack
 
 pytestmark = pytest.mark.waits
 
-WORKSHOP = """
-from concertino import Context, Plugin
-plugin = Plugin("tools.workshop", version="1.0.0")
-
-@plugin.tool
-async def count(context: Context) -> str:
-    await context.progress(1, 2, "half")
-    return "done"
-
-@plugin.prompt
-def ask(topic: str) -> str:
-    return f"What is {topic}?"
-
-plugin.run()
-"""
 MEMO = """
 from concertino import Server
 server = Server("memo")
@@ -93,18 +78,6 @@ async def listening(folder: Path, *entries: Mapping[str, Any]) -> AsyncIterator[
 
 async def ask(hub: Hub, **content: Any) -> PluginResponse:
     return await hub.answer(PluginRequest(request_id="1", **content), SOMEBODY)
-
-
-async def until_tools(hub: Hub, expected: list[str]) -> None:
-    """Wait until a hub has these tools."""
-    changed = asyncio.Event()
-    hub.on_change = lambda _: changed.set()
-    while True:
-        response = await ask(hub, list_tools=ListToolsRequest())
-        if [tool.name for tool in response.list_tools.tools] == expected:
-            return
-        changed.clear()
-        await asyncio.wait_for(changed.wait(), 60)
 
 
 @on_a_loop
