@@ -40,7 +40,7 @@ from typing import Any
 BENCH = Path(__file__).parent
 sys.path.insert(0, str(BENCH.parent / "src"))
 FOLDER = BENCH.parent / ".tools" / "tool-search"
-# Half -> its file, which lines of it, and the servers whose tools join those of NPM and PYPI.
+# The servers of the third, the fourth and the fifth file of tasks.
 NEW_SERVERS = ("slack", "gitlab", "hubspot", "linear")
 TEN_SERVERS = (
     "desktop-commander",
@@ -64,6 +64,7 @@ EIGHT_SERVERS = (
     "jenkins",
     "email",
 )
+# Half -> its file, which lines of it, and the servers whose tools join those of NPM and PYPI.
 HALVES: Mapping[str, tuple[str, slice, Sequence[str]]] = {
     "tune": ("tool_search_questions.tsv", slice(1, None, 2), ()),
     "more": ("tool_search_questions_2.tsv", slice(None), ()),
