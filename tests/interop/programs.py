@@ -27,10 +27,22 @@ from typing import NamedTuple
 import pytest
 from interop.tools import TOOLS, alone_in, go, not_available, system_program
 
-__all__ = ["go_server", "java_client", "java_server", "rust_client", "rust_server"]
+__all__ = ["CLIENT_REPORT", "go_server", "java_client", "java_server", "rust_client", "rust_server"]
 
 SERVERS = Path(__file__).parent / "servers"
 BUILD_S = 900
+# What the clients in Rust and Java print, as JSON, after their calls to tests/http/
+# server_for_http.py; besides the version, the tools, and the error for a missing resource.
+CLIENT_REPORT = {
+    "server": "http-tests",
+    "sums": [str(number) for number in range(1, 21)],
+    "large": 500_000,
+    "counted": "counted",
+    "progress": [1.0, 2.0],
+    "asked": "hello Ada",
+    "refused": True,
+    "note": "a note",
+}
 # Downloads the jars of a pom.xml, without compiling anything.
 COPY_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 

@@ -28,13 +28,6 @@ def test_it_lists_calls_answers_and_gets_progress_and_errors() -> None:
     assert {"add", "count", "large", "ask"} <= set(seen.pop("tools"))
     assert seen == {
         "version": "2025-11-25",
-        "server": "http-tests",
-        "sums": [str(number) for number in range(1, 21)],
-        "large": 500_000,
-        "counted": "counted",
-        "progress": [1.0, 2.0],
-        "asked": "hello Ada",
-        "refused": True,
-        "note": "a note",
+        **programs.CLIENT_REPORT,
         "missing": -32002,
     }

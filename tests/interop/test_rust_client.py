@@ -30,12 +30,5 @@ def test_it_lists_calls_answers_and_gets_progress_and_errors(era: str) -> None:
     assert MISSING[era] in seen.pop("missing")
     assert seen == {
         "version": VERSIONS[era],
-        "server": "http-tests",
-        "sums": [str(number) for number in range(1, 21)],
-        "large": 500_000,
-        "counted": "counted",
-        "progress": [1.0, 2.0],
-        "asked": "hello Ada",
-        "refused": True,
-        "note": "a note",
+        **programs.CLIENT_REPORT,
     }
