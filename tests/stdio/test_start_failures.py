@@ -378,16 +378,11 @@ raise RuntimeError('bad key ' + key) from OSError(key)
 """
 
 
-@pytest.mark.parametrize("way", ["script", "serve", "serve --traceback"])
-@pytest.mark.parametrize("begins", ["", "try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass\n"])
-def test_the_traceback_of_a_script_that_fails_before_it_serves_shows_no_secret(
-    begins: str, way: str, tmp_path: Path
-) -> None:
-    (tmp_path / "server.py").write_text(begins + SERVER + BAD_KEY + RUN)
-    _, *options = way.split()
-    done = subprocess.run(
-        [sys.executable, *([] if way == "script" else [*SERVE, *options]), "server.py"],
-        cwd=tmp_path,
+def run_with_secret(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder, with SECRET in the environment and without input."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
         env={**environment(), "MY_TOKEN": SECRET},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -395,6 +390,16 @@ def test_the_traceback_of_a_script_that_fails_before_it_serves_shows_no_secret(
         timeout=60,
         check=False,
     )
+
+
+@pytest.mark.parametrize("way", ["script", "serve", "serve --traceback"])
+@pytest.mark.parametrize("begins", ["", "try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass\n"])
+def test_the_traceback_of_a_script_that_fails_before_it_serves_shows_no_secret(
+    begins: str, way: str, tmp_path: Path
+) -> None:
+    (tmp_path / "server.py").write_text(begins + SERVER + BAD_KEY + RUN)
+    _, *options = way.split()
+    done = run_with_secret(tmp_path, *([] if way == "script" else [*SERVE, *options]), "server.py")
     assert done.returncode == 1
     assert "RuntimeError: bad key [REDACTED]" in done.stderr
     assert ("OSError: [REDACTED]" in done.stderr) == (way != "serve")
@@ -404,16 +409,7 @@ def test_the_traceback_of_a_script_that_fails_before_it_serves_shows_no_secret(
 
 def test_a_script_s_own_hook_gets_the_exception_of_its_failure(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(HOOK + SERVER + BAD_KEY)
-    done = subprocess.run(
-        [sys.executable, "server.py"],
-        cwd=tmp_path,
-        env={**environment(), "MY_TOKEN": SECRET},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_with_secret(tmp_path, "server.py")
     assert (done.returncode, done.stderr) == (1, "own hook: RuntimeError\n")
 
 
