@@ -168,6 +168,19 @@ def ask_modern(connection: http.client.HTTPConnection, method: str, **params: An
     return post(connection, message, modern_headers(message))
 
 
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
 class Session:
     """A session of a revision before 2026-07-28, on one connection for POSTs."""
 
@@ -192,8 +205,7 @@ class Session:
             "Mcp-Session-Id": self.opened.headers["Mcp-Session-Id"],
             "MCP-Protocol-Version": revision,
         }
-        initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        assert self.post(initialized).status == 202
+        assert self.post(INITIALIZED).status == 202
 
     def post(self, body: object, **headers: str) -> Answer:
         return post(self.connection, body, {**self.headers, **headers})

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from http_service import modern, modern_headers
+from http_service import INITIALIZE, modern, modern_headers
 from loops import on_a_loop
 
 from concertino import Context, Server
@@ -83,17 +83,7 @@ async def running(released: asyncio.Event) -> AsyncGenerator[Requests]:
 
 
 async def open_session(requests: Requests) -> str:
-    initialize = {
-        "jsonrpc": "2.0",
-        "id": 0,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "t", "version": "1"},
-        },
-    }
-    reader = await requests.send("POST", "long", initialize)
+    reader = await requests.send("POST", "long", INITIALIZE)
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     return next(
         line.partition(":")[2].strip()

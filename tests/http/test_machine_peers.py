@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_service import BOTH
+from http_service import BOTH, INITIALIZE, INITIALIZED
 from orchestra.nats_servers import NatsServerProcess
 
 from concertino.orchestra.authority import create_authority, issue
@@ -40,17 +40,6 @@ async def process(context: Context) -> str:
 def size(text: str) -> int:
     return len(text)
 """
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
-INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 SOURCES = str(Path(__file__).parents[2] / "src")
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from http_service import modern
+from http_service import INITIALIZE, modern
 from loops import on_a_loop
 
 from concertino import Server
@@ -128,16 +128,11 @@ async def test_the_rate() -> None:
 @pytest.mark.requirement("AU-14", side="authorization")
 @on_a_loop
 async def test_sessions() -> None:
-    initialize = {
-        "jsonrpc": "2.0", "id": 0, "method": "initialize",
-        "params": {"protocolVersion": "2025-11-25", "capabilities": {},
-                   "clientInfo": {"name": "t", "version": "1"}},
-    }  # fmt: skip
     async with running(PrincipalLimits(max_sessions=2)) as rig:
         sessions = rig.http._sessions._sessions  # pyright: ignore[reportPrivateUsage]
-        assert await rig.status("bob", initialize) == 200
+        assert await rig.status("bob", INITIALIZE) == 200
         for _ in range(5):
-            assert await rig.status("ann", initialize) == 200
+            assert await rig.status("ann", INITIALIZE) == 200
         owners = [session.caller.identity for session in sessions.values()]
         assert sorted(map(owners.count, set(owners))) == [1, 2]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from http_service import (
+    INITIALIZE,
     WAIT_S,
     Answer,
     Session,
@@ -154,11 +155,6 @@ async def running(
 
 
 ECHO = modern("tools/call", name="echo", arguments={"text": "hi"})
-INITIALIZE = {
-    "jsonrpc": "2.0", "id": 0, "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {},
-               "clientInfo": {"name": "t", "version": "1"}},
-}  # fmt: skip
 POST_HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from http_service import (
+    INITIALIZE,
     MODERN,
     WAIT_S,
     Answer,
@@ -30,13 +31,6 @@ from http_service import (
 pytestmark = pytest.mark.waits
 SERVER = Path(__file__).with_name("server_for_http.py")
 LEGACY = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t",
-               "version": "1"}},
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=[(), ("--workers", "2")], ids=["alone", "workers"])

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from http_service import BOTH, call
+from http_service import BOTH, INITIALIZE, call
 from loops import on_a_loop
 
 from concertino import Context, Server
@@ -23,16 +23,6 @@ from concertino.runtime.host import Host
 from concertino.runtime.worker_link import WorkerPlace
 from concertino.transports.listeners import listen_tcp
 
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
 ADDRESS = re.compile(r"http://([\d.]+):(\d+)/mcp")
 # A worker that ends in the middle of a response.
 CUT_BODY = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
