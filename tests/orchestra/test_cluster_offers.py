@@ -6,9 +6,10 @@ import asyncio
 import logging
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from loops import on_a_loop
@@ -92,11 +93,11 @@ def server() -> Iterator[NatsServerProcess]:
 
 @asynccontextmanager
 async def hub_with(
-    folder: Path, server: NatsServerProcess, *entries: object, **options: object
+    folder: Path, server: NatsServerProcess, *entries: Mapping[str, Any], **options: object
 ) -> AsyncIterator[Hub]:
     """A hub of the cluster, in a folder of its own."""
     folder.mkdir(exist_ok=True)
-    path = write_plugins_file(folder, *entries)  # type: ignore[arg-type]
+    path = write_plugins_file(folder, *entries)
     async with running(path, **{"cluster": server.address, **options}) as hub:
         yield hub
 
