@@ -45,6 +45,11 @@ sys.stdin.read()
 """
 
 
+def process_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; the second is the parent's id."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 class Orphan:
     """A server whose host was killed."""
 
@@ -54,10 +59,9 @@ class Orphan:
 
     def is_live(self) -> bool:
         try:
-            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            return process_stat(self.pid)[0] != "Z"
         except OSError:
             return False
-        return state != "Z"
 
 
 Start = Callable[..., Orphan]
@@ -91,7 +95,7 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Generator[Start]:
         orphans.append(orphan)
         os.kill(host_pid, signal.SIGKILL)
         until = time.monotonic() + 60
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(host_pid):
+        while process_stat(pid)[1] == str(host_pid):
             assert time.monotonic() < until, "nobody has adopted the server"
         return orphan
 
@@ -168,6 +172,24 @@ def test_what_a_server_has_started_ends_with_it(
     assert code == 0
     assert not orphan.is_live()
     assert not Orphan(int(children[0])).is_live()
+
+
+def test_a_process_that_a_servers_child_has_started_is_not_listed_twice(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    # Only the shell in the middle lacks the mark. Each shell waits for what it has started.
+    inner = f'CONCERTINO_STARTED_BY="$MARK" "$0" "{tmp_path}/server.py"; true'
+    outer = 'env -u CONCERTINO_STARTED_BY MARK="$CONCERTINO_STARTED_BY" sh -c "$0" "$1"; true'
+    grandchild = start("mark", "sh", "-c", outer, inner, sys.executable)
+    child = process_stat(grandchild.pid)[1]
+    server = process_stat(int(child))[1]
+    try:
+        shown = reaped(environment, tmp_path, "--show")
+        assert shown[int(server)]["processes"] == 3
+        assert grandchild.pid not in shown
+    finally:
+        os.kill(int(server), signal.SIGKILL)
+        os.kill(int(child), signal.SIGKILL)
 
 
 # Starts a process that is not its user's, or not of its pid namespace, and prints both ids.

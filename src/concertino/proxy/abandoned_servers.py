@@ -66,7 +66,11 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
         if reason := _find_reason(pid, state, commands):
             reasons[pid] = reason
     # The descendants of an abandoned process are part of it, and not listed separately.
-    roots = [pid for pid in reasons if states[pid].parent not in reasons]
+    roots = [
+        pid
+        for pid in reasons
+        if reasons.keys().isdisjoint(_with_ancestors(states[pid].parent, states))
+    ]
     servers = [_describe(pid, states, reasons[pid]) for pid in roots]
     return sorted(servers, key=lambda server: -server.age_s)
 
