@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from composition.parts import Failing, GatedPart, Part, calculator, client_of
@@ -270,13 +270,16 @@ async def test_a_shortened_name_is_called_before_it_was_listed() -> None:
     await composed.close()
 
 
-def notes(name: str) -> Part:
+PartType = TypeVar("PartType", bound=Part)
+
+
+def notes(name: str, part_type: type[PartType]) -> PartType:
     def read(params: dict[str, Any]) -> Any:
         contents = results.ResourceContents(params["uri"], text=f"{name} {params['uri']}")
         return results.ReadResourceResult([contents])
 
     link = {"type": "resource_link", "uri": "note://1", "name": "one"}
-    return Part(
+    return part_type(
         {
             "resources/list": resources_and_prompts.ListResourcesResult(
                 [resources_and_prompts.Resource("note://1", "one")]
@@ -301,7 +304,9 @@ def notes(name: str) -> Part:
 async def test_a_resource_of_two_parts_is_listed_read_completed_and_linked_under_two_uris(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    composed, outlet = await start_composition({"one": notes("1st"), "two": notes("2nd")})
+    composed, outlet = await start_composition(
+        {"one": notes("1st", Part), "two": notes("2nd", Part)}
+    )
     context = cast("Context", None)
     listed: Any = await composed.handle(Call("resources/list"), context)
     assert [item.uri for item in listed.resources] == ["note://1", "two+note://1"]
@@ -351,3 +356,152 @@ async def test_a_lenient_composition_is_served_like_any_backend() -> None:
             "tools/call", {"name": "math_add", "arguments": {"a": 1, "b": 2}}
         )
         assert result["structuredContent"] == {"result": 3}
+
+
+# Calls that wait while parts are removed
+
+
+def prompt_completion(prompt: str) -> Call:
+    ref = Raw(encode({"type": "ref/prompt", "name": prompt}))
+    argument = Raw(b'{"name":"a","value":""}')
+    return Call("completion/complete", {"ref": ref, "argument": argument})
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        call("hangs_x"),
+        Call("prompts/get", {"name": Raw(b'"hangs_x"')}),
+        prompt_completion("hangs_x"),
+    ],
+    ids=lambda waiting: waiting.method,
+)
+@on_a_loop
+async def test_a_call_that_waits_for_the_start_of_a_removed_part_says_so(waiting: Call) -> None:
+    hanging = GatedPart(tools=True, prompts=True, completions=True)
+    composed, _ = await start_composition({"hangs": hanging})
+    under_way = asyncio.create_task(composed.handle(waiting, cast("Context", None)))
+    await asyncio.sleep(0)  # it waits for the start
+    await composed.change_parts({})
+    with pytest.raises(RpcError, match="hangs was removed while the call waited for it"):
+        await under_way
+    await composed.close()
+
+
+@on_a_loop
+async def test_a_call_that_waits_for_the_start_of_a_replaced_part_gets_the_new_one() -> None:
+    def answer(params: dict[str, Any]) -> Any:
+        return results.CallToolResult([], f"started {new.began} time")
+
+    new = Part({"tools/call": answer}, tools=True)
+    composed, _ = await start_composition({"a": GatedPart(tools=True)})
+    under_way = asyncio.create_task(composed.handle(call("a_x"), cast("Context", None)))
+    await asyncio.sleep(0)  # it waits for the start
+    await composed.change_parts({"a": new})
+    result: Any = await under_way
+    assert result.structured_content == "started 1 time"
+    await composed.close()
+
+
+@on_a_loop
+async def test_a_call_that_waits_for_the_names_of_a_removed_part_says_so() -> None:
+    own_name = "t" * 80
+    stuck = Stuck({"tools/list": listing(own_name)}, tools=True)
+    composed, _ = await start_composition({"a": stuck})
+    shown = BoundedNames(["a"]).show("a", own_name)
+    under_way = asyncio.create_task(composed.handle(call(shown), cast("Context", None)))
+    await asyncio.sleep(0)  # it waits for the list
+    await composed.change_parts({})
+    stuck.gate.set()
+    with pytest.raises(RpcError, match="a was removed while the call waited for it"):
+        await under_way
+    with pytest.raises(RpcError, match=f"Unknown tool: {shown}"):
+        await composed.handle(call(shown), cast("Context", None))
+    await composed.close()
+
+
+@on_a_loop
+async def test_a_list_that_waits_for_a_removed_part_is_answered() -> None:
+    stuck = Stuck({"tools/list": listing("x")}, tools=True)
+    composed, _ = await start_composition({"a": stuck})
+    under_way = asyncio.create_task(tool_names(composed))
+    await asyncio.sleep(0)  # it waits for the page of the part
+    await composed.change_parts({"math": calculator()})
+    stuck.gate.set()
+    await under_way
+    assert await tool_names(composed) == ["math_add"]
+    await composed.close()
+
+
+@on_a_loop
+async def test_a_resource_is_looked_for_in_the_parts_that_are_left() -> None:
+    refusal = {"resources/read": RpcError(-32602, "no such resource")}
+    empty = {
+        "resources/list": resources_and_prompts.ListResourcesResult([]),
+        "resources/templates/list": resources_and_prompts.ListResourceTemplatesResult([]),
+    }
+    stuck, goes = Stuck({**empty, **refusal}, resources=True), Part(empty, resources=True)
+    stuck.gate.set()
+    composed, _ = await start_composition({"stuck": stuck, "goes": goes})
+    stuck.gate.clear()
+    read = Call("resources/read", {"uri": Raw(b'"note://9"')})
+    under_way = asyncio.create_task(composed.handle(read, cast("Context", None)))
+    await asyncio.sleep(0)  # the first part has been asked
+    await composed.change_parts({"stuck": stuck})
+    stuck.gate.set()
+    with pytest.raises(RpcError, match="no such resource"):
+        await under_way
+    assert "resources/read" not in [method for method, _ in goes.calls]
+    await composed.close()
+
+
+@on_a_loop
+async def test_a_resource_belongs_to_no_part_that_was_removed_while_it_was_asked() -> None:
+    goes, stays = notes("goes", Stuck), notes("stays", Part)
+    goes.gate.set()
+    composed, _ = await start_composition({"goes": goes, "stays": stays})
+    goes.outlet.report_change("resources")
+    goes.gate.clear()
+    read = Call("resources/read", {"uri": Raw(b'"note://1"')})
+    under_way = asyncio.create_task(composed.handle(read, cast("Context", None)))
+    await asyncio.sleep(0)  # both parts have been asked for their resources
+    await composed.change_parts({"stays": stays})
+    goes.gate.set()
+    result: Any = await under_way
+    assert result.contents[0].text == "stays note://1"
+    await composed.close()
+
+
+@on_a_loop
+async def test_parts_may_change_while_each_is_told_which_resources_to_watch() -> None:
+    class SlowWatch(Part):
+        gate = asyncio.Event()
+
+        async def watch(self, uris: frozenset[str]) -> None:
+            await self.gate.wait()
+            await super().watch(uris)
+
+    slow, goes = notes("slow", SlowWatch), notes("goes", Part)
+    composed, _ = await start_composition({"slow": slow, "goes": goes})
+    uris = frozenset(("note://1",))
+    under_way = asyncio.create_task(composed.watch(uris))
+    await asyncio.sleep(0)  # the first part has been told
+    await composed.change_parts({"slow": slow})
+    slow.gate.set()
+    await under_way
+    assert (slow.watched[0], goes.watched) == (uris, [])
+    await composed.close()
+
+
+@on_a_loop
+async def test_the_task_of_a_part_that_is_removed_meanwhile_has_its_id() -> None:
+    task = Raw(b'{"task":{"taskId":"1"}}')
+    capabilities: Any = {"tasks": {"requests": {"tools": {"call": {}}}}}
+    stuck = Stuck({"tools/call": task}, tools=True, other_capabilities=capabilities)
+    composed, _ = await start_composition({"a": stuck})
+    under_way = asyncio.create_task(composed.handle(call("a_x"), cast("Context", None)))
+    await asyncio.sleep(0)  # it has reached the part
+    await composed.change_parts({})
+    stuck.gate.set()
+    assert decode(cast("Raw", await under_way)) == {"task": {"taskId": "a+1"}}
+    await composed.close()

@@ -43,7 +43,7 @@ from concertino.composition.other_methods import find_part, has_tasks
 from concertino.composition.part_calls import PartCalls
 from concertino.composition.part_names import PartNames
 from concertino.composition.part_pages import PartPages
-from concertino.composition.part_starts import PartStarts, start_strictly
+from concertino.composition.part_starts import PartStarts, part_removed, start_strictly
 from concertino.composition.part_view import PartContext, PartView
 from concertino.composition.resource_directory import ResourceDirectory
 from concertino.composition.resource_owners import ResourceOwners
@@ -97,7 +97,7 @@ class ComposedBackend:
         self._outlet: Notifier | None = None
         # The argument of the last watch().
         self._watched: frozenset[str] = frozenset()
-        self._directory = ResourceDirectory(owners, self._pages, rules)
+        self._directory = ResourceDirectory(self.parts, owners, self._pages, rules)
         self._lists = ComposedLists(names, owners, self._pages)
         self._calls = PartCalls(parts, rules.drain_s)
         self._features = ComposedFeatures(info)
@@ -230,8 +230,10 @@ class ComposedBackend:
         """Pass to each part the subscribed URIs that it lists, and the ones that no part lists."""
         self._watched = uris
         await self._refresh_owners()
-        for name, part in self._parts_with("resources"):
-            await part.watch(self._view_of(name).select_uris(uris))
+        for name, part in list(self._parts_with("resources")):
+            # The parts may change while one of them is told.
+            if self.parts.get(name) is part:
+                await part.watch(self._view_of(name).select_uris(uris))
 
     async def close(self) -> None:
         """Close all parts. A part that fails to close is logged."""
@@ -278,7 +280,7 @@ class ComposedBackend:
         if found is None or not (self._starts.serves(found[0]) and self._names.is_known(name)):
             found = await self._resolve_name(name, kind)
         part_name, own_name = found
-        part = self.parts[part_name]
+        part = self._part(part_name)
         features = part.features()
         if not getattr(features, f"{kind}s"):
             raise unknown_name(kind, name)
@@ -314,9 +316,15 @@ class ComposedBackend:
         if self._names.is_known(name):
             return found
         # The name may have been shortened. Listing the names of the part restores the whole name.
-        for own_name in await list_names(part_name, self.parts[part_name], f"{kind}s/list"):
+        for own_name in await list_names(part_name, self._part(part_name), f"{kind}s/list"):
             self._names.show(part_name, own_name)
         return self._names.find(name) or found
+
+    def _part(self, name: str) -> Backend:
+        """Return a part. Raises RpcError if it was removed while a call waited for it."""
+        if (part := self.parts.get(name)) is None:
+            raise part_removed(name)
+        return part
 
     async def _forward(
         self,
@@ -325,7 +333,7 @@ class ComposedBackend:
         context: Context,
     ) -> Struct | Raw:
         """Let a part handle a call, and return its result with the names that clients use."""
-        part = self.parts[name]
+        part = self._part(name)
         view = self._view_of(name)
         view.has_tasks = has_tasks(part.features())
         part_context = PartContext(context, view)
@@ -369,8 +377,9 @@ class ComposedBackend:
         if uri != shown:
             call = replace_uri(uri)
         refusal: RpcError = ResourceNotFound(shown)
-        for name, _ in list(self._parts_with("resources")):
-            if owner in (None, name):
+        for name, part in list(self._parts_with("resources")):
+            # The parts may change while one of them is asked.
+            if owner in (None, name) and self.parts.get(name) is part:
                 try:
                     return await self._forward(name, call, context)
                 except RpcError as error:
@@ -413,7 +422,7 @@ class ComposedBackend:
             return await self._call_by_uri(call, context, ref.uri, replace_uri)
         name = ref.name
         part_name, own_name = await self._resolve_name(name, "prompt", "ref.name")
-        if not self.parts[part_name].features().completions:
+        if not self._part(part_name).features().completions:
             raise unknown_name("prompt", name, "ref.name")
         own_ref = Raw(encode(replace(ref, name=own_name)))
         try:

@@ -29,7 +29,10 @@ class PartNames(Protocol):
         ...
 
     def show(self, part: str, own_name: str) -> str:
-        """Return the name that clients see for a part's own name of a tool or prompt."""
+        """Return the name that clients see for a part's own name of a tool or prompt.
+
+        A part that has been removed keeps its names, for the results that it still returns.
+        """
         ...
 
     def find(self, name: str) -> tuple[str, str] | None:
@@ -92,6 +95,8 @@ class BoundedNames:
 
     def __init__(self, parts: Iterable[str] = ()) -> None:
         self.prefixes: dict[str, str] = {}
+        # The same for parts that have been removed.
+        self._former: dict[str, str] = {}
         self._parts: dict[str, str] = {}
         # Shortened name -> the part and the whole name there.
         self._shortened: dict[str, tuple[str, str]] = {}
@@ -109,6 +114,7 @@ class BoundedNames:
                 number += 1
             taken.add(prefix.lower())
             prefixes[part] = prefix
+        self._former |= self.prefixes
         self.prefixes = prefixes
         self._parts = {prefix: part for part, prefix in prefixes.items()}
         self._shortened = {
@@ -116,12 +122,13 @@ class BoundedNames:
         }
 
     def show(self, part: str, own_name: str) -> str:
-        name = f"{self.prefixes[part]}_{own_name}"
+        name = f"{self._prefix(part)}_{own_name}"
         if len(name) <= MAX_NAME:
             return name
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:HASH_CHARS]
         shortened = f"{name[: MAX_NAME - HASH_CHARS - 1]}_{digest}"
-        self._shortened[shortened] = part, own_name
+        if part in self.prefixes:
+            self._shortened[shortened] = part, own_name
         return shortened
 
     def find(self, name: str) -> tuple[str, str] | None:
@@ -136,8 +143,11 @@ class BoundedNames:
 
     def uri_prefix(self, part: str) -> str:
         # RFC 3986 section 3.1: a scheme begins with a letter, and is not case-sensitive.
-        prefix = self.prefixes[part].lower()
+        prefix = self._prefix(part).lower()
         return prefix if prefix[0].isalpha() else f"s{prefix}"
+
+    def _prefix(self, part: str) -> str:
+        return self.prefixes.get(part) or self._former[part]
 
 
 def _make_prefix(part: str) -> str:

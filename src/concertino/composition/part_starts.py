@@ -17,7 +17,7 @@ from concertino.backend.start_failure import describe_failure, start_failure_tex
 from concertino.composition.rules import CompositionRules
 from concertino.errors import INTERNAL_ERROR, ConcertinoError, RpcError
 
-__all__ = ["PartStarts", "start_strictly"]
+__all__ = ["PartStarts", "part_removed", "start_strictly"]
 
 log = logging.getLogger("concertino.composition")
 
@@ -118,14 +118,17 @@ class PartStarts:
         return name not in self.starting and name not in self.failures
 
     async def wait_for(self, name: str) -> None:
-        """Wait until a part has started. Raises RpcError if it fails or has failed.
+        """Wait until a part has started. Raises RpcError if it fails, has failed or is removed.
 
         If the rules allow retries, a part that has failed is then started again soon, so that a
         later call may succeed.
         """
-        if (has_ended := self.starting.get(name)) is not None:
+        # A part that is replaced meanwhile starts again.
+        while (has_ended := self.starting.get(name)) is not None:
             # Do not await has_ended itself: a cancelled call would cancel the future for all calls.
             await asyncio.wait((has_ended,))
+        if name not in self._parts:
+            raise part_removed(name)
         if (text := self.failures.get(name)) is not None:
             self._wanted[name].set()
             raise RpcError(INTERNAL_ERROR, text)
@@ -215,6 +218,11 @@ class PartStarts:
             return False
         self.failures.pop(name, None)
         return True
+
+
+def part_removed(name: str) -> RpcError:
+    """Return the error for a call that was waiting for a part when the part was removed."""
+    return RpcError(INTERNAL_ERROR, f"{name} was removed while the call waited for it")
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from concertino.backend.interface import Backend
 from concertino.backend.listing import list_names
@@ -27,6 +27,7 @@ AGAIN_S = 5.0
 class ResourceDirectory:
     """Keeps the ResourceOwners of a composition up to date.
 
+    parts: name -> part. The caller may add and remove items later.
     owners: which part each resource belongs to.
     has_changed: whether the resources of a part have changed since the last refresh(). Other
         threads may set it.
@@ -34,11 +35,13 @@ class ResourceDirectory:
 
     def __init__(
         self,
+        parts: Mapping[str, Backend],
         owners: ResourceOwners,
         pages: PartPages,
         rules: CompositionRules,
     ) -> None:
         self.has_changed = True
+        self._parts = parts
         self.owners = owners
         self._pages = pages
         self._rules = rules
@@ -59,9 +62,13 @@ class ResourceDirectory:
         else:
             limit_s = self._rules.list_limit_s
             lists = await asyncio.gather(*(self._try(name, part, limit_s) for name, part in named))
-        return self.owners.settle(
-            {name: uris for (name, _), uris in zip(named, lists, strict=True) if uris is not None}
-        )
+        listed = {
+            name: uris
+            for (name, part), uris in zip(named, lists, strict=True)
+            # A part that was removed while it was asked must not get its resources back.
+            if uris is not None and self._parts.get(name) is part
+        }
+        return self.owners.settle(listed)
 
     async def _try(
         self,
