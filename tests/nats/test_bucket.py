@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from concertino.nats.bucket import (
     decode_key,
     encode_key,
 )
+from concertino.nats.protocol import status_of
 from concertino.nats.servers import NatsOptions, parse_servers
 
 _count = iter(range(1_000_000))
@@ -146,6 +148,30 @@ def test_a_server_that_was_killed_is_used_again_and_has_lost_nothing() -> None:
         finally:
             bucket.close()
             server.stop()
+
+
+def test_a_connection_that_the_server_has_ended_while_it_was_idle_is_replaced(
+    tmp_path: Path,
+) -> None:
+    # The server ends connections that do not answer its pings. "debug" makes it log that.
+    settings = 'ping_interval: "50ms"\nping_max: 1\ndebug: true'
+    server = NatsServerProcess(tmp_path, settings)
+    blocking = client(server.address)
+    try:
+        [before] = blocking.request_all([Request("nobody")], 20.0)
+        wait_for_line(tmp_path / "server.log", "Client connection closed")
+        [after] = blocking.request_all([Request("nobody")], 20.0)
+    finally:
+        blocking.close()
+        server.stop()
+    assert status_of(before) == status_of(after) == 503
+
+
+def wait_for_line(path: Path, text: str) -> None:
+    until = time.monotonic() + 20
+    while text not in path.read_text():
+        assert time.monotonic() < until, path.read_text()
+        time.sleep(0.01)
 
 
 def test_an_address_without_a_server_fails_at_once_the_second_time() -> None:

@@ -3,8 +3,10 @@
     server = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
     [response] = server.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
 
-It connects when it is first used, and again after a failure. Several threads may use it at once;
-they wait for each other.
+It connects when it is first used, and again after a failure. Nothing reads from the connection
+between two requests, so the server's pings are answered before the next request. If the server has
+ended the connection by then, that request connects again. Several threads may use it at once; they
+wait for each other.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -41,6 +44,8 @@ __all__ = ["BlockingNats", "Request"]
 # callers that must not block for long do not wait again and again.
 RETRY_S = 0.5
 READ_BYTES = 256 * 1024
+# The errors after which a connection cannot be used any more.
+FAILURES = (OSError, ProtocolError, Disconnected)
 
 
 class Request(Struct, frozen=True):
@@ -78,11 +83,17 @@ class BlockingNats:
         nevertheless.
         """
         with self._lock:
+            until = time.monotonic() + timeout_s
+            if self._connection is not None:
+                try:
+                    self._connection.answer_pings(until)
+                except FAILURES:
+                    self._close()
             connection = self._connection or self._connect()
             self._connection = connection
             try:
                 return connection.request_all(requests, time.monotonic() + timeout_s)
-            except (OSError, ProtocolError, Disconnected) as exc:
+            except FAILURES as exc:
                 self._close()
                 raise Disconnected(f"{connection.server}: {errno_message(exc)}") from None
 
@@ -102,7 +113,7 @@ class BlockingNats:
         for server in random.sample(self._servers, len(self._servers)):
             try:
                 return _Connection(server, self._options, time.monotonic() + self._connect_s)
-            except (OSError, ProtocolError, Disconnected) as exc:
+            except FAILURES as exc:
                 self._reason = f"{server}: {errno_message(exc)}"
         self._failed_at = time.monotonic()
         raise Disconnected(self._reason)
@@ -121,6 +132,7 @@ class _Connection:
             (server.host, server.port), max(0.001, until - time.monotonic())
         )
         self._parser = NatsParser()
+        # Events that were read and not handled yet, latest first.
         self._events: list[NatsEvent] = []
         self._inbox = f"{inbox_prefix(options.name)}{os.urandom(8).hex()}"
         self._count = 0
@@ -142,8 +154,7 @@ class _Connection:
         opening = encode_connect(connect_members(self.server, options, info.nonce))
         self.socket.sendall(opening + encode_subscribe(f"{self._inbox}.*", 1) + b"PING\r\n")
         while not isinstance(event := self._next(until), Pong):
-            if isinstance(event, ServerError):
-                raise Disconnected(event.text)
+            self._handle(event)
 
     def request_all(self, requests: Sequence[Request], until: float) -> Sequence[NatsMessage]:
         """See BlockingNats.request_all(). Raises OSError, ProtocolError, Disconnected."""
@@ -162,11 +173,30 @@ class _Connection:
             event = self._next(until)
             if isinstance(event, NatsMessage) and event.subject in replies:
                 responses[replies[event.subject]] = event
-            elif isinstance(event, Ping):
-                self.socket.sendall(b"PONG\r\n")
-            elif isinstance(event, ServerError):
-                raise Disconnected(event.text)
+            else:
+                self._handle(event)
         return [responses[number] for number in range(len(requests))]
+
+    def answer_pings(self, until: float) -> None:
+        """Handle what the server has sent since the last request.
+
+        Raises OSError, ProtocolError, and Disconnected if the server has ended the connection.
+        """
+        self.socket.setblocking(False)
+        try:
+            while True:
+                self._receive()
+        except (BlockingIOError, ssl.SSLWantReadError):
+            pass
+        self.socket.settimeout(max(0.001, until - time.monotonic()))
+        while self._events:
+            self._handle(self._events.pop())
+
+    def _handle(self, event: NatsEvent) -> None:
+        if isinstance(event, Ping):
+            self.socket.sendall(b"PONG\r\n")
+        elif isinstance(event, ServerError):
+            raise Disconnected(event.text)
 
     def _next(self, until: float) -> NatsEvent:
         while not self._events:
@@ -174,9 +204,12 @@ class _Connection:
             if left <= 0:
                 raise TimeoutError(None, "no answer in time")
             self.socket.settimeout(left)
-            data = self.socket.recv(READ_BYTES)
-            if not data:
-                raise Disconnected("the server disconnected")
-            self._events = self._parser.feed(data)
-            self._events.reverse()
+            self._receive()
         return self._events.pop()
+
+    def _receive(self) -> None:
+        """Read once, and keep the events for _next()."""
+        data = self.socket.recv(READ_BYTES)
+        if not data:
+            raise Disconnected("the server disconnected")
+        self._events = [*reversed(self._parser.feed(data)), *self._events]
