@@ -242,6 +242,9 @@ class NatsConnection(asyncio.Protocol):
             raise Disconnected(f"{self.server}: the TLS handshake failed: {exc}") from None
         if secure is None:
             raise Disconnected(f"{self.server}: the server disconnected in the TLS handshake")
+        # Output is buffered before it is encrypted, where it is counted, and little after that.
+        transport.set_write_buffer_limits()
+        secure.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._transport = secure
 
     def _ping(self) -> None:
