@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Awaitable
 from hashlib import sha256
+from inspect import iscoroutine
 
 from concertino.http.authorization import (
     Authorization,
@@ -136,8 +137,12 @@ class Gate:
 
         number: the index of the verifier.
         verdict: its result.
+        Raises HttpError 503 if too many tasks wait.
         """
         if len(self._pending) >= MAX_PENDING and digest not in self._pending:
+            if iscoroutine(verdict):
+                # Nobody waits for it, and Python would warn about that.
+                verdict.close()
             raise unavailable("too many tokens are being verified")
         waiting = asyncio.ensure_future(self._wait(token, digest, number, verdict))
         self._pending[digest] = waiting
