@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from http_service import Answer, HttpService, Session, call, parse_events, serving, text_of
+from http_service import (
+    Answer,
+    HttpService,
+    Session,
+    call,
+    parse_events,
+    read_event,
+    request,
+    serving,
+    text_of,
+)
 from loops import on_a_loop
 
 from concertino import Client
@@ -87,6 +97,23 @@ def test_other_clients_wait(service: HttpService, revision: str, accept: str) ->
         assert response.headers["Content-Type"] == "application/json"
     else:
         assert all("retry" not in event for event in parse_events(answer))
+
+
+def test_a_resumed_stream_of_an_older_revision_stays_open(service: HttpService) -> None:
+    session = Session(service, "2025-06-18")
+    lost = request(
+        session.connection, "POST", call(1, "wait", {"progressToken": "t"}), session.headers
+    )
+    progress = read_event(lost)
+    session.connection.close()
+    resumed = session.get(**{"Last-Event-ID": progress["id"]})
+    # This takes as long as a client of 2025-11-25 may wait.
+    assert Session(service).call(2, "wait").events[-1]["retry"] == "50"
+
+    assert Session(service).post(call(3, "release")).status == 200
+
+    (answer,) = Answer(resumed).messages
+    assert text_of(answer) == "released"
 
 
 @on_a_loop

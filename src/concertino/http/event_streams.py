@@ -125,7 +125,7 @@ class EventStream:
         self.accepted = accepted
         self.exchange: Exchange | None = None
         self._store = store
-        self._is_primed = is_primed
+        self.is_primed = is_primed
         # The number of the newest event, and of the newest one that was sent.
         self._last = 0
         self._sent = 0
@@ -157,7 +157,7 @@ class EventStream:
         exchange = self.exchange
         if exchange is not None and not exchange.is_stream:
             exchange.open_stream()
-            if self._is_primed:
+            if self.is_primed:
                 exchange.send_event(encode_event(b"", self._event_id(self._last)))
 
     def send(self, frame: bytes) -> None:

@@ -126,7 +126,7 @@ class SessionStreams:
         stream.resume(last_number)
         if is_complete:
             stream.end()
-        elif number != STANDALONE:
+        elif stream.is_primed:
             self._suspend_later(stream, exchange)
 
     def close(self) -> None:
