@@ -17,6 +17,8 @@ from orchestra.linked import call, echo
 from orchestra.nats_servers import NatsServerProcess
 
 from concertino.errors import Disconnected
+from concertino.http import SharedSessions
+from concertino.http.machine_peers import MachinePeers
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.link import listen_for_links, open_link
@@ -27,11 +29,11 @@ from concertino.orchestra.storage import CREATE, StorageError
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[tuple[NatsServerProcess, Certificates]]:
-    """A server that knows the hub and two plugins by their certificates."""
+    """A server that knows the hub, two plugins and front ends by their certificates."""
     with tempfile.TemporaryDirectory(prefix="nats") as folder:
         certificates = Certificates(Path(folder) / "certs")
         create_authority(certificates)
-        names = ["tools.a", "tools.b"]
+        names = ["tools.a", "tools.b", "front-end"]
         text = server_configuration(names, certificates, Path(folder) / "store", -1)
         # The line `listen` is that of NatsServerProcess.
         settings = "\n".join(line for line in text.splitlines() if not line.startswith("listen:"))
@@ -193,3 +195,25 @@ async def test_a_plugin_cannot_answer_for_another(
         patch.setattr("concertino.orchestra.nats_cluster.nats_user", lambda _: "tools.a-client")
         with pytest.raises(Disconnected, match="Permissions Violation for Subscription"):
             await listen_for_links(address, echo, certificates=certificates, name="tools.b")
+
+
+@on_a_loop
+async def test_front_ends_can_share_their_sessions_and_do_nothing_else(
+    guarded: tuple[NatsServerProcess, Certificates],
+) -> None:
+    server, certificates = guarded
+    address = server.address.replace("nats://", "tls://")
+    folder = str(certificates.crt("ca").parent)
+    peers = MachinePeers(SharedSessions(address, "127.0.0.1:0", folder))
+
+    # It stores its address in the bucket.
+    registration = await peers.serve(lambda _: asyncio.Protocol)
+    registration.close()
+
+    refusals: list[str] = []
+    async with client(guarded, "front-end", refusals) as connection:
+        for subject in ("o.tools/a.front-end", "$KV.tools_2ea.key"):
+            await connection.publish(subject, b"x")
+        await connection.flush()
+        while len(refusals) < 2:
+            await asyncio.sleep(0.005)

@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names",
         metavar="PLUGIN",
         nargs="+",
-        help="the plugins that may connect: ids, or a plugins.yaml",
+        help="the plugins that may connect: ids, or a plugins.yaml; and `front-end`, for HTTP "
+        "front ends that share sessions",
     )
     up.add_argument(
         "--port", metavar="N", type=int, default=PORT, help=f"port on 127.0.0.1 (default {PORT})"
@@ -54,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         formatter_class=formatter,
     )
     permissions.add_argument(
-        "names", metavar="PLUGIN", nargs="+", help="the plugins: ids, or a plugins.yaml"
+        "names",
+        metavar="PLUGIN",
+        nargs="+",
+        help="the plugins: ids, or a plugins.yaml; and `front-end`, for HTTP front ends that share "
+        "sessions",
     )
     permissions.add_argument(
         "--nkey",
@@ -62,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PLUGIN=KEY",
         action="append",
         default=[],
-        help="the public key (U...) of a plugin, or of `orchestrator`, that presents a key "
+        help="the public key (U...) of a plugin, `orchestrator` or `front-end` that presents a key "
         "instead of a certificate; repeatable",
     )
 

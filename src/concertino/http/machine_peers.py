@@ -33,20 +33,18 @@ from concertino.nats.blocking import BlockingNats
 from concertino.nats.bucket import Bucket, BucketError
 from concertino.nats.credentials import credentials_from_environment
 from concertino.nats.servers import NatsOptions, parse_servers
+from concertino.nats.subjects import FRONT_END, FRONT_ENDS_BUCKET, HTTP_CLIENT
 from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.transports.listeners import listen_tcp, split_address
 from concertino.transports.sockets import format_address
 from concertino.transports.tcp_options import set_tcp_options
 
-__all__ = ["FRONT_END", "MachinePeers"]
+__all__ = ["MachinePeers"]
 
 log = logging.getLogger("concertino.http")
 
-# The name in the certificate of each front end, and the names of its files in a folder.
-FRONT_END = "front-end"
 # The name in the certificate of NATS servers of the same authority, as `cluster up` makes it.
 NATS_SERVER = "nats-server"
-BUCKET = "concertino_front_ends"
 # How long the bucket keeps an entry, and how often it is renewed, in seconds.
 LASTS_S, RENEW_S = 60.0, 15.0
 # How soon after a failed renewal the next one is tried, in seconds. It is short, because an entry
@@ -81,14 +79,14 @@ class MachinePeers:
         servers = parse_servers(settings.cluster)
         has_tls = any(server.needs_tls for server in servers)
         options = NatsOptions(
-            "concertino",
+            HTTP_CLIENT,
             tls=self._own_certificate.context if has_tls else None,
             server_name=NATS_SERVER if has_tls else "",
             credentials=credentials_from_environment(),
         )
         self._bucket = Bucket(
             BlockingNats(servers, options, REQUEST_S),
-            BUCKET,
+            FRONT_ENDS_BUCKET,
             replicas=settings.replicas,
             max_age_s=LASTS_S,
             timeout_s=REQUEST_S,

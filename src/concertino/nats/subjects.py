@@ -1,8 +1,27 @@
-"""Converts the names of clients to tokens of NATS subjects, which are separated by dots."""
+"""Converts the names of clients to tokens of NATS subjects, which are separated by dots.
+
+It also has the names that HTTP front ends use at NATS servers.
+"""
 
 from __future__ import annotations
 
-__all__ = ["inbox_prefix", "name_of", "token"]
+__all__ = [
+    "FRONT_END",
+    "FRONT_ENDS_BUCKET",
+    "HTTP_CLIENT",
+    "STATES_BUCKET",
+    "inbox_prefix",
+    "name_of",
+    "token",
+]
+
+# The name in the certificate of each HTTP front end that shares sessions, and so its NATS user.
+FRONT_END = "front-end"
+# The name with which these front ends begin their reply subjects.
+HTTP_CLIENT = "concertino"
+# The buckets with the addresses of front ends, and with the sealed states that were used.
+FRONT_ENDS_BUCKET = "concertino_front_ends"
+STATES_BUCKET = "concertino_states"
 
 
 def token(name: str) -> str:

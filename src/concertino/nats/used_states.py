@@ -13,10 +13,10 @@ from concertino.nats.blocking import BlockingNats
 from concertino.nats.bucket import Bucket, BucketError
 from concertino.nats.credentials import credentials_from_environment
 from concertino.nats.servers import NatsOptions, parse_servers
+from concertino.nats.subjects import HTTP_CLIENT, STATES_BUCKET
 
 __all__ = ["NatsUsedStates"]
 
-BUCKET = "concertino_states"
 # How long the bucket keeps a state, in seconds. use() refuses states that are valid for longer.
 KEPT_S = 3600.0
 # The longest time in seconds for which a request, or an attempt to connect, blocks the event loop.
@@ -33,10 +33,10 @@ class NatsUsedStates:
     """
 
     def __init__(self, address: str, replicas: int = 1) -> None:
-        options = NatsOptions("concertino", credentials=credentials_from_environment())
+        options = NatsOptions(HTTP_CLIENT, credentials=credentials_from_environment())
         server = BlockingNats(parse_servers(address), options, CONNECT_S)
         self._bucket = Bucket(
-            server, BUCKET, replicas=replicas, max_age_s=KEPT_S, timeout_s=REQUEST_S
+            server, STATES_BUCKET, replicas=replicas, max_age_s=KEPT_S, timeout_s=REQUEST_S
         )
 
     def use(self, nonce: bytes, expires: float) -> bool:
@@ -48,7 +48,7 @@ class NatsUsedStates:
         the state expires.
         """
         if expires > time.time() + KEPT_S:
-            raise OSError(f"{BUCKET} keeps states for {KEPT_S:g} s only")
+            raise OSError(f"{STATES_BUCKET} keeps states for {KEPT_S:g} s only")
         try:
             return self._bucket.put(nonce.hex(), b"", 0) is not None
         except BucketError as exc:

@@ -22,6 +22,7 @@ from concertino.nats.servers import (
     NatsServer,
     parse_servers,
 )
+from concertino.nats.subjects import FRONT_END
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.plugins_file import HUB
@@ -33,8 +34,8 @@ NATS_SERVER = "nats-server"
 
 
 def nats_user(name: str) -> str:
-    """Return the name of the certificate by which NATS servers know a plugin or hub."""
-    return name if name == HUB else f"{name}-client"
+    """Return the name of the certificate by which NATS servers know a plugin, hub or front end."""
+    return name if name in (HUB, FRONT_END) else f"{name}-client"
 
 
 async def open_cluster(address: str, name: str, certificates: Certificates | None) -> NatsCluster:

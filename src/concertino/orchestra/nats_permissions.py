@@ -1,4 +1,4 @@
-"""The permissions of hubs and plugins at a NATS server, as part of the server's configuration.
+"""The permissions of hubs, plugins and HTTP front ends at a NATS server, for its configuration.
 
 Subjects contain the names of callers and plugins (nats_messages.py). With these permissions the
 server guarantees that the names are true:
@@ -8,6 +8,7 @@ server guarantees that the names are true:
 - It receives the responses to its own requests only, and responds only to requests that it got.
 - It can use its own buckets only, and has no access to the system account.
 - A hub may also act as a worker of each plugin that hubs offer to other hubs.
+- An HTTP front end can use the buckets that front ends share, and nothing else.
 
 Source: docs.nats.io, "Authorization".
 """
@@ -19,7 +20,14 @@ from typing import Any
 
 from msgspec.json import encode, format
 
-from concertino.nats.subjects import inbox_prefix, token
+from concertino.nats.subjects import (
+    FRONT_END,
+    FRONT_ENDS_BUCKET,
+    HTTP_CLIENT,
+    STATES_BUCKET,
+    inbox_prefix,
+    token,
+)
 from concertino.orchestra.nats_cluster import nats_user
 from concertino.orchestra.nats_messages import (
     announcement_subject,
@@ -37,14 +45,20 @@ RESPONSES = {"max": 1_000_000, "expires": "1h"}
 
 
 def permissions_of(name: str, offered: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the permissions of a plugin, or of a hub: the value of `permissions` of a user.
+    """Return the permissions of a plugin, hub or front end: the value of `permissions` of a user.
 
     offered: the plugins that a hub offers to other hubs, and for which it answers.
     """
+    if name == FRONT_END:
+        shared = (FRONT_ENDS_BUCKET, STATES_BUCKET)
+        return {
+            "publish": {"allow": [item for name in shared for item in _bucket_subjects(name)]},
+            "subscribe": {"allow": [f"{inbox_prefix(HTTP_CLIENT)}>"]},
+        }
     publish = [
         request_subject("*", name),
         worker_subject("*", "*", name),
-        *_bucket_subjects(name),
+        *_bucket_subjects(bucket_name(name)),
     ]
     subscribe = [
         heartbeat_subject("*", "*"),
@@ -68,9 +82,8 @@ def permissions_of(name: str, offered: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _bucket_subjects(name: str) -> Sequence[str]:
-    """Return the subjects to which a plugin publishes to use its own key-value bucket."""
-    bucket = bucket_name(name)
+def _bucket_subjects(bucket: str) -> Sequence[str]:
+    """Return the subjects to which a client publishes to use a key-value bucket."""
     stream = f"KV_{bucket}"
     return [
         f"$KV.{bucket}.>",
@@ -90,7 +103,7 @@ def authorization(
 ) -> str:
     """Return the `authorization` block of a server's configuration.
 
-    names: the plugins, besides the hub.
+    names: the plugins, besides the hub; `front-end` for the HTTP front ends that share sessions.
     offered: those of them that hubs offer to other hubs.
     keys: name -> public key (nkey), for plugins that authenticate with a key. The others
         authenticate with a certificate of Orchestra's authority.

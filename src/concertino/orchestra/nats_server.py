@@ -55,7 +55,7 @@ def server_configuration(
 ) -> str:
     """Return the configuration of a server on loopback. Issues the certificates that are missing.
 
-    names: the plugins that may connect, besides the hub.
+    names: the plugins that may connect, besides the hub; see authorization().
     folder: where the server stores its streams and buckets.
     offered: the plugins that hubs offer to other hubs.
     Raises CertificateError.
