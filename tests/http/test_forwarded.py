@@ -51,6 +51,15 @@ def test_the_address_of_the_client(peer: str | None, lines: list[str], expected:
         (["X-Forwarded-Proto: http"], True),
         (["X-Forwarded-Proto: HTTPS"], False),
         (["X-Forwarded-Proto: https, http"], True),
+        # Two proxies: the first one tells how the client has come, the second one how the first.
+        (["X-Forwarded-For: 192.0.2.7, 10.0.0.2", "X-Forwarded-Proto: http, https"], True),
+        (["X-Forwarded-For: 192.0.2.7, 10.0.0.2", "X-Forwarded-Proto: https, http"], False),
+        (["X-Forwarded-For: 192.0.2.7, 10.0.0.2", "X-Forwarded-Proto: http"], True),
+        (["Forwarded: for=192.0.2.7;proto=http, for=10.0.0.2;proto=https"], True),
+        (["Forwarded: for=_hidden;proto=http, for=10.0.0.2;proto=https"], True),
+        # What stands left of the client is the client's word.
+        (["X-Forwarded-For: 6.6.6.6, 192.0.2.7", "X-Forwarded-Proto: http, https"], False),
+        (["X-Forwarded-For: 6.6.6.6, 192.0.2.7", "X-Forwarded-Proto: https, http"], True),
         (["Forwarded: for=192.0.2.7;proto=http"], True),
         (["Forwarded: for=192.0.2.7;proto=https"], False),
         ([], False),
@@ -59,6 +68,10 @@ def test_the_address_of_the_client(peer: str | None, lines: list[str], expected:
 def test_whether_the_client_has_come_without_tls(lines: list[str], expected: bool) -> None:
     assert read("10.0.0.1", *lines).is_unencrypted is expected
     assert read("192.0.2.9", *lines).is_unencrypted is False
+
+
+def test_a_peer_without_a_known_address_is_not_believed() -> None:
+    assert read("", "X-Forwarded-For: 192.0.2.7", "X-Forwarded-Proto: http") == Forwarded("")
 
 
 def test_without_networks_nobody_is_believed() -> None:

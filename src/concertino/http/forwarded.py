@@ -47,8 +47,9 @@ class TrustedProxies:
     def read(self, head: RequestHead, peer: str | None) -> Forwarded:
         """Return what trusted proxies report about a request.
 
-        peer: the address of the other end of the connection; None for a Unix socket, whose clients
-            run under the same user and are trusted.
+        peer: the address of the other end of the connection; "" if it is not known, so that it is
+            not trusted; None for a Unix socket, whose clients run under the same user and are
+            trusted.
         """
         if not self._networks or (peer is not None and not self._trusts(peer)):
             return Forwarded(peer or "")
@@ -62,6 +63,7 @@ class TrustedProxies:
         # Go from the nearest proxy to the client. The first address that is not a trusted proxy is
         # the client; what stands further left may be forged.
         client = peer or ""
+        protocol = protocols.pop() if protocols else ""
         for text in reversed(addresses[-MAX_HOPS:]):
             address = _parse_address(text)
             if address is None:
@@ -69,12 +71,17 @@ class TrustedProxies:
             client = address
             if not self._trusts(address):
                 break
-        last = protocols[-1].strip().lower() if protocols else ""
-        return Forwarded(client, last == "http")
+            # The proxy at this address tells how its own client has reached it, unless the next
+            # one has passed its header on without adding a value.
+            protocol = protocols.pop() if protocols else protocol
+        return Forwarded(client, protocol.strip().lower() == "http")
 
     def _trusts(self, address: str) -> bool:
         """Return whether an address belongs to a trusted proxy."""
-        ip = ip_address(address)
+        try:
+            ip = ip_address(address)
+        except ValueError:
+            return False
         if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
             ip = ip.ipv4_mapped
         return any(ip in network for network in self._networks)
