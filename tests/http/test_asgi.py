@@ -1,7 +1,11 @@
-"""A server in an application under uvicorn: by itself, and at a path of Starlette."""
+"""A server in an application under uvicorn: by itself, and at a path of Starlette.
+
+What no ASGI server does on purpose is tried without one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -11,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_service import (
@@ -27,6 +32,11 @@ from http_service import (
     request,
     text_of,
 )
+from loops import on_a_loop
+
+from concertino import Server
+from concertino.backend import Principal
+from concertino.http import AsgiApplication, Authorization, HttpOptions, SharedSessions
 
 APPLICATION = '''
 import asyncio
@@ -270,3 +280,92 @@ def test_the_end_of_the_application_ends_calls_and_sessions(tmp_path: Path) -> N
         assert re.search("Traceback", service.process.stderr.read()) is None
     finally:
         end(service)
+
+
+async def send_over_asgi(
+    mcp: AsgiApplication,
+    scope: dict[str, Any] | None = None,
+    headers: dict[str, str] | None = None,
+) -> list[Any]:
+    """Send a request without an ASGI server, and return the messages of the response."""
+    message = modern("tools/list")
+    usual = {"Host": "localhost", "Accept": "application/json",
+             "Content-Type": "application/json", **modern_headers(message)}  # fmt: skip
+    named = {**usual, **(headers or {})}
+    pairs = [(name.lower().encode(), value.encode()) for name, value in named.items()]
+    about = {"type": "http", "method": "POST", "path": "/mcp", "headers": pairs}
+    messages: list[Any] = []
+    body = json.dumps(message).encode()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(outgoing: Any) -> None:
+        messages.append(outgoing)
+
+    await mcp({**about, **(scope or {})}, receive, send)
+    return messages
+
+
+@on_a_loop
+async def test_requests_that_come_during_the_start_are_answered() -> None:
+    mcp = Server("shop", version="1").asgi()
+
+    answers = await asyncio.gather(*(send_over_asgi(mcp) for _ in range(3)))
+
+    assert [messages[0]["status"] for messages in answers] == [200] * 3
+    await mcp.close()
+
+
+WITHOUT_NATS = SharedSessions("nats://127.0.0.1:1", "127.0.0.1:0", "/nonexistent")
+
+
+@on_a_loop
+async def test_options_that_cannot_be_used_fail_each_request_and_the_lifespan() -> None:
+    mcp = Server("shop", version="1").asgi(options=HttpOptions(shared_sessions=WITHOUT_NATS))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="nonexistent"):
+            await send_over_asgi(mcp)
+    messages: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(outgoing: Any) -> None:
+        messages.append(outgoing)
+
+    await mcp({"type": "lifespan"}, receive, send)
+
+    (failed,) = messages
+    assert failed["type"] == "lifespan.startup.failed"
+    assert "nonexistent" in failed["message"]
+
+
+@pytest.mark.parametrize(
+    ("client", "status"),
+    [
+        # A trusted proxy says that the client has sent its token without TLS.
+        (("10.0.0.1", 4711), 403),
+        (("192.0.2.7", 4711), 200),
+        # Such as from `uvicorn --uds`: an ASGI server need not know the client.
+        (None, 200),
+    ],
+)
+@on_a_loop
+async def test_proxies_are_trusted_by_the_address_that_the_asgi_server_names(
+    client: tuple[str, int] | None, status: int
+) -> None:
+    options = HttpOptions(
+        authorization=Authorization((Principal,)),
+        public_url="https://mcp.example",
+        behind_proxy=True,
+        trusted_proxies=("10.0.0.0/8",),
+    )
+    mcp = Server("shop", version="1").asgi(options=options)
+
+    messages = await send_over_asgi(
+        mcp, {"client": client}, {"Authorization": "Bearer t", "X-Forwarded-Proto": "http"}
+    )
+
+    assert messages[0]["status"] == status
+    await mcp.close()

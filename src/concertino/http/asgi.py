@@ -61,7 +61,11 @@ class AsgiApplication:
         kind = scope["type"]
         if kind == "http":
             service = self._service
-            if service is None or service.loop is not asyncio.get_running_loop():
+            if (
+                service is None
+                or not service.is_ready
+                or service.loop is not asyncio.get_running_loop()
+            ):
                 service = await self._start()
             await self._serve(service, scope, receive, send)
         elif kind == "lifespan":
@@ -105,9 +109,13 @@ class AsgiApplication:
             await service.close()
 
     async def _start(self) -> _Service:
-        """Start the service on the running event loop if necessary, and return it."""
+        """Start the service on the running event loop if necessary, and return it.
+
+        Raises the error of HttpServer if it cannot be started with these options. The next request
+        tries it again.
+        """
         service = self._service
-        if service is None or service.loop is not asyncio.get_running_loop():
+        if service is None or service.loop is not asyncio.get_running_loop() or service.has_failed:
             service = self._service = _Service(self._backend, self._options, self._limits)
         # Shielded, because other requests wait for the same start and must not be cancelled
         # together with this one.
@@ -117,7 +125,13 @@ class AsgiApplication:
     async def _follow_lifespan(self, receive: Receive, send: Send) -> None:
         """Start and end the backend when the ASGI server sends the lifespan messages."""
         await receive()
-        await self._start()
+        try:
+            await self._start()
+        except Exception as exc:
+            # The ASGI server shows the text and ends. An error that is raised would mean that this
+            # application has no lifespan.
+            await send({"type": "lifespan.startup.failed", "message": str(exc)})
+            return
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.close()
@@ -128,7 +142,8 @@ class _Service:
     """A Host and an HttpServer without listeners, on one event loop.
 
     loop: the event loop.
-    started: a future that is done when requests can be served.
+    started: a future that is done when requests can be served, or when the start has failed.
+    is_ready: whether the start has succeeded.
     """
 
     def __init__(
@@ -136,6 +151,7 @@ class _Service:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
+        self.is_ready = False
         self._has_to_end = asyncio.Event()
         self._make_connection: Callable[[], HttpConnection]
         self._idle: list[AsgiChannel] = []
@@ -143,21 +159,29 @@ class _Service:
             self.loop.create_task(self._run(Host(backend, limits), options))
         )
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the start has ended with an error."""
+        return self.started.done() and not self.is_ready
+
     async def _run(self, host: Host, options: HttpOptions | None) -> None:
         """Run the Host and the HttpServer until close() is called."""
-        async with host:
-            http = HttpServer(host, [], options)
-            try:
+        try:
+            async with host:
+                http = HttpServer(host, [], options)
                 await http.start()
                 self._make_connection = http.connection_factory(_AsgiClients(), writes_at_once=True)
-            except Exception as exc:
-                self.started.set_exception(exc)
-                return
-            self.started.set_result(None)
-            await self._has_to_end.wait()
-            host.drain()
-            http.stop()
-            await http.closed
+                self.is_ready = True
+                self.started.set_result(None)
+                await self._has_to_end.wait()
+                host.drain()
+                http.stop()
+                await http.closed
+        except Exception as exc:
+            if self.is_ready:
+                raise
+            # Only now, when the backend is closed, so that the next start does not overlap.
+            self.started.set_exception(exc)
 
     async def close(self) -> None:
         """End the Host and the HttpServer. Calls that run may finish within the drain time."""

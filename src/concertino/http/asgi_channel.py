@@ -20,6 +20,7 @@ from concertino.http.connection import HttpConnection
 from concertino.http.request_head import httptools
 from concertino.http.responses import JSON_RESPONSE
 from concertino.runtime.tasks import hide_from_all_tasks
+from concertino.transports.sockets import format_address
 
 __all__ = ["AsgiChannel"]
 
@@ -54,6 +55,8 @@ class AsgiChannel(asyncio.Transport):
         # The arguments and the result of the last call of _encode_head().
         self._last_parts: tuple[object, ...] = ()
         self._last_head = b""
+        # The path at which the application is mounted, and the client, of the last request.
+        self._last_place: tuple[str, object] = ("", None)
         http.connection_made(self)
 
     @property
@@ -100,17 +103,21 @@ class AsgiChannel(asyncio.Transport):
         """Return the head of a request as bytes; see the function _encode_head().
 
         Most requests have the same head as the last one. Then the bytes of the last one are
-        returned, because comparing takes a third of the time of encoding. When the path at which
-        the application is mounted changes, it is stored in the facts of the connection.
+        returned, because comparing takes a third of the time of encoding. When the client, or the
+        path at which the application is mounted, changes, it is stored in the facts of the
+        connection.
         """
         query: bytes = scope.get("query_string", b"")
         root = scope.get("root_path", "")
-        parts = (path, scope["method"], scope["headers"], length, query, root)
+        client = scope.get("client")
+        parts = (path, scope["method"], scope["headers"], length, query)
         if parts != self._last_parts:
             self._last_head = _encode_head(path, scope, length)
             self._last_parts = parts
-            if root != self._http.facts.get("root_path", ""):
-                self._http.facts = {**self._http.facts, "root_path": root}
+        if (root, client) != self._last_place:
+            self._last_place = (root, client)
+            address = {} if client is None else {"address": format_address(tuple(client))}
+            self._http.facts = {"transport": "asgi", "root_path": root, **address}
         return self._last_head
 
     async def _pass_on_body(

@@ -19,7 +19,7 @@ from concertino.http.exposure import check_exposure
 from concertino.http.options import HttpOptions
 from concertino.http.server import ENDPOINT, HttpServer
 from concertino.http.tls import TlsCertificate
-from concertino.http.worker_peers import SessionPeers, WorkerPeers
+from concertino.http.worker_peers import WorkerPeers
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.entry import LoopFactory
@@ -77,19 +77,11 @@ class HttpFrontend:
     def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
         self._host = host
         limit_freed_memory(host.budget)
-        self._server = HttpServer(host, self._listeners, self._options, wrap, self._peers())
+        place = worker_place()
+        workers = None if place is None else WorkerPeers(place)
+        self._server = HttpServer(host, self._listeners, self._options, wrap, workers)
         self._serving = hide_from_all_tasks(asyncio.get_running_loop().create_task(self._serve()))
         return self._serving
-
-    def _peers(self) -> SessionPeers | None:
-        """Return the processes with which this one shares sessions. Raises ValueError, OSError."""
-        if self._options.shared_sessions is not None:
-            # Most servers do not need this module, which loads the client of NATS.
-            from concertino.http.machine_peers import MachinePeers
-
-            return MachinePeers(self._options.shared_sessions)
-        place = worker_place()
-        return None if place is None else WorkerPeers(place)
 
     async def _serve(self) -> None:
         """Serve until stop() is called. Raises the error of a listener that cannot be used."""

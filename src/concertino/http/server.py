@@ -91,8 +91,10 @@ class HttpServer:
     host: serves the calls.
     listeners: the listening sockets. This object closes them.
     wrap: wraps each connection before it is attached to the host, for example to trace messages.
-    peers: the processes with which this one shares sessions; None if there are none.
-    Raises ValueError if the options do not fit the addresses, see check_exposure().
+    peers: the processes with which this one shares sessions; None for those that
+        `options.shared_sessions` names, if it names any.
+    Raises ValueError if the options do not fit the addresses, see check_exposure(), and if
+    `options.shared_sessions` cannot be used; OSError if its certificates cannot be read.
 
     Attributes:
     admission: decides which requests are served.
@@ -114,6 +116,11 @@ class HttpServer:
         use = self.admission.use
         challenges = self.admission.challenges
         wrap = wrap or unwrapped
+        if peers is None and options.shared_sessions is not None:
+            # Most servers do not need this module, which loads the client of NATS.
+            from concertino.http.machine_peers import MachinePeers
+
+            peers = MachinePeers(options.shared_sessions)
         self._sessions = SessionTable(
             host,
             wrap,
@@ -149,7 +156,11 @@ class HttpServer:
         ]
 
     async def start(self) -> None:
-        """Start to accept clients. Raises ValueError if the certificate cannot be used."""
+        """Start to accept clients.
+
+        Raises ValueError if the certificate cannot be used, and OSError if sessions are shared and
+        the record of them cannot be reached.
+        """
         load_calls()
         tls = self.options.tls
         certificate = None if tls is None else TlsCertificate(tls)
