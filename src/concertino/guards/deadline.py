@@ -9,7 +9,7 @@ be interrupted.
 
 The timer is created when the work waits for the first time, so the limit takes no time for the many
 calls that never wait. For calls that the runtime begins through call_starter(), TimedCall
-(runtime/call_hooks.py) does this.
+(runtime/guarded_calls.py) does this.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class CallHooks(Protocol):
 
 
 class CallTimer(Protocol):
-    """The running time limit of one call; implemented in runtime/call_hooks.py."""
+    """The running time limit of one call; implemented in runtime/guarded_calls.py."""
 
     def on_work_done(self) -> None:
         """Stop the timer. Called when the call's work has ended.

@@ -5,9 +5,10 @@
             await stop_requested.wait()
 
 A client that has sent nothing so far is called "silent" here. It takes only a file descriptor: its
-connection and session are made when its first bytes arrive. listener_places.py limits the number of
-clients. When the process can open no more descriptors, the acceptor pauses for PAUSE_S seconds, and
-new clients wait in the queues of the listening sockets.
+connection and session are made when its first bytes arrive. A "stranger" is a client that does not
+run as the user of this process; listener_places.py limits the number of clients, and of strangers
+in particular. When the process can open no more descriptors, the acceptor pauses for PAUSE_S
+seconds, and new clients wait in the queues of the listening sockets.
 """
 
 from __future__ import annotations
@@ -112,10 +113,10 @@ class Acceptor:
         # Whether the last accept() has failed, because there were no descriptors or memory left.
         self._is_starved = False
 
+        load_calls()
         # Functions passed to register_at_fork() stay registered for ever. A strong reference would
         # keep this object in memory for as long.
         disown = WeakMethod(self._disown_all)
-        load_calls()
         os.register_at_fork(after_in_child=lambda: (method := disown()) and method())
         self._listen()
 

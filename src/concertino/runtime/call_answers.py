@@ -169,6 +169,7 @@ def _fail(connection: AnsweringConnection, request: SessionRequest, error: RpcEr
     # so that the client gets a response in any case.
     for text, data in ((message, error.data), (message, None), ("Internal error", None)):
         try:
+            # An HTTP connection reads this while fail() writes the response.
             is_refusing_scopes.set(isinstance(error, InsufficientScope))
             return connection.session.fail(request, code, text, data, error.revision)
         except Exception as exc:

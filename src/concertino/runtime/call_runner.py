@@ -52,7 +52,8 @@ UNWATCHED_METHODS = frozenset(
     ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
 )
 
-# Smaller results are sent at once, however many calls end in one loop iteration.
+# Results of at least this size may have to wait for a later loop iteration, see result_turns.py.
+# Smaller results are always sent at once.
 LARGE_BYTES = 256 * 1024
 
 _decode_text = Decoder(str).decode
@@ -80,7 +81,7 @@ class CallRunner:
         starter = call_starter_of(connection.backend)
         begin = callback_beginner_of(connection.backend)
         self.start: Callable[[SessionRequest], None] = (
-            self._make_start_by(starter) if starter is not None else self._make_start()
+            self._make_start_with_hooks(starter) if starter is not None else self._make_start()
         )
         if starter is None and begin is not None:
             self.start = self._make_start_by_callback(begin, self.start)
@@ -112,12 +113,12 @@ class CallRunner:
 
         return start
 
-    def _make_start_by(self, starter: CallStarter) -> Callable[[SessionRequest], None]:
+    def _make_start_with_hooks(self, starter: CallStarter) -> Callable[[SessionRequest], None]:
         """Return the function that starts calls of a backend with call hooks, such as a guard.
 
         starter: the backend's functions that begin calls, see backend/call_hooks.py.
         """
-        from concertino.runtime.call_hooks import RedactingContext
+        from concertino.runtime.guarded_calls import RedactingContext
 
         connection = self._connection
         begin_any, begin_tool = starter.begin, starter.tools
@@ -196,7 +197,7 @@ class CallRunner:
         cancel = request.on_cancel = partial(self._cancel, task, request)
         hooks = request.hooks
         if hooks is not None and hooks.timeout_s is not None:
-            from concertino.runtime.call_hooks import TimedCall
+            from concertino.runtime.guarded_calls import TimedCall
 
             answer = partial(call_answers.answer_call, self._connection)
             request.timer = TimedCall(request, hooks, hooks.timeout_s, task, answer, cancel)
@@ -225,6 +226,7 @@ class CallRunner:
     ) -> None:
         """Answer a call whose handler has returned `result` or raised `error`."""
         if request.on_cancel is not None:
+            # The call was suspended, so many others may end in this loop iteration as well.
             call_answers.release_task(request)
             size = request.expected_bytes or self._unread.guess_size(request)
             if size >= LARGE_BYTES and error is None and self._postpones(request, result, size):
@@ -236,6 +238,7 @@ class CallRunner:
         if request.batch is not None or self._end.is_draining:
             self._connection.schedule_flush()
 
+        # See CallHooks in protocol/call_hooks.py.
         accepts_text = None
         hooks = request.hooks
         if hooks is not None:
@@ -250,12 +253,14 @@ class CallRunner:
                 return None
         except BaseException as exc:
             return call_answers.answer_unsent(self._connection, request, result, exc)
+        # Nothing was sent, because the hooks must see the result before.
         return call_answers.finish_call(self._connection, request, result)
 
     def _postpones(self, request: SessionRequest, result: Struct | Raw, size: int) -> bool:
-        """Return whether a large result is sent in a later loop iteration; see ResultTurns.
+        """Postpone a large result to a later loop iteration, if too much was sent in this one.
 
         size: its probable size in bytes.
+        Returns whether it was postponed. See ResultTurns.
         """
         turns = result_turns_of(self._connection.loop)
         if turns.may_send(size):

@@ -1,7 +1,8 @@
-"""kinds_in_threads(): finds out which calls run in threads.
+"""kinds_in_threads(): finds out of which kinds the calls are that run in threads.
 
-The answer is read from the thread pools when it is needed, so calls need not record anything.
-OutputFlow uses it to limit the memory for results of slow `def` handlers.
+The kind of a call is its method and the name of its tool or prompt (jsonrpc/requests.py).
+OutputFlow uses this function to limit the memory for results of slow `def` handlers. It reads the
+thread pools only then, so calls need not record anything.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from inspect import isawaitable
 from pathlib import Path
@@ -150,7 +150,7 @@ async def ask(
 
 
 async def send_questions(
-    session: Session, dialogue: Dialogue, keys: Mapping[str, object], about: Id
+    session: Session, dialogue: Dialogue, keys: Collection[str], about: Id
 ) -> None:
     """Send the questions with these keys to the client, and wait for all answers.
 
@@ -158,7 +158,6 @@ async def send_questions(
     dialogue.ask() puts them. If another task of the handler has already sent one of them, nothing
     is sent, and the function waits until that question is answered; the caller must try again.
 
-    keys: a mapping; its keys are the keys of the questions.
     about: the id of the call whose handler asks.
 
     Raises RpcError when the client responds with an error, InvalidClientResponse for a malformed
@@ -233,17 +232,18 @@ async def once(
     kind: the type of the returned value, which is decoded from JSON.
     """
     while (raw := dialogue.saved.get(key)) is None:
-        if (made := dialogue.waits.once.get(key)) is not None:
-            await asyncio.wait((made,))
+        if (other_call := dialogue.waits.once.get(key)) is not None:
+            # Another task of the handler is making the value.
+            await asyncio.wait((other_call,))
             continue
-        dialogue.waits.once[key] = made = asyncio.get_running_loop().create_future()
+        dialogue.waits.once[key] = this_call = asyncio.get_running_loop().create_future()
         try:
             value = make()
             value = await value if isawaitable(value) else value
             dialogue.saved[key] = Raw(encode_finite(value, f"once({key!r})"))
         finally:
             del dialogue.waits.once[key]
-            made.set_result(None)
+            this_call.set_result(None)
     return decode(raw, type=kind)
 
 

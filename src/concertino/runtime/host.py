@@ -190,6 +190,11 @@ class Host:
         for connection in list(self.connections):
             connection.drain()
 
+    async def closed(self) -> None:
+        """Wait until the connections that are open now have ended."""
+        if self.connections:
+            await asyncio.wait([connection.closed for connection in self.connections])
+
     def open_early(self) -> None:
         """Answer requests that need no backend, such as `initialize`, from now on.
 
@@ -253,11 +258,6 @@ class Host:
         if (failure := self.start_failure) is not None:
             for connection in list(self.connections):
                 connection.ready(failure)
-
-    async def closed(self) -> None:
-        """Wait until the connections that are open now have ended."""
-        if self.connections:
-            await asyncio.wait([connection.closed for connection in self.connections])
 
 
 class _SubscriptionWatch:

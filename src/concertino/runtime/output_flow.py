@@ -107,7 +107,7 @@ class OutputFlow:
         self._loop.call_later(LOG_DROPS_AFTER_S, self._log_drops)
 
     def _watch_unread(self) -> None:
-        """Start the timer.
+        """Start the timer for calls and responses that wait, unless it runs already.
 
         Called when a call or response must wait until the client has read more.
         """
@@ -122,7 +122,7 @@ class OutputFlow:
     def close(self) -> None:
         """Log the numbers that were not logged yet, and stop the timer.
 
-        The connection is closed.
+        Called when the connection is closed.
         """
         self._log_drops(at_end=True)
         self._flush = do_nothing

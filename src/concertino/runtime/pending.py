@@ -1,7 +1,8 @@
-"""PendingOutcome: a fast future for the response to a request.
+"""PendingOutcome: a fast future for the response to a request; set_outcome() for asyncio's futures.
 
 The pending requests of the client (client/pending_request.py) and of a plugin hub
-(orchestra/pending_response.py) derive from it.
+(orchestra/pending_response.py) derive from PendingOutcome. Where speed does not matter, the
+callback of an outgoing request is set_outcome().
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-__all__ = ["PendingOutcome"]
+__all__ = ["PendingOutcome", "set_outcome"]
 
 
 class PendingOutcome(Struct, eq=False, kw_only=True):
@@ -72,3 +73,16 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
         self.outcome = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
         self.resume_soon()
         return True
+
+
+def set_outcome(future: asyncio.Future[Raw], outcome: Raw | Exception) -> None:
+    """Complete a future with the result of a request, or with the exception for its failure.
+
+    Does nothing if the future is done already, because its task was cancelled.
+    """
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

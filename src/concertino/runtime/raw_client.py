@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import isnan
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +25,7 @@ from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, Message
 from concertino.jsonrpc.peer import Peer
 from concertino.jsonrpc.requests import IncomingRequest
+from concertino.runtime.pending import set_outcome
 from concertino.transports.connection import Connection
 
 __all__ = ["RawClient", "connect"]
@@ -89,15 +91,7 @@ class RawClient:
         if self._closed:
             raise Disconnected("the connection is closed")
         future: asyncio.Future[Raw] = self._loop.create_future()
-
-        def on_response(outcome: Raw | Exception) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
+        on_response = partial(set_outcome, future)
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
         outgoing = self.peer.request(method, encode(params or {}), on_response, deadline)
         self._schedule_expiry()

@@ -79,8 +79,8 @@ def place_of_thread(thread: int) -> Place | None:
         frames.append(frame)
         frame = frame.f_back
 
-    # The innermost frame comes first. Keep the frames before the first frame of concertino. The
-    # frames after it have called concertino, such as the author's line with server.run().
+    # The innermost frame comes first, so the frames before the first one of concertino are those
+    # that concertino has called.
     ours = [index for index, item in enumerate(frames) if item.f_code.co_filename.startswith(_OURS)]
     called = frames[: ours[0]] if ours else frames
     own = [item for item in called if not _is_library(item.f_code.co_filename)] or called

@@ -417,7 +417,7 @@ class ServerConnection:
         return self.session.subscribed_uris
 
     async def request(self, method: str, params: bytes) -> Raw:
-        from concertino.runtime.passed_on import request_client
+        from concertino.runtime.forwarded_requests import request_client
 
         return await request_client(self.session, self.loop, method, params)
 

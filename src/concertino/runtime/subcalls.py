@@ -30,8 +30,8 @@ from concertino.types.results import CallToolResult
 
 __all__ = ["SubcallContext", "make_subcall_context"]
 
-# How many subcalls may be nested, which limits a tool that calls itself without end. This is also
-# how often one subcall may ask the client.
+# How many subcalls may be nested, which limits a tool that calls itself without end. The number of
+# times that one subcall may ask the client has the same limit.
 MAX_DEPTH = 16
 # How many subcalls one call of a client may make in all.
 MAX_CALLS = 10_000

@@ -283,6 +283,10 @@ class _Done:
 DONE = _Done()
 
 
+def do_nothing() -> None:
+    """Do nothing. Replaces the callbacks of a connection that is closed."""
+
+
 # Python 3.11 only
 
 
@@ -299,7 +303,8 @@ def _start_on_3_11(
     def start(work: Work, subject: Subject) -> asyncio.Task[None] | None:
         context = base.copy()
         caller = asyncio.current_task(loop)
-        # typing: a task accepts generators, too, and calling cast() takes time
+        # The type is Any, because type checkers do not know that a task accepts generators too, and
+        # a call of cast() would take time.
         steps: Any = _steps(work, subject, on_done)
         # The task runs the generator from the next loop iteration on. By then the code below has
         # executed the generator's first step, so the task continues after that step.
@@ -366,7 +371,3 @@ def _take_over(waiting: Any) -> Generator[Any, Any, tuple[Any, BaseException | N
         return (yield waiting), None
     except BaseException as exc:
         return None, exc
-
-
-def do_nothing() -> None:
-    """Do nothing. Replaces the callbacks of a connection that is closed."""

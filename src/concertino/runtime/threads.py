@@ -9,10 +9,10 @@ results that are ready, not once for each. When handlers occupy all threads for 
 message names them. And large results are limited, see docs/decisions/0094:
 
 - A thread that has made a large result starts its next job only when the loop has sent or dropped
-  that result. So there are never more of them than threads.
-- When the result of a call turns out to be large, other calls of the same tool may wait for a
-  thread, which have started because nothing was known, or because earlier results were small. They
-  are kept back until their results will probably fit into the limits (UnreadResults.may_begin).
+  that result. So there are never more large results than threads.
+- When the result of a call turns out to be large, other calls of the same tool may already wait for
+  a thread: they were admitted before anything was known, or while results were small. They are kept
+  back until their results will probably fit into the limits (UnreadResults.may_begin).
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ BLOCKED_S = 1.0
 MAX_NAMED = 5
 # A str or bytes of this length is a large result.
 LARGE_BYTES = 256 * 1024
-# A list or dict of this many items is a large result, too. Of a shorter one, the first SAMPLE items
-# are checked, and their items, to a depth of SAMPLE_DEPTH.
+# A list or dict of this many items is a large result, too. If it is shorter, its first SAMPLE items
+# are checked, and the first SAMPLE items of each, down to a depth of SAMPLE_DEPTH.
 LARGE_ITEMS = 1000
 SAMPLE = 8
 SAMPLE_DEPTH = 4
-# How often, in seconds, to look at the calls that are kept back: clients may have read meanwhile.
+# How often, in seconds, to check whether calls that are kept back may start, because clients have
+# read results meanwhile.
 KEPT_CHECK_S = 0.05
 # How often, in seconds, a thread whose result was not taken checks whether the pool is closed.
 CLOSED_CHECK_S = 1.0
@@ -243,21 +244,22 @@ class Threads:
         if call is not None and call.unread is not None:
             size = len(job.value) if isinstance(job.value, str | bytes) else LARGE_BYTES
             call.unread.expect(call, size)
-        # Not loaded before the first answer: call_runner.py has loaded it at the first call.
+        # Imported here, so that the server starts faster. At the first call, call_runner.py has
+        # imported this module.
         from concertino.runtime.result_turns import result_turns_of
 
         loop = job.results.loop
         on_sent = partial(self._on_sent, job, call, None if call is None else call.kind)
-        # In the iteration after the next, run() has taken the value, and its task has sent the
-        # result or passed it to ResultTurns. In the next one, a task that has not made its first
-        # step yet would come too late.
+        # Let two loop iterations pass. In the first one, run() takes the value, and its task sends
+        # the result or passes it to ResultTurns. On Python 3.11, a task that began in this
+        # iteration does so only in the second one, see _take_over() in tasks.py.
         after = partial(result_turns_of(loop).call_after_waiting, on_sent)
         loop.call_soon(loop.call_soon, after)
 
     def _on_sent(self, job: _Job, call: IncomingRequest | None, kind: Kind | None) -> None:
         """Keep back calls of the same kind if the result was large, and let the thread go on.
 
-        call, kind: the call that has got the result, and its kind; None if it is no call's.
+        call, kind: the call that has got the result, and its kind; None if the job belongs to none.
         """
         assert job.taken is not None
         try:

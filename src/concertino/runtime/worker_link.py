@@ -1,4 +1,4 @@
-"""The connection of a worker process to its parent process, see cli/workers.py.
+"""The connection of a worker process to its parent process, for `concertino serve --workers`.
 
 The parent passes a WorkerPlace in an environment variable. A worker sends one byte on the
 connection when it has begun to serve. When the connection closes, the parent has ended, and the

@@ -1,16 +1,18 @@
-"""Forwards requests of another server to the client of this server (before 2026-07-28).
+"""request_client(): forwards a request of another server to the client of this server.
 
-A proxy backend uses this: a server behind it asks its client something, and the question must reach
-the client of the proxy. ServerConnection.request() calls request_client().
+A proxy backend uses it when a server behind the proxy asks its client something (before
+2026-07-28): the question must reach the client of the proxy. ServerConnection.request() calls it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from msgspec import Raw
 
 from concertino.protocol.session import Session
+from concertino.runtime.pending import set_outcome
 from concertino.types.client_requests import InputRequest
 
 __all__ = ["request_client"]
@@ -27,15 +29,7 @@ async def request_client(
     params: the params as JSON; they are sent unchanged.
     """
     response: asyncio.Future[Raw] = loop.create_future()
-
-    def on_response(outcome: Raw | Exception) -> None:
-        if response.done():
-            return
-        if isinstance(outcome, Exception):
-            response.set_exception(outcome)
-        else:
-            response.set_result(outcome)
-
+    on_response = partial(set_outcome, response)
     outgoing = session.send_client_request(InputRequest(method, Raw(params)), on_response)
     try:
         return await response

@@ -1,8 +1,8 @@
-"""Redaction and time limits for the calls of guarded servers.
+"""RedactingContext and TimedCall: what the runtime adds to the calls of guarded servers.
 
 Guards are backends with call hooks (backend/call_hooks.py): they begin and end calls without a
-coroutine around each call. They need two things from the runtime: a context that redacts secrets in
-progress and log messages, and a timer for the guard TimeLimit. CallRunner imports this module for
+coroutine around each call. So the runtime does two things for them: it redacts secrets in progress
+and log messages, and it ends calls that reach their time limit. CallRunner imports this module for
 such backends only.
 """
 
