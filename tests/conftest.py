@@ -1,6 +1,5 @@
 """Settings of coverage, of Hypothesis and of signals, for all tests."""
 
-import gc
 import os
 import signal
 import sys
@@ -34,17 +33,6 @@ FILE = pytest.StashKey[str]()
 # What servers behind a proxy offer, and indexes of searches, stay out of the user's cache.
 CACHE = tempfile.TemporaryDirectory(prefix="concertino-tests-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Keep the collected tests out of garbage collection.
-
-    A full collection would look at all of them each time, and therefore come so rarely that what
-    the tests have left would make later ones slower.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
