@@ -50,6 +50,63 @@ def test_texts_are_shown_but_no_values_that_may_be_secrets() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("hunter2hunter2", ""),
+        ("${TOKEN:-hunter2hunter2}", "${TOKEN:-(not shown)}"),
+        ("${TOKEN:-}", "${TOKEN:-}"),
+        ("${HOST}hunter2hunter2", "${HOST}(not shown)"),
+        ("Bearer ${env:TOKEN}", "(not shown)${env:TOKEN}"),
+        ("${A:-${env:B:-hunter2}x}", "${A:-${env:B:-(not shown)}(not shown)}"),
+        ("${workspaceFolder}${/}${input:key}", "${workspaceFolder}${/}${input:key}"),
+        # The command decides which program runs.
+        ("Bearer ${secret:command:op read x}", "(not shown)${secret:command:op read x}"),
+        ("${A:-${secret:command:op read x}}", "${A:-${secret:command:op read x}}"),
+        # A server with such a value is refused before it starts.
+        ("${TOKEN=hunter2hunter2}", ""),
+        ("${A:-hunter2hunter2", ""),
+        ("${A:-" * 9 + "${hunter2}" + "}" * 9, "${A:-" * 9 + "(not shown)" + "}" * 9),
+    ],
+)
+def test_references_are_shown_but_no_text_around_them_or_in_their_defaults(
+    text: str, shown: str
+) -> None:
+    members = {"command": "x", "env": {"A": text}, "headers": {"B": text}}
+    definition = define(members)
+    assert (definition["env.A"].shown, definition["headers.B"].shown) == (shown, shown)
+    file = parse_server_file(encode({"servers": {"a": members}}), "/project/mcp.json")
+    line = f"  + env.A: {shown or '(not shown)'}"
+    assert line in compare_definitions(None, definition, visible_texts(file.servers[0], file, {}))
+
+
+def test_another_default_is_another_value() -> None:
+    before, after = (define({"command": "x", "env": {"A": f"${{A:-{d}}}"}}) for d in ("b", "c"))
+    assert compare_definitions(before, after) == ["  ~ env.A: another value"]
+
+
+@pytest.mark.parametrize("default", ["hunter2hunter2", "${env:OTHER:-hunter2hunter2}"])
+def test_a_default_of_a_variable_with_a_secret_name_is_not_shown_in_arguments(default: str) -> None:
+    args = [f"--token=${{MY_TOKEN:-{default}}}"]
+    shown = define({"command": "x", "args": args})["args"].shown
+    assert "hunter2" not in shown
+    assert "--token=${MY_TOKEN:-" in shown
+
+
+@pytest.mark.parametrize(
+    ("input", "shown"),
+    [
+        ({"default": "eu"}, "eu"),
+        ({"default": "hunter2", "password": True}, ""),
+        ({"default": "secret:command:op read x", "password": True}, "secret:command:op read x"),
+    ],
+)
+def test_the_default_of_a_password_is_not_shown(input: dict[str, Any], shown: str) -> None:
+    members = {"command": "x", "env": {"A": "${input:key}"}}
+    inputs = [{"id": "key", "type": "promptString", **input}]
+    assert define(members, inputs=inputs)["inputs.key"].shown == shown
+
+
+@pytest.mark.parametrize(
     ("change", "lines"),
     [
         ({"command": "sh"}, ["  - command: npx", "  + command: sh"]),

@@ -11,11 +11,12 @@ from concertino.orchestra.plugins_file import PluginEntry, PluginsFile
 from concertino.proxy.definitions import (
     CODE_VARIABLES,
     Definition,
+    MemberText,
     define_server,
     make_definition,
+    value_text,
     visible_texts,
 )
-from concertino.proxy.secret_sources import SECRET
 from concertino.proxy.server_file import parse_server_file
 
 __all__ = ["define_plugin", "define_plugins", "visible_plugin_texts"]
@@ -35,11 +36,10 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
         return define_server(file.servers[0], file, {}, key)
-    texts, hidden = _split_texts(entry)
     # Do not show the values of settings whose names suggest a secret.
     learn(entry.config)
-    texts |= {f"config.{name}": value for name, value in entry.config.items()}
-    return make_definition(texts, hidden, key)
+    config = {f"config.{name}": MemberText(value, value) for name, value in entry.config.items()}
+    return make_definition(_program_texts(entry) | config, key)
 
 
 def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
@@ -50,19 +50,17 @@ def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
         return visible_texts(file.servers[0], file, {})
-    texts, _ = _split_texts(entry)
-    return texts
+    return {member: text.shown for member, text in _program_texts(entry).items() if text.shown}
 
 
-def _split_texts(entry: PluginEntry) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of a plugin's program and variables: those to show, and those to hide."""
-    texts = {"binary": entry.binary}
+def _program_texts(entry: PluginEntry) -> dict[str, MemberText]:
+    """Return the texts of a plugin's program and variables."""
+    texts = {"binary": MemberText(entry.binary, entry.binary)}
     if entry.args:
-        texts["args"] = shlex.join(entry.args)
-    hidden: dict[str, str] = {}
+        args = shlex.join(entry.args)
+        texts["args"] = MemberText(args, args)
     for name, value in entry.env.items():
         text = f"${{{name}}}" if value is None else value
-        # A reference is not a secret; any other text may be one.
-        is_shown = text.startswith((SECRET, "${")) or name.upper() in CODE_VARIABLES
-        (texts if is_shown else hidden)[f"env.{name}"] = text
-    return texts, hidden
+        is_shown = name.upper() in CODE_VARIABLES
+        texts[f"env.{name}"] = MemberText(text, text) if is_shown else value_text(text)
+    return texts

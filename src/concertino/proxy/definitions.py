@@ -16,6 +16,7 @@ from msgspec import Struct
 from concertino.excerpts import shorten
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import learn, redactor
+from concertino.proxy.expansion import NOT_SHOWN, find_defaults, show_references
 from concertino.proxy.secret_sources import SECRET
 from concertino.proxy.server_file import ServerEntry, ServerFile
 from concertino.proxy.value_reader import Template
@@ -24,10 +25,12 @@ __all__ = [
     "CODE_VARIABLES",
     "Definition",
     "DefinitionPart",
+    "MemberText",
     "compare_definitions",
     "define_server",
     "is_same_definition",
     "make_definition",
+    "value_text",
     "visible_texts",
 ]
 
@@ -51,10 +54,22 @@ class DefinitionPart(Struct, frozen=True, array_like=True):
     """One member of a definition.
 
     digest: a keyed digest of its text. Without the user's key, a secret cannot be guessed from it.
-    shown: the text for logs, without secrets and shortened; empty if it may be a secret.
+    shown: the text for logs, without secrets and shortened; empty if all of it may be a secret.
     """
 
     digest: str
+    shown: str
+
+
+class MemberText(Struct, frozen=True):
+    """The text of one member of a definition.
+
+    whole: the text that decides what runs.
+    shown: the text that users may see, with `(not shown)` for texts that may be secrets; empty if
+        all of it may be one.
+    """
+
+    whole: str
     shown: str
 
 
@@ -75,23 +90,27 @@ def define_server(
     are not replaced, since the variables belong to the user who starts this program.
     env_file: the variables in the server's `envFile`.
     """
-    return make_definition(*_split_texts(entry, file, env_file), key)
+    # An argument must not show the default of a variable with a secret name either.
+    for template in _templates(entry):
+        for default in find_defaults(template.text):
+            learn(dict((default,)))
+    return make_definition(_member_texts(entry, file, env_file), key)
 
 
-def make_definition(texts: Mapping[str, str], hidden: Mapping[str, str], key: bytes) -> Definition:
-    """Return the definition with these members: name -> text.
-
-    hidden: the members that may be secrets.
-    """
+def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
+    """Return the definition with these members."""
     # If an argument contains the value of a hidden variable, the value is hidden there too.
-    learn({name.partition(".")[2]: value for name, value in hidden.items()})
-    definition = {
-        member: DefinitionPart(_digest(key, member, text), _clean(text))
+    learn(
+        {
+            name.partition(".")[2]: text.whole
+            for name, text in texts.items()
+            if text.shown != text.whole
+        }
+    )
+    return {
+        member: DefinitionPart(_digest(key, member, text.whole), _clean(text.shown))
         for member, text in texts.items()
     }
-    for member, text in hidden.items():
-        definition[member] = DefinitionPart(_digest(key, member, text), "")
-    return definition
 
 
 def visible_texts(
@@ -99,36 +118,41 @@ def visible_texts(
 ) -> Mapping[str, str]:
     """Return the whole text of each member of a definition whose text is shown.
 
-    Unlike DefinitionPart.shown, these texts are not shortened, and nothing in them is redacted:
-    otherwise a file could hide a part of a command from the user who approves it.
+    Unlike DefinitionPart.shown, these texts are not shortened, and nothing in a command is
+    redacted: otherwise a file could hide a part of it from the user who approves it.
     """
-    texts, _ = _split_texts(entry, file, env_file)
-    return texts
+    texts = _member_texts(entry, file, env_file)
+    return {member: text.shown for member, text in texts.items() if text.shown}
 
 
-def _split_texts(
+def value_text(text: str) -> MemberText:
+    """Return the text of a value that may contain secrets. Only its references are shown."""
+    return MemberText(text, text if text.startswith(SECRET) else show_references(text))
+
+
+def _member_texts(
     entry: ServerEntry, file: ServerFile, env_file: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of all members of a definition in two parts: to show, and to hide."""
-    texts, hidden = _plain_texts(entry), dict[str, str]()
+) -> dict[str, MemberText]:
+    """Return the texts of all members of a definition."""
+    texts = {member: MemberText(text, text) for member, text in _plain_texts(entry).items()}
     for name, value in env_file.items():
         is_shown = name.upper() in CODE_VARIABLES
-        (texts if is_shown else hidden)[f"envFile.{name}"] = value
+        texts[f"envFile.{name}"] = MemberText(value, value if is_shown else "")
     groups = (("env", entry.env), ("headers", entry.headers), ("auth", entry.options.auth))
     for label, templates in groups:
         for name, template in templates.items():
-            # A reference is not a secret; any other text may be one.
-            is_shown = (
-                template.text.startswith((SECRET, "${"))
-                or (label == "auth" and name not in ("client_secret", "private_key"))
-                or (label == "env" and name.upper() in CODE_VARIABLES)
+            is_shown = (label == "auth" and name not in ("client_secret", "private_key")) or (
+                label == "env" and name.upper() in CODE_VARIABLES
             )
-            (texts if is_shown else hidden)[f"{label}.{name}"] = template.text
+            text = template.text
+            texts[f"{label}.{name}"] = MemberText(text, text) if is_shown else value_text(text)
     used = {id for template in _templates(entry) for id in INPUT.findall(template.text)}
     for id in sorted(used & file.inputs.keys()):
-        if (default := file.inputs[id].default) is not None:
-            texts[f"inputs.{id}"] = default
-    return texts, hidden
+        declared = file.inputs[id]
+        if (default := declared.default) is not None:
+            is_shown = not declared.is_secret or default.startswith(SECRET)
+            texts[f"inputs.{id}"] = MemberText(default, default if is_shown else "")
+    return texts
 
 
 def _plain_texts(entry: ServerEntry) -> dict[str, str]:
@@ -206,20 +230,23 @@ def compare_definitions(
     lines: list[str] = []
     for member in (*current, *(name for name in before if name not in current)):
         old, new = before.get(member), current.get(member)
+        old_text = None if old is None else _describe(old)
+        new_text = None if new is None else _describe(new)
+        if new is not None and member in whole:
+            new_text = escape_controls(whole[member])
         if old is not None and new is not None:
             if hmac.compare_digest(old.digest, new.digest):
                 continue
-            if not old.shown and not new.shown:
+            if old_text == new_text:
+                # They differ in a text that is not shown.
                 lines.append(f"  ~ {member}: another value")
                 continue
-        if old is not None:
-            lines.append(f"  - {member}: {_describe(old)}")
-        if new is not None:
-            text = whole.get(member)
-            shown = _describe(new) if text is None else escape_controls(text)
-            lines.append(f"  + {member}: {shown}")
+        if old_text is not None:
+            lines.append(f"  - {member}: {old_text}")
+        if new_text is not None:
+            lines.append(f"  + {member}: {new_text}")
     return lines
 
 
 def _describe(part: DefinitionPart) -> str:
-    return part.shown or "(not shown)"
+    return part.shown or NOT_SHOWN

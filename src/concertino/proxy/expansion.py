@@ -21,14 +21,17 @@ from concertino.proxy.secret_sources import SECRET, SecretReference, parse_secre
 from concertino.proxy.server_file import InputEntry, ServerFile
 from concertino.proxy.value_reader import InvalidServerFile, Template, ValueReader
 
-__all__ = ["Expander", "Parts", "input_variable"]
+__all__ = ["NOT_SHOWN", "Expander", "Parts", "find_defaults", "input_variable", "show_references"]
 
 # A value: its texts, and the references to secrets between them.
 Parts = tuple[str | SecretReference, ...]
 INPUT = re.compile(r"\$\{input:([^}]*)\}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+BRACE = re.compile(r"\$\{|\}")
 # The deepest nesting of defaults within defaults.
 MAX_DEPTH = 8
+# Stands for a text that may be a secret.
+NOT_SHOWN = "(not shown)"
 
 
 class Expander:
@@ -207,10 +210,62 @@ def input_variable(id: str) -> str:
     return "CONCERTINO_INPUT_" + re.sub(r"[^A-Za-z0-9]", "_", id).upper()
 
 
+def show_references(text: str) -> str:
+    """Return the references in a value, with `(not shown)` for each text around them.
+
+    These texts may be secrets, and so may those in defaults: `${TOKEN:-(not shown)}`. Returns "" if
+    the value contains no reference.
+    """
+    shown = _show_references(text, 0)
+    return "" if shown == NOT_SHOWN else shown
+
+
+def _show_references(text: str, depth: int) -> str:
+    if depth > MAX_DEPTH:
+        return NOT_SHOWN
+    shown: list[str] = []
+    at = 0
+    while (start := text.find("${", at)) >= 0 and (end := _find_end(text, start + 2)) >= 0:
+        shown += [NOT_SHOWN] * (start > at)
+        shown.append(_show_reference(text[start + 2 : end], depth))
+        at = end + 1
+    shown += [NOT_SHOWN] * (at < len(text))
+    return "".join(shown).replace(NOT_SHOWN * 2, NOT_SHOWN)
+
+
+def _show_reference(name: str, depth: int) -> str:
+    """Return `${name}` with its default hidden. A malformed reference is hidden completely."""
+    variable, has_default, default = name.removeprefix("env:").partition(":-")
+    if name == "/" or name.startswith(("input:", SECRET)):
+        return f"${{{name}}}"
+    if VARIABLE.fullmatch(variable) is None:
+        return NOT_SHOWN
+    if not has_default:
+        return f"${{{name}}}"
+    return f"${{{name.removesuffix(default)}{_show_references(default, depth + 1)}}}"
+
+
+def find_defaults(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the variable and the default of each `${VAR:-default}`, also of those in defaults."""
+    starts: list[int] = []
+    for brace in BRACE.finditer(text):
+        if brace[0] == "${":
+            starts.append(brace.end())
+        elif starts:
+            start = starts.pop()
+            # Deeper references are refused when they are replaced. Copying the text of each would
+            # take quadratic time.
+            if len(starts) <= MAX_DEPTH:
+                name = text[start : brace.start()].removeprefix("env:")
+                variable, has_default, default = name.partition(":-")
+                if has_default:
+                    yield variable, default
+
+
 def _find_end(text: str, start: int) -> int:
     """Return the index of the brace that closes the `${` before `start`; -1 if there is none."""
     depth = 1
-    for match in re.compile(r"\$\{|\}").finditer(text, start):
+    for match in BRACE.finditer(text, start):
         depth += 1 if match[0] == "${" else -1
         if depth == 0:
             return match.start()
