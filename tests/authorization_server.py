@@ -51,6 +51,8 @@ class AuthorizationServer:
     lifetime_s: of access tokens. 0: those are not accepted either, as if it had passed.
     needed_scopes: what a call needs; a token without them gets 403.
     has_registration: whether clients can register.
+    has_metadata: whether the two documents exist, and the challenge names the first one. Without,
+        it is a server of 2025-03-26.
     metadata, resource: members of the two documents that replace the usual ones; None removes one.
     extra_response: parameters of the response to the login that replace the usual ones.
     before_token: awaited before a request for tokens is handled.
@@ -64,6 +66,7 @@ class AuthorizationServer:
         self.needed_scopes: set[str] = set()
         self.challenge_scopes = ""
         self.has_registration = True
+        self.has_metadata = True
         self.metadata: dict[str, Any] = {}
         self.resource: dict[str, Any] = {}
         self.extra_response: dict[str, str | None] = {}
@@ -102,6 +105,8 @@ class AuthorizationServer:
             "/revoke": self._revoke,
         }
         handler = handlers.get(request.path)
+        if request.path.startswith("/.well-known/") and not self.has_metadata:
+            handler = None
         return (404, {}, b"") if handler is None else await handler(request)
 
     # The MCP server
@@ -111,6 +116,8 @@ class AuthorizationServer:
             return 405, {}, b""
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         metadata = f'resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp"'
+        if token not in self.access and not self.has_metadata:
+            return 401, {"WWW-Authenticate": "Bearer"}, b""
         if token not in self.access:
             scope = f', scope="{self.challenge_scopes}"' if self.challenge_scopes else ""
             return 401, {"WWW-Authenticate": f"Bearer {metadata}{scope}"}, b""
@@ -151,6 +158,8 @@ class AuthorizationServer:
     # The authorization server
 
     async def _register(self, request: Request) -> Response:
+        if not self.has_registration:
+            return 404, {}, b""
         self._number += 1
         id = f"client-{self._number}"
         self.clients[id] = ""

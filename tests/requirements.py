@@ -99,8 +99,6 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "RS-6": "permits no rule here: the operator names the scopes",
         "RS-15": "the author's function returns all scopes that a token includes",
         "RS-24": "the revision after it asks for the opposite, see RS-23",
-        "DS-9": "of the fallbacks of 2025-03-26 there is the metadata at the server's origin only, "
-        "and not the fixed endpoints of servers without any metadata",
     },
 }
 

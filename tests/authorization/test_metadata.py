@@ -12,7 +12,7 @@ import pytest
 from loops import on_a_loop
 
 from concertino.authorization.fetcher import FetchedResponse, Fetcher
-from concertino.authorization.metadata import discover_issuer, discover_resource
+from concertino.authorization.metadata import discover_issuer, discover_resource, own_resource
 from concertino.errors import AuthorizationError
 from concertino.http_client.server_url import parse_url
 
@@ -62,6 +62,7 @@ async def test_a_resource_is_looked_for_at_its_path_and_then_at_the_root(
 
     found = await discover_resource(as_fetcher(site), SERVER, "")
 
+    assert found is not None
     assert found.resource == resource
     assert site.asked == [f"{RESOURCE}/public/mcp", RESOURCE][: 1 if place != RESOURCE else 2]
 
@@ -99,9 +100,13 @@ async def test_a_resource_that_does_not_cover_the_server_ends_the_login(resource
         await discover_resource(as_fetcher(site), SERVER, "")
 
 
+@pytest.mark.requirement("DS-9", side="authorization")
 @on_a_loop
 async def test_a_server_without_metadata_is_its_own_authorization_server() -> None:
-    found = await discover_resource(as_fetcher(Site({})), SERVER, "")
+    assert await discover_resource(as_fetcher(Site({})), SERVER, "") is None
+
+    found = own_resource(SERVER)
+    assert found.resource == "https://a.example/public/mcp"
     assert found.authorization_servers == ("https://a.example",)
 
 

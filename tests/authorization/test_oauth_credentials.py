@@ -108,6 +108,31 @@ async def test_without_a_login_the_error_names_the_command() -> None:
         assert "/authorize" not in server.paths()
 
 
+@pytest.mark.requirement("DS-9", side="authorization")
+@on_a_loop
+async def test_a_server_without_metadata_has_the_endpoints_of_2025_03_26() -> None:
+    async with running(AuthorizationServer()) as server:
+        server.has_metadata = False
+        await call(server, by_person())
+
+        assert [server.counts[path] for path in ("/register", "/authorize", "/token")] == [1, 1, 1]
+        [page] = server.of("/authorize")
+        assert page.query["code_challenge_method"] == "S256"
+
+
+@on_a_loop
+async def test_a_server_without_metadata_and_endpoints_may_want_no_login() -> None:
+    async with running(AuthorizationServer()) as server:
+        server.has_metadata = False
+        with pytest.raises(RpcError, match="has no metadata about it; if it has the endpoints"):
+            await call(server, None)
+        assert "/register" not in server.paths()
+
+        server.has_registration = False
+        with pytest.raises(RpcError, match=r"/register: .* \(HTTP 404\).* has no metadata"):
+            await call(server, by_person())
+
+
 @on_a_loop
 async def test_without_a_stored_login_only_the_first_request_waits_for_the_store(
     state: Path,

@@ -20,9 +20,12 @@ from concertino.authorization.fetcher import Fetcher
 from concertino.authorization.logins import ClientIdentity, Login
 from concertino.authorization.metadata import (
     IssuerMetadata,
+    IssuerNotFound,
     ResourceMetadata,
+    default_endpoints,
     discover_issuer,
     discover_resource,
+    own_resource,
 )
 from concertino.authorization.redirect_listener import RedirectListener
 from concertino.authorization.registration import identify_client
@@ -56,11 +59,14 @@ class Discovery(Struct, frozen=True):
     resource: the metadata of the server.
     issuer: the metadata of its authorization server.
     challenge: the parameters of the Bearer challenge in the server's response.
+    is_guessed: whether neither has metadata, so that these are the endpoints of 2025-03-26, if
+        there are any.
     """
 
     resource: ResourceMetadata
     issuer: IssuerMetadata
     challenge: Mapping[str, str]
+    is_guessed: bool = False
 
 
 async def make_fetcher(server: ServerUrl) -> Fetcher:
@@ -93,11 +99,22 @@ class LoginFlow:
         """
         url = challenge.get("resource_metadata", "")
         resource = await discover_resource(self._fetcher, self._server, url)
+        if resource is None:
+            return await self._discover_own_issuer(challenge)
         issuers = resource.authorization_servers
         # If the server names several, one that this client already uses is best.
         preferred = (self._settings.issuer, "" if known is None else known.issuer)
         issuer = next((name for name in preferred if name and name in issuers), issuers[0])
         return Discovery(resource, await discover_issuer(self._fetcher, issuer), challenge)
+
+    async def _discover_own_issuer(self, challenge: Mapping[str, str]) -> Discovery:
+        """Return what is known about a server without metadata: it may be one of 2025-03-26."""
+        resource = own_resource(self._server)
+        [origin] = resource.authorization_servers
+        try:
+            return Discovery(resource, await discover_issuer(self._fetcher, origin), challenge)
+        except IssuerNotFound:
+            return Discovery(resource, default_endpoints(origin), challenge, is_guessed=True)
 
     async def log_in(self, found: Discovery, known: Login | None) -> Login:
         """Obtain access tokens, and return the new login.
@@ -106,6 +123,15 @@ class LoginFlow:
             server, its client registration is used again, and its scopes are requested again.
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
+        try:
+            return await self._log_in(found, known)
+        except AuthorizationError as exc:
+            if found.is_guessed:
+                text = f"{exc}; {found.issuer.issuer} has no metadata that names other endpoints"
+                raise AuthorizationError(text) from None
+            raise
+
+    async def _log_in(self, found: Discovery, known: Login | None) -> Login:
         settings, metadata = self._settings, found.issuer
         is_same = known is not None and known.issuer == metadata.issuer
         scopes = self._choose_scopes(found, known if is_same else None)

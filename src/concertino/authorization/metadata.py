@@ -4,7 +4,7 @@ The metadata of the MCP server (its "protected resource metadata") names authori
 their issuer identifiers, and the metadata of an authorization server names its endpoints. Issuers
 are compared as plain strings, because a URL may look different after parsing.
 Source: RFC 9728, RFC 8414, OpenID Connect Discovery 1.0; 2026-07-28 basic/authorization
-"Authorization Server Discovery".
+"Authorization Server Discovery"; 2025-03-26 basic/authorization "Fallbacks".
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from concertino.authorization.fetcher import Fetcher
 from concertino.errors import AuthorizationError
 from concertino.http_client.server_url import ServerUrl, parse_url
 
-__all__ = ["IssuerMetadata", "ResourceMetadata", "discover_issuer", "discover_resource"]
+__all__ = [
+    "IssuerMetadata",
+    "IssuerNotFound",
+    "ResourceMetadata",
+    "default_endpoints",
+    "discover_issuer",
+    "discover_resource",
+    "own_resource",
+]
 
 RESOURCE_PATH = "/.well-known/oauth-protected-resource"
 ISSUER_PATH = "/.well-known/oauth-authorization-server"
@@ -65,21 +73,24 @@ class IssuerMetadata(Struct, frozen=True, kw_only=True):
             )
 
 
+class IssuerNotFound(AuthorizationError):
+    """An authorization server has no metadata."""
+
+
 _resource_decoder = Decoder(ResourceMetadata)
 _issuer_decoder = Decoder(IssuerMetadata)
 
 
-async def discover_resource(fetcher: Fetcher, server: ServerUrl, url: str) -> ResourceMetadata:
-    """Return the protected resource metadata of an MCP server.
+async def discover_resource(
+    fetcher: Fetcher, server: ServerUrl, url: str
+) -> ResourceMetadata | None:
+    """Return the protected resource metadata of an MCP server; None if it has none.
 
-    A server of revision 2025-03-26 has none and is its own authorization server; so that is
-    returned for a server without metadata.
     url: the parameter `resource_metadata` of the server's challenge; "" if it had none. Then the
         metadata is looked for at the two well-known URLs.
     Raises AuthorizationError, and OSError if a server cannot be reached.
     """
-    origin = f"{server.scheme}://{server.authority}"
-    path = server.path.partition("?")[0].rstrip("/")
+    origin, path = _split(server)
     places = [url] if url else [f"{origin}{RESOURCE_PATH}{path}", f"{origin}{RESOURCE_PATH}"]
     for place in dict.fromkeys(places):
         response = await fetcher.get(place)
@@ -91,7 +102,33 @@ async def discover_resource(fetcher: Fetcher, server: ServerUrl, url: str) -> Re
             return metadata
         if not 400 <= response.status < 500 or url:
             raise AuthorizationError(f"{place}: HTTP {response.status}")
+    return None
+
+
+def own_resource(server: ServerUrl) -> ResourceMetadata:
+    """Return the metadata of a server of 2025-03-26, which is its own authorization server."""
+    origin, path = _split(server)
     return ResourceMetadata(f"{origin}{path}", (origin,))
+
+
+def default_endpoints(origin: str) -> IssuerMetadata:
+    """Return the endpoints of a server of 2025-03-26 that has no metadata.
+
+    That revision requires PKCE of all servers.
+    """
+    return IssuerMetadata(
+        issuer=origin,
+        authorization_endpoint=f"{origin}/authorize",
+        token_endpoint=f"{origin}/token",
+        registration_endpoint=f"{origin}/register",
+        code_challenge_methods_supported=("S256",),
+    )
+
+
+def _split(server: ServerUrl) -> tuple[str, str]:
+    """Return the origin of a server, and the path of its URL without a slash at its end."""
+    origin = f"{server.scheme}://{server.authority}"
+    return origin, server.path.partition("?")[0].rstrip("/")
 
 
 def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
@@ -123,8 +160,8 @@ def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
 async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
     """Return the metadata of an authorization server. issuer: its issuer identifier, a URL.
 
-    Raises AuthorizationError if there is none or if it names another issuer, and OSError if the
-    server cannot be reached.
+    Raises IssuerNotFound if there is none, AuthorizationError if it names another issuer, and
+    OSError if the server cannot be reached.
     """
     places = _issuer_places(issuer)
     for place in places:
@@ -139,7 +176,7 @@ async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
             return metadata
         if not 400 <= response.status < 500:
             raise AuthorizationError(f"{place}: HTTP {response.status}")
-    raise AuthorizationError(
+    raise IssuerNotFound(
         f"{issuer}: the authorization server has no metadata at {' or '.join(places)}"
     )
 

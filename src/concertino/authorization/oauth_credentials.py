@@ -185,6 +185,12 @@ class OAuthCredentials:
             settings.grant == "authorization_code" and settings.authorize is None
         ):
             command = self._login_command(found)
+            if found.is_guessed:
+                # It may want something else, such as an API key in a header.
+                raise AuthorizationError(
+                    f"{self._server.text} asks for authorization, and has no metadata about it; if "
+                    f"it has the endpoints of revision 2025-03-26, run: {command}"
+                )
             raise LoginRequired(f"{self._server.text} asks for a login; run: {command}", command)
         login = await flow.log_in(found, self._login)
         await self._store.save(self._key, login)
