@@ -285,6 +285,41 @@ async def test_an_answer_nested_too_deeply_is_an_error_at_once(frame: str) -> No
         f"deep).encode() + bytes([10]))"
     )
     async with running(server(code)) as client:
-        with pytest.raises(ProtocolError, match="the answer cannot be decoded: nested too deeply"):
+        with pytest.raises(ProtocolError, match="the answer is malformed: nested too deeply"):
             await client.call_tool("x", timeout_s=60)
+        assert client.stray == 0
+
+
+MALFORMED_ANSWERS = {
+    '{"jsonrpc":"2.0","id":@,"result":{},"error":{"code":1}}': "a result and an error",
+    '{"jsonrpc":"2.0","id":@,"result":{"content":[]},"error":null}': "a result and an error",
+    '{"jsonrpc":"2.0","id":@}': "expected a method, a result or an error",
+    '{"jsonrpc":"1.0","id":@,"result":{}}': 'jsonrpc: expected "2.0"',
+    '{"id":@,"result":{}}': 'jsonrpc: expected "2.0", and it is missing',
+    '{"jsonrpc":"2.0","id":"@","result":{}}': "id: expected an integer, got a string",
+    '{"jsonrpc":"2.0","id":@.0,"result":{}}': "id: expected int | str, got float",
+    '{"jsonrpc":"2.0","id":@,"result":{"a":"\\ud83c"}}': "a string holds half a surrogate pair",
+    '{"jsonrpc":"2.0","id":@,"result":{"a":"\xff"}}': "not UTF-8 at byte ",
+    '{"jsonrpc":"2.0","id":@,"result":{"a":NaN}}': "JSON is malformed: ",
+    '{"jsonrpc":"2.0","id":@,"result":{"con': "Input data was truncated",
+    'printed{"jsonrpc":"2.0","id":@,"result":{}}': "JSON is malformed: ",
+    '[{"jsonrpc":"2.0","id":@,"result":{}}]': "batches are not part of this protocol revision",
+}
+
+
+@on_a_loop
+async def test_a_malformed_answer_ends_its_call_at_once_and_is_shown() -> None:
+    code = (
+        "frame = arguments['frame'].replace('@', str(id)); "
+        "os.write(1, frame.encode('latin-1') + bytes([10]))"
+    )
+    async with running(server(code)) as client:
+        for frame, problem in MALFORMED_ANSWERS.items():
+            with pytest.raises(ProtocolError) as caught:
+                await client.call_tool("x", {"frame": frame}, timeout_s=60)
+            text = str(caught.value)
+            assert text.startswith(f"tools/call x: the answer is malformed: {problem}"), text
+            begin, end = frame.split("@")
+            assert begin in text
+            assert end.replace("\xff", "\\xff") in text
         assert client.stray == 0

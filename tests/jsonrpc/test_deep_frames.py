@@ -14,7 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concertino.jsonrpc.deep_frames import MAX_TOKENS, read_outer_members, split_array, split_batch
+from concertino.jsonrpc.deep_frames import (
+    MAX_TOKENS,
+    find_objects,
+    read_outer_members,
+    split_array,
+    split_batch,
+)
+from concertino.jsonrpc.messages import is_response
 
 DEEP = "[" * 5000 + "]" * 5000
 MEMBERS = ('"jsonrpc":"2.0"', '"method":"x"', f'"params":{{"a":{DEEP}}}', '"id":@')
@@ -58,7 +65,7 @@ def test_behind_a_byte_order_mark_the_id_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "is_response"),
+    ("members", "expected"),
     [
         ('"id":1,"result":@', True),
         ('"error":@,"id":1', True),
@@ -66,11 +73,29 @@ def test_behind_a_byte_order_mark_the_id_is_found() -> None:
         ('"id":1,"method":"x","params":@', False),
         ('"id":1,"method":"x","result":@', False),
         ('"id":1,"params":{"result":@}', False),
+        ('"jsonrpc":"2.0","id":1,"level":"x","error":@', True),
+        ('"id":1,"level":"x","error":@', False),
     ],
 )
-def test_a_response_has_no_method(members: str, is_response: bool) -> None:
+def test_a_response_has_no_method_and_is_no_line_of_a_log(members: str, expected: bool) -> None:
     frame = "{" + members.replace("@", DEEP) + "}"
-    assert read_outer_members(frame.encode()).is_response is is_response
+    assert is_response(read_outer_members(frame.encode()).names) is expected
+
+
+@pytest.mark.parametrize("unit", ['{"id":', '{"id":"', '{"id":1}', '{"id":"\\'])
+def test_a_line_of_many_objects_costs_a_limited_time(unit: str) -> None:
+    line = unit.encode() * 200_000
+    began = time.process_time()
+    assert len(find_objects(line)) <= 10
+    assert time.process_time() - began < 0.25
+
+
+def test_no_object_is_found_inside_of_another_one() -> None:
+    for inner in ("", "{}," * 100_000):
+        line = f'{{"jsonrpc":"2.0","method":"x","params":[{inner}{{"id":1,"result":2}},'
+        assert [members.names for members in find_objects(line.encode())] == [
+            {"jsonrpc", "method", "params"}
+        ]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +191,7 @@ def test_any_json_is_read_as_json_reads_it(value: object, ascii: bool, indent: i
         assert json.loads(members.id) == id
     else:
         assert members.id is None
-    assert {json.loads(name) for name in members.names} == set(value)  # pyright: ignore[reportUnknownArgumentType]
+    assert {json.loads(f'"{name}"') for name in members.names} == set(value)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def test_the_limit_is_far_above_usual_messages() -> None:

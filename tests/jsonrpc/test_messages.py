@@ -282,7 +282,7 @@ def test_bytes_that_are_no_utf8_are_named():
             b'{"jsonrpc":"2.0","id":{},"method":"x"}',
             "Invalid Request: id: expected int | str, got object",
         ),
-        (b'{"jsonrpc":"2.0"}', "Invalid Request: no method"),
+        (b'{"jsonrpc":"2.0"}', "Invalid Request: expected a method, a result or an error"),
         (b"{}", 'Invalid Request: jsonrpc: expected "2.0"'),
     ],
 )
@@ -302,7 +302,7 @@ def test_what_is_no_message_and_has_no_usable_id_says_what_was_expected(frame: b
             b'"jsonrpc":"2.0","method":""',
             "Invalid Request: method: expected a name, got an empty string",
         ),
-        (b'"jsonrpc":"2.0"', "Invalid Request: no method"),
+        (b'"jsonrpc":"2.0"', "Invalid Request: expected a method, a result or an error"),
         (b'"jsonrpc":"2.0","params":[]', "Invalid Request: method: missing"),
         (
             b'"jsonrpc":"2.0","method":"x","result":{}',
@@ -327,21 +327,80 @@ def test_params_that_are_no_object_are_refused_on_the_id_and_ignored_without_one
 
 
 @pytest.mark.parametrize(
-    "frame",
+    ("frame", "problem"),
     [
-        b'{"jsonrpc":"2.0","id":1,"result":{},"error":{}}',
-        b'{"id":1,"result":{}}',
-        b'{"jsonrpc":"1.0","id":1,"error":{}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{},"params":[]}',
-        b'{"jsonrpc":"2.0","id":1.5,"result":{}}',
-        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}',
-        b'{"jsonrpc":"2.0","id":null,"result":{}}',
-        b'{"jsonrpc":"2.0","id":1,"result":{"a":"\xff"}}',
-        b'{"jsonrpc":"2.0","id":1,"error":{"a":NaN}}',
+        (b'{"jsonrpc":"2.0","id":1,"result":{},"error":{}}', "a result and an error"),
+        (b'{"id":1,"result":{}}', 'jsonrpc: expected "2.0", and it is missing'),
+        (b'{"jsonrpc":"1.0","id":1,"error":{}}', 'jsonrpc: expected "2.0"'),
+        (b'{"jsonrpc":"2.0","id":1,"result":{},"params":[]}', "params: expected none"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{},"method":null}', "method: expected none"),
+        (b'{"jsonrpc":"2.0","id":1.0,"result":{}}', "id: expected int | str, got float"),
     ],
 )
-def test_nobody_answers_a_broken_response(frame: bytes):
-    assert bad(frame) == (0, None)
+def test_a_broken_response_is_not_answered_and_ends_the_request_with_its_id(
+    frame: bytes, problem: str
+):
+    assert decode(frame) == InvalidMessage(0, f"a malformed response: {problem}", UNSET, (1,))
+
+
+@pytest.mark.parametrize(
+    ("frame", "answers"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":"\xff"}}', (1,)),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"a":NaN}}', (1,)),
+        (b'{"jsonrpc":"2.0","id":1,"method":null,"error":{"a":NaN}}', (1,)),
+        (b'{"jsonrpc":"2.0","id":1.0,"result":NaN}', (1,)),
+        (b'{"jsonrpc":"2.0","id":1,"result":"\\ud83c"}', (1,)),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"ty', (1,)),
+        (b'{"jsonrpc":"2.0","id":"a","result":undefined}', ("a",)),
+        (b'done {"jsonrpc":"2.0","id":1,"result":{}}', (1,)),
+        (b'{x} {"id":1,"result":{}}{"error":{"id":3},"id":2}{"jsonrpc":"2.0","method":', (1, 2)),
+    ],
+)
+def test_a_response_that_is_no_json_ends_the_request_with_its_id(
+    frame: bytes, answers: tuple[int | str, ...]
+):
+    found = decode(frame)
+    assert isinstance(found, InvalidMessage)
+    assert (found.code, found.id, found.answers) == (0, UNSET, answers)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"jsonrpc":"2.0","id":1.5,"result":{}}',
+        b'{"jsonrpc":"2.0","id":[1],"result":{}}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}',
+        b'{"jsonrpc":"2.0","id":null,"result":{}}',
+        # A line of a log.
+        b'{"level":"error","id":1,"error":"no such file"}',
+        b'{"level":"error","id":1,"error":NaN}',
+    ],
+)
+def test_nothing_is_ended_by_what_has_no_id_or_is_a_line_of_a_log(frame: bytes):
+    found = decode(frame)
+    assert isinstance(found, InvalidMessage)
+    assert (found.id, found.answers) == (1 if b"NaN" in frame else UNSET, ())
+
+
+def test_a_response_nested_too_deeply_ends_the_request_with_its_id():
+    deep = b"[" * 200_000 + b"]" * 200_000
+    found = decode(b'{"jsonrpc":"2.0","result":%b,"id":1}' % deep)
+    assert found == InvalidMessage(0, "Parse error: nested too deeply", answers=(1,))
+
+
+@pytest.mark.parametrize("id", [b'"\\ud800"', b'"\xff"', b"[1]", b"null"])
+def test_no_request_has_an_id_that_is_no_json_either(id: bytes):
+    found = decode(b'{"jsonrpc":"2.0","id":%b,"result":undefined}' % id)
+    assert isinstance(found, InvalidMessage)
+    assert (found.code, found.answers) == (PARSE, ())
+
+
+@pytest.mark.parametrize("rest", [b'"jsonrpc":"2.0"', b'"jsonrpc":"2.0","method":"x","result":{}'])
+def test_what_may_be_a_request_or_a_response_has_the_id_of_both(rest: bytes):
+    found = decode(b'{"id":1,%b}' % rest)
+    assert isinstance(found, InvalidMessage)
+    assert (found.code, found.id, found.answers) == (REQUEST, 1, (1,))
 
 
 @pytest.mark.parametrize(
@@ -495,8 +554,14 @@ def expected_message(frame: bytes) -> Verdict:
     good_params = isinstance(members.get("params", {}), dict)
     answers = ("result" in members) + ("error" in members)
     versioned = members.get("jsonrpc") == "2.0"
-    if "method" not in members and answers:
-        if answers == 2 or not versioned or not good_params or (has_id and not good_id):
+    if members.get("method") is None and answers:
+        if (
+            "method" in members
+            or answers == 2
+            or not versioned
+            or not good_params
+            or (has_id and not good_id)
+        ):
             return SILENT
         return ("response", id, "result" in members)
     if has_id and not good_id:
@@ -648,7 +713,7 @@ def test_an_overlong_frame_keeps_the_id_of_a_request_and_of_a_response():
         REQUEST, "Invalid Request: too long", 7
     )
     assert reject_oversize(b'{"id":7,"result":{"a":1,"b":', "too long") == InvalidMessage(
-        0, "too long", 7
+        0, "too long", answers=(7,)
     )
     assert reject_oversize(b'{"id":7', "too long").id is UNSET
 
@@ -659,6 +724,15 @@ def test_without_a_descriptor_to_read_the_module_with_an_id_stays_unknown(
     # Python raises ImportError for a module that is None in sys.modules.
     monkeypatch.setitem(sys.modules, "concertino.jsonrpc.deep_frames", None)
     assert reject_oversize(b'{"id":7,"method":"x",', "too long").id is UNSET
+
+
+def test_without_a_descriptor_to_read_the_module_with_a_response_that_is_no_json_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(sys.modules, "concertino.jsonrpc.deep_frames", None)
+    found = decode(b'{"jsonrpc":"2.0","id":1,"result":undefined}')
+    assert isinstance(found, InvalidMessage)
+    assert (found.code, found.answers) == (PARSE, ())
 
 
 def test_without_a_descriptor_to_read_the_module_with_a_deep_batch_is_refused(

@@ -285,16 +285,50 @@ def test_a_client_does_not_answer_garbage_but_counts_it():
     assert line.peer.invalid_input.unsolicited == 4
 
 
-def test_a_client_counts_broken_answers_too():
-    """An error without an id, one with both a result and an error: whoever waits goes on
-    waiting.
-    """
+def test_a_client_counts_broken_answers_to_nobody():
+    """An error without an id, one with both a result and an error, for no request."""
     line = Line()
     line.peer.invalid_input.answered = False
     line.peer.receive(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}')
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"?"}}')
     assert line.take_sent() == []
     assert line.peer.invalid_input.unsolicited == 2
+
+
+@pytest.mark.parametrize("is_client", [True, False])
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{},"error":{}}', "a result and an error"),
+        (b'{"jsonrpc":"2.0","id":"1","result":{}}', "id: expected an integer, got a string"),
+        (b'{"jsonrpc":"2.0","id":1,"result":NaN}', "JSON is malformed: invalid character"),
+        (b'[{"jsonrpc":"2.0","id":1,"result":{}}]', "batches are not part of this"),
+        (b'[{"jsonrpc":"1.0","id":1,"result":{}}]', "batches are not part of this"),
+    ],
+)
+def test_a_malformed_response_fails_its_request(is_client: bool, frame: bytes, problem: str):
+    line = Line()
+    line.peer.invalid_input.answered = not is_client
+    _, answers = ask(line)
+    line.peer.receive(frame)
+    assert str(answers.last()).startswith(f"the answer is malformed: {problem}")
+    assert line.peer.invalid_input.unsolicited == 0
+
+
+@pytest.mark.parametrize(
+    "frame", [b'{"jsonrpc":"2.0","id":1}', b'{"jsonrpc":"2.0","id":1,"method":"x","result":{}}']
+)
+def test_what_may_be_a_request_fails_a_request_of_a_client_and_is_answered_by_a_server(
+    frame: bytes,
+):
+    server, client = Line(), Line()
+    client.peer.invalid_input.answered = False
+    outcomes = [ask(line)[1] for line in (server, client)]
+    server.peer.receive(frame)
+    client.peer.receive(frame)
+    assert [len(answers) for answers in outcomes] == [0, 1]
+    assert [message.get("id") for message in server.take_sent()] == [1, 1]
+    assert len(client.take_sent()) == 1
 
 
 # Admission
@@ -735,7 +769,7 @@ def test_a_malformed_error_fails_our_request():
     assert isinstance(answers.last(), ProtocolError)
 
 
-@pytest.mark.parametrize("id", [b"2", b'"1"', b"-1", b'"x"'])
+@pytest.mark.parametrize("id", [b"2", b'"2"', b"-1", b'"x"'])
 def test_an_answer_to_another_id_is_stray(id: bytes):
     line = Line()
     _, answers = ask(line)
@@ -1165,7 +1199,7 @@ class PeerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.closed)
     @rule(data=st.data(), good=st.booleans())
     def an_answer_comes(self, data: st.DataObject, good: bool) -> None:
-        id = data.draw(st.sampled_from([*self.ours, 0, "1"]))
+        id = data.draw(st.sampled_from([*self.ours, 0, "x"]))
         body: Any = {"result": {}} if good else {"error": {"code": 7, "message": "no"}}
         waiting = isinstance(id, int) and id in self.peer.outgoing
         self.peer.receive(json.dumps({"jsonrpc": "2.0", "id": id, **body}).encode())
@@ -1343,7 +1377,7 @@ def test_a_response_that_cannot_be_decoded_fails_its_request():
     deep = b"[" * 200_000 + b"]" * 200_000
     line.peer.receive(b'{"jsonrpc":"2.0","id":%d,"result":{"a":%b}}' % (outgoing.id, deep))
     [outcome] = outcomes
-    assert str(outcome).startswith("the answer cannot be decoded: ")
+    assert str(outcome).startswith("the answer is malformed: ")
     # Nobody waits for another one.
     line.peer.receive(b'{"jsonrpc":"2.0","id":99,"result":{"a":%b}}' % deep)
     assert len(outcomes) == 1

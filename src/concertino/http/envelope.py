@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
-from concertino.jsonrpc.messages import Id
+from concertino.jsonrpc.messages import Id, is_response
 from concertino.protocol.request_profile import CAPABILITIES, VERSION
 
 __all__ = [
@@ -182,7 +182,7 @@ def _decode_element(element: bytes) -> Envelope:
         from concertino.jsonrpc.deep_frames import read_outer_members
 
         members = read_outer_members(element)
-        if members.id is None or members.is_response:
+        if members.id is None or is_response(members.names):
             return Envelope()
         try:
             return Envelope("", _decode_id(members.id))

@@ -1,9 +1,10 @@
-"""Finds the ids of messages that are nested too deeply for a JSON decoder, also in a batch.
+"""Finds the ids of messages that no JSON decoder reads, such as deeply nested ones.
 
 JSON decoders are recursive and give up after about a thousand levels. To find the members of the
 outermost object, it is enough to count brackets outside of strings. The error response to such a
 message needs its id: without it, the sender cannot match the error to its request and waits until
-its timeout. messages.py imports this module only when such a message arrives.
+its timeout. The same holds for a malformed response: without its id, its caller would wait.
+messages.py imports this module only when such a message arrives.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-__all__ = ["OuterMembers", "read_outer_members", "split_array", "split_batch"]
+__all__ = ["OuterMembers", "find_objects", "read_outer_members", "split_array", "split_batch"]
 
 # At most this many strings and brackets are examined, which takes at most about 20 ms.
 MAX_TOKENS = 50_000
@@ -29,6 +30,10 @@ TOKEN = re.compile(
 )
 # One token of an array: a string, a run of opening or of closing brackets, or a comma.
 ARRAY_TOKEN = re.compile(rb"%b|([\[{]++)|([\]}]++)|(,)" % STRING, re.DOTALL)
+# The beginning of an object that may be a response.
+RESPONSE_HEAD = re.compile(rb'\{\s*+"(?:jsonrpc|id|result|error)"\s*+:')
+# At most this many objects of a line are examined.
+MAX_OBJECTS = 10
 # The id near the end of a frame: after it, only the members jsonrpc and method may follow.
 TAIL = re.compile(
     rb',\s*"id"\s*:\s*("[^"\\]*"|-?[0-9]+)\s*'
@@ -40,21 +45,16 @@ class OuterMembers:
     """The members of a message's outermost object, as far as they could be read.
 
     id: the id as JSON; None if there is none.
-    names: the names of the members, as JSON strings.
+    names: the names of the members, as they are written between the quotes.
+    end: the position after the object; None if its end was not found.
     """
 
-    __slots__ = ("id", "names")
+    __slots__ = ("end", "id", "names")
 
     def __init__(self) -> None:
         self.id: bytes | None = None
-        self.names: set[bytes] = set()
-
-    @property
-    def is_response(self) -> bool:
-        """Return whether the message is a response: it has a result or an error, but no method."""
-        return b'"method"' not in self.names and not self.names.isdisjoint(
-            (b'"result"', b'"error"')
-        )
+        self.names: set[str] = set()
+        self.end: int | None = None
 
 
 def read_outer_members(frame: bytes) -> OuterMembers:
@@ -64,27 +64,52 @@ def read_outer_members(frame: bytes) -> OuterMembers:
     is returned. Only the first MAX_TOKENS strings and brackets of the frame are examined. If these
     contain no id, the last TAIL_BYTES of the frame are searched for one.
     """
-    members = OuterMembers()
     if not frame.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return members
-
-    depth = 0
-    tokens = TOKEN.finditer(frame)
-    for token in islice(tokens, MAX_TOKENS):
-        text, colon, value, openers = token.groups()
-        if openers is not None:
-            depth += len(openers)
-        elif text is None:
-            # A run of closing brackets: the only token without a group.
-            depth -= token.end() - token.start()
-        elif colon is not None and depth == 1:
-            members.names.add(text)
-            if text == b'"id"':
-                members.id = value
-
-    if members.id is None and next(tokens, None) is not None:
+        return OuterMembers()
+    members = _read_object(frame, 0, MAX_TOKENS)
+    if members.id is None and members.end is None:
         tail = TAIL.search(frame, max(0, len(frame) - TAIL_BYTES))
         members.id = None if tail is None else tail[1]
+    return members
+
+
+def find_objects(line: bytes) -> list[OuterMembers]:
+    """Return the objects in a line that is not JSON, if they begin like a response.
+
+    The line may contain other text before and between them, and the last one may be incomplete.
+    Objects inside of other ones are not returned.
+    """
+    objects: list[OuterMembers] = []
+    position = 0
+    while len(objects) < MAX_OBJECTS and (head := RESPONSE_HEAD.search(line, position)) is not None:
+        members = _read_object(line, head.start(), MAX_TOKENS // MAX_OBJECTS)
+        objects.append(members)
+        position = len(line) if members.end is None else members.end
+    return objects
+
+
+def _read_object(text: bytes, begin: int, max_tokens: int) -> OuterMembers:
+    """Return the members of the object that begins at a position.
+
+    max_tokens: how many strings and brackets are examined.
+    """
+    members = OuterMembers()
+    depth = 0
+    for token in islice(TOKEN.finditer(text, begin), max_tokens):
+        string, colon, value, openers = token.groups()
+        if openers is not None:
+            depth += len(openers)
+        elif string is None:
+            # A run of closing brackets: the only token without a group.
+            run = token.end() - token.start()
+            if run >= depth:
+                members.end = token.start() + depth
+                return members
+            depth -= run
+        elif colon is not None and depth == 1:
+            members.names.add(string[1:-1].decode("utf-8", "replace"))
+            if string == b'"id"':
+                members.id = value
     return members
 
 

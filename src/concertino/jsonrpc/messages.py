@@ -16,6 +16,7 @@ Spec: JSON-RPC 2.0; 2026-07-28 basic/index "Messages".
 # No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
 # it decodes their Struct, in 10 us each.
 
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Literal
 
 from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, ValidationError
@@ -26,6 +27,7 @@ from concertino.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 __all__ = [
     "ABSENT",
     "JOINED_BYTES",
+    "MALFORMED",
     "NEWLINE",
     "Id",
     "InvalidMessage",
@@ -40,6 +42,7 @@ __all__ = [
     "encode_id",
     "encode_notification",
     "encode_request",
+    "is_response",
     "one_line",
     "reject_oversize",
 ]
@@ -81,25 +84,15 @@ class InvalidMessage(Struct, frozen=True):
     code: the error's code; 0 for a frame that must not be answered: a blank line, a malformed
         response, or a notification with malformed params.
     message: the error's text; "" if the frame need not be logged, such as a blank line.
-    id: the id for the error response; UNSET if the frame has no readable id. If the code is 0, it
-        is the id in a malformed response, which is the id of the request that it answers. It is
-        read only if that response is too long or nested too deeply.
+    id: the id for the error response; UNSET if the frame has no readable id, or is a response.
+    answers: the ids of the requests that the frame answers, if it contains malformed responses. If
+        the code is not 0, the frame may as well be a request.
     """
 
     code: int
     message: str
     id: Id | UnsetType = UNSET
-
-
-class _Members(Struct):
-    """The members of a JSON object without their types, to find out which member is wrong."""
-
-    jsonrpc: Raw = ABSENT
-    method: Raw = ABSENT
-    id: Raw = ABSENT
-    params: Raw = ABSENT
-    result: Raw = ABSENT
-    error: Raw = ABSENT
+    answers: tuple[Id, ...] = ()
 
 
 # An integer, because `10 in frame` is faster in CPython than `b"\n" in frame`, which first tries to
@@ -113,9 +106,15 @@ JOINED_BYTES = 32_768
 # The UTF-8 byte order mark, which some programs write before the first message.
 BOM = b"\xef\xbb\xbf"
 
+# The beginning of the text about a malformed response.
+MALFORMED = "a malformed response: "
+# The members of a response that does not say which version of JSON-RPC it has.
+UNVERSIONED = frozenset(("id", "result", "error"))
+
 # The result of decode() for frames that are neither answered nor logged, such as blank lines.
 IGNORED = InvalidMessage(0, "")
 NULL = Raw(b"null")
+VERSION = Raw(b'"2.0"')
 
 # Decodes a frame that is a Request in 0.8 us, while decode() takes 1.1 us. The caller must have
 # checked that the frame is UTF-8. For a frame that is not a Request, this raises DecodeError or
@@ -125,6 +124,7 @@ decode_request = Decoder(Request).decode
 _decode_message = Decoder(Message).decode
 _decode_elements = Decoder(list[Raw]).decode
 _decode_raw = Decoder(Raw).decode
+_decode_value = Decoder().decode
 _decode_id = Decoder(Id).decode
 _decode_text = Decoder(str).decode
 encode = Encoder().encode
@@ -150,14 +150,16 @@ def decode(frame: bytes | Raw) -> Message | InvalidMessage:
         # A response has either a result or an error (JSON-RPC 2.0 section 5).
         if (message.result is ABSENT) is not (message.error is ABSENT):
             return message
+        answers = _answered_ids(message.id)
         # A response must not be answered, even if it is malformed.
         if message.result is not ABSENT:
-            return InvalidMessage(0, "a response with a result and an error")
-        return InvalidMessage(INVALID_REQUEST, "Invalid Request: no method", message.id)
+            return InvalidMessage(0, f"{MALFORMED}a result and an error", answers=answers)
+        text = "Invalid Request: expected a method, a result or an error"
+        return InvalidMessage(INVALID_REQUEST, text, message.id, answers)
 
     if message.result is not ABSENT or message.error is not ABSENT:
         text = "Invalid Request: a method together with a result or an error"
-        return InvalidMessage(INVALID_REQUEST, text, message.id)
+        return InvalidMessage(INVALID_REQUEST, text, message.id, _answered_ids(message.id))
     if not message.method:
         text = "Invalid Request: method: expected a name, got an empty string"
         return InvalidMessage(INVALID_REQUEST, text, message.id)
@@ -275,7 +277,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
         # The first line checks that the whole frame is JSON. The second line alone would not: it
         # stops at the first byte of a frame that is not an object.
         _decode_raw(frame)
-        members = Decoder(_Members).decode(frame)
+        members = Decoder(dict[str, Raw]).decode(frame)
     # ValidationError is a subclass of DecodeError, so it must come first.
     except ValidationError as invalid:
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {_describe(invalid)}")
@@ -285,13 +287,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
         return _recover_deep_id(frame, "Parse error: nested too deeply")
 
     # `members` has the last value of each member. If these values make a message, the frame is one.
-    last_members = encode(
-        {
-            name: raw
-            for name in members.__struct_fields__
-            if (raw := getattr(members, name)) is not ABSENT
-        }
-    )
+    last_members = encode(members)
     try:
         _decode_message(last_members)
     except DecodeError:
@@ -299,26 +295,29 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     return decode(Raw(last_members))
 
 
-def _find_invalid_member(members: _Members) -> InvalidMessage:
+def _find_invalid_member(members: dict[str, Raw]) -> InvalidMessage:
     """Return the error for a JSON object that is not a message; it names the wrong member."""
+    id_member = members.get("id", ABSENT)
+    method = members.get("method", ABSENT)
     # Check for responses before the id: the id of an error response may be null, if the other side
     # could not read the id of our request.
-    if members.method is ABSENT and (members.result is not ABSENT or members.error is not ABSENT):
-        return IGNORED if members.id == NULL else InvalidMessage(0, "a malformed response")
+    is_request = method is not ABSENT and method != NULL
+    if not is_request and ("result" in members or "error" in members):
+        return IGNORED if id_member == NULL else _reject_response(members)
 
     id: Id | UnsetType = UNSET
     try:
-        if members.id is not ABSENT:
-            id = _decode_id(members.id)
+        if id_member is not ABSENT:
+            id = _decode_id(id_member)
     except DecodeError as exc:
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: id: {_describe(exc)}")
 
-    if bytes(members.jsonrpc) != b'"2.0"':
+    if members.get("jsonrpc") != VERSION:
         return InvalidMessage(INVALID_REQUEST, 'Invalid Request: jsonrpc: expected "2.0"', id)
     try:
-        _decode_text(members.method)
+        _decode_text(method)
     except DecodeError as exc:
-        reason = "missing" if members.method is ABSENT else _describe(exc)
+        reason = "missing" if method is ABSENT else _describe(exc)
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: method: {reason}", id)
 
     # All other members are right, so params is wrong. Without an id this is a notification, which
@@ -327,13 +326,56 @@ def _find_invalid_member(members: _Members) -> InvalidMessage:
     return InvalidMessage(0 if id is UNSET else INVALID_PARAMS, text, id)
 
 
+def _reject_response(members: dict[str, Raw]) -> InvalidMessage:
+    """Return the rejection of a response one of whose members is wrong; it names that member."""
+    id = members.get("id", ABSENT)
+    version = members.get("jsonrpc", ABSENT)
+    try:
+        _decode_id(id)
+    except DecodeError as exc:
+        problem = "no id" if id is ABSENT else f"id: {_describe(exc)}"
+    else:
+        if version is ABSENT:
+            problem = 'jsonrpc: expected "2.0", and it is missing'
+        elif version != VERSION:
+            problem = 'jsonrpc: expected "2.0"'
+        elif "method" in members:
+            problem = "method: expected none"
+        else:
+            problem = "params: expected none"
+    is_certain = is_response(members.keys() - {"method"})
+    answers = _answered_ids(_decode_value(id)) if is_certain and id is not ABSENT else ()
+    return InvalidMessage(0, f"{MALFORMED}{problem}", answers=answers)
+
+
+def is_response(names: AbstractSet[str]) -> bool:
+    """Return whether a malformed message is a response, judging by the names of its members.
+
+    A server may print JSON lines for a log, with the id of the request and with an error. Such a
+    line is not a response: it has other members and no `jsonrpc`.
+    """
+    if "method" in names or not ("result" in names or "error" in names):
+        return False
+    return "jsonrpc" in names or names <= UNVERSIONED
+
+
+def _answered_ids(id: object) -> tuple[Id, ...]:
+    """Return the id in a response as a tuple; an empty one if no request can have this id.
+
+    Some programs write 5.0 for 5.
+    """
+    if type(id) is float and id.is_integer():
+        return (int(id),)
+    return (id,) if type(id) is int or type(id) is str else ()
+
+
 def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
     """Return the parse error for a frame that msgspec rejects, with the request's id if possible.
 
-    Without the id, the client cannot match the error response to its request and waits until its
-    timeout. The id is read with the standard library's `json`, which is more lenient than msgspec:
-    it accepts NaN, control characters and lone surrogates. A lone surrogate is the usual cause: a
-    client has cut a text in the middle of an emoji.
+    Without the id, the sender cannot match the error response to its request, or we cannot match a
+    response to ours, and the caller waits until its timeout. The id is read with the standard
+    library's `json`, which is more lenient than msgspec: it accepts NaN, control characters and
+    lone surrogates. A lone surrogate is the usual cause: a text was cut in the middle of an emoji.
     reason: the text of the error.
     """
     import json
@@ -341,7 +383,7 @@ def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
     try:
         value: object = json.loads(str(frame, "utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
-        return InvalidMessage(PARSE_ERROR, reason)
+        return _reject_text(frame, reason)
     if not isinstance(value, dict):
         return InvalidMessage(PARSE_ERROR, reason)
 
@@ -352,13 +394,36 @@ def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
     # accepted the text, so it is complete.
     if reason.endswith("truncated"):
         reason = "Parse error: a string holds half a surrogate pair"
-    if "method" not in members and ("result" in members or "error" in members):
-        return InvalidMessage(0, reason)
-
     id = members.get("id")
+    names = {name for name in members if name != "method" or members[name] is not None}
+    if is_response(names):
+        return InvalidMessage(0, reason, answers=_answered_ids(id))
     if type(id) is int or (type(id) is str and id.isprintable() and "\ufffd" not in id):
         return InvalidMessage(PARSE_ERROR, reason, id)
     return InvalidMessage(PARSE_ERROR, reason)
+
+
+def _reject_text(frame: bytes, reason: str) -> InvalidMessage:
+    """Return the parse error for a frame that is not JSON, with the ids of the responses in it.
+
+    The frame may be a response that is cut off, two responses without a newline between them, or a
+    text that a program has printed, followed by a response.
+    reason: the text of the error.
+    """
+    try:
+        from concertino.jsonrpc.deep_frames import find_objects
+    except ImportError:
+        # The process has no file descriptor left to read the module with.
+        return InvalidMessage(PARSE_ERROR, reason)
+
+    answers: list[Id] = []
+    for members in find_objects(frame):
+        if members.id is not None and is_response(members.names):
+            try:
+                answers.append(_decode_id(members.id))
+            except (DecodeError, UnicodeDecodeError):
+                pass
+    return InvalidMessage(0 if answers else PARSE_ERROR, reason, answers=tuple(answers))
 
 
 def _recover_deep_id(frame: bytes, reason: str) -> InvalidMessage:
@@ -366,8 +431,10 @@ def _recover_deep_id(frame: bytes, reason: str) -> InvalidMessage:
 
     reason: the text of the error.
     """
-    id, is_response = _read_outer_id(frame)
-    return InvalidMessage(0 if is_response else PARSE_ERROR, reason, id)
+    id, is_answer = _read_outer_id(frame)
+    if is_answer:
+        return InvalidMessage(0, reason, answers=_answered_ids(id))
+    return InvalidMessage(PARSE_ERROR, reason, id)
 
 
 def reject_oversize(head: bytes, reason: str) -> InvalidMessage:
@@ -379,9 +446,9 @@ def reject_oversize(head: bytes, reason: str) -> InvalidMessage:
     # The last value in the head may be cut off, so read only the text before the last comma. If
     # that comma is inside of a string, the text is not valid JSON, so no wrong id is read.
     id, _ = _read_outer_id(head[: head.rfind(b",") + 1])
-    _, is_response = _read_outer_id(head)
-    if is_response:
-        return InvalidMessage(0, reason, id)
+    _, is_answer = _read_outer_id(head)
+    if is_answer:
+        return InvalidMessage(0, reason, answers=_answered_ids(id))
     return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}", id)
 
 
@@ -398,7 +465,7 @@ def _read_outer_id(frame: bytes) -> tuple[Id | UnsetType, bool]:
         id = UNSET if members.id is None else _decode_id(members.id)
     except (DecodeError, UnicodeDecodeError):
         id = UNSET
-    return id, members.is_response
+    return id, is_response(members.names)
 
 
 def _describe(exc: DecodeError) -> str:

@@ -19,6 +19,7 @@ Spec: JSON-RPC 2.0; 2026-07-28 basic/patterns/cancellation; 2025-03-26 basic "Ba
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -34,6 +35,7 @@ from concertino.errors import (
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import (
     ABSENT,
+    MALFORMED,
     Id,
     InvalidMessage,
     Message,
@@ -73,6 +75,11 @@ RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
 # The type of a function that sends a frame. Its second argument is the id of the request that the
 # frame belongs to, or None. It returns how many bytes of output the transport buffers.
 Send = Callable[[bytes, Id | None], int]
+
+# The beginnings of the texts of InvalidMessages.
+KINDS_OF_FAULTS = (MALFORMED, "Parse error: ", "Invalid Request: ")
+# An id of ours in a string; our ids have at most 10 digits at first.
+ID_IN_STRING = re.compile(r"[0-9]{1,18}")
 
 R = TypeVar("R", bound=IncomingRequest)
 
@@ -250,14 +257,14 @@ class Peer(Generic[R]):
         """
         if not self.batches:
             text = "Invalid Request: batches are not part of this protocol revision"
-            self._reject(InvalidMessage(INVALID_REQUEST, text), frame, None)
+            self._refuse_batch(elements, frame, text)
             return None
         limit = self._limits.max_batch
         if not 0 < len(elements) <= limit:
             text = (
                 f"Invalid Request: expected a batch of 1 to {limit} messages, got {len(elements)}"
             )
-            self._reject(InvalidMessage(INVALID_REQUEST, text), frame, None)
+            self._refuse_batch(elements, frame, text)
             return None
 
         batch = Batch()
@@ -275,6 +282,21 @@ class Peer(Generic[R]):
                 self._reject(message, element, batch)  # pyright: ignore[reportArgumentType]
         self._finish_batch_item(batch, None)
         return events
+
+    def _refuse_batch(self, elements: list[Raw], frame: bytes, text: str) -> None:
+        """Send the error response for a batch, and fail the requests that it answers.
+
+        text: the text of the error.
+        """
+        answers: list[Id] = []
+        for message in map(decode, elements[: self._limits.max_batch]):
+            if type(message) is InvalidMessage:
+                answers += message.answers
+            elif type(message) is Message and message.method is UNSET and message.id is not UNSET:
+                answers.append(message.id)
+        invalid = InvalidMessage(INVALID_REQUEST, text, answers=tuple(answers))
+        if not self._fail_answered(invalid) or self.invalid_input.answered:
+            self._reject(invalid, frame, None)
 
     def _classify(
         self,
@@ -319,19 +341,16 @@ class Peer(Generic[R]):
         """Process an invalid frame: count it, and send an error response if one is due.
 
         No error response is due for a malformed response, beyond the rate limit, or if this peer
-        belongs to a client. A malformed response with a readable id fails the outgoing request that
-        it answers.
+        belongs to a client. The outgoing requests that a malformed response answers fail.
         frame: the frame; None if it was too long and was discarded.
         batch: the batch that contains it, or None.
         data: the data of the error response.
         """
         policy = self.invalid_input
-        if invalid.code == 0 and invalid.id is not UNSET:
-            outgoing = self.outgoing.pop(cast("int", invalid.id), None)
-            if outgoing is not None:
-                reason = invalid.message.removeprefix("Parse error: ")
-                outgoing.done(ProtocolError(f"the answer cannot be decoded: {reason}"))
-                return
+        # A client takes a frame that may be a request or a response for a response.
+        is_response = invalid.code == 0 or not policy.answered
+        if is_response and invalid.answers and self._fail_answered(invalid):
+            return
         if not policy.answered:
             policy.unsolicited += 1
             return
@@ -653,11 +672,30 @@ class Peer(Generic[R]):
         # The cast is harmless: our ids are integers, and any other id is not in the table.
         outgoing = self.outgoing.pop(cast("int", id), None)
         if outgoing is None:
-            self.invalid_input.unsolicited += 1
+            text = f"{MALFORMED}id: expected an integer, got a string"
+            if type(id) is not str or not self._fail_answered(InvalidMessage(0, text, id, (id,))):
+                self.invalid_input.unsolicited += 1
         elif message.error is ABSENT:
             outgoing.done(message.result)
         else:
             outgoing.done(parse_error(message.error))
+
+    def _fail_answered(self, invalid: InvalidMessage) -> bool:
+        """Fail our requests that a malformed response answers. Returns whether there was one.
+
+        An id that is an integer in a string, such as "5", stands for that integer.
+        """
+        reason = invalid.message
+        for prefix in KINDS_OF_FAULTS:
+            reason = reason.removeprefix(prefix)
+        failed = False
+        for id in invalid.answers:
+            number = int(id) if type(id) is str and ID_IN_STRING.fullmatch(id) else id
+            outgoing = self.outgoing.pop(cast("int", number), None)
+            if outgoing is not None:
+                failed = True
+                outgoing.done(ProtocolError(f"the answer is malformed: {reason}"))
+        return failed
 
     def _fail_outgoing(self, text: str) -> None:
         """Pass Disconnected(text) to the `done` of all outgoing requests."""
