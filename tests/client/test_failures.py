@@ -119,7 +119,7 @@ async def test_lines_that_are_no_messages_are_skipped_counted_shown_and_never_an
 async def test_answers_that_nobody_waits_for_leave_the_pending_alone() -> None:
     def many(script: Script, message: dict[str, Any]) -> Any:
         id = message["id"]
-        for other in (str(id), id + 1, -id, "x"):
+        for other in (str(id + 1), id + 1, -id, "x"):
             script.send(
                 {
                     "jsonrpc": "2.0",

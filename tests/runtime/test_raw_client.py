@@ -195,7 +195,7 @@ async def test_garbage_is_never_answered_and_harms_nothing() -> None:
         b"{}",
         b"null",
         {"jsonrpc": "2.0", "id": id + 100, "result": {}},
-        {"jsonrpc": "2.0", "id": str(id), "result": {"wrong": "type"}},
+        {"jsonrpc": "2.0", "id": f"{id}x", "result": {"wrong": "type"}},
         {"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "x"}},
         {"jsonrpc": "2.0", "id": id, "result": {"right": True}},
         {"jsonrpc": "2.0", "id": id, "result": {"twice": True}},
