@@ -2,6 +2,11 @@
 
 An `OAuth` object in HttpParameters says how the client obtains access tokens. Without one, the
 client uses the tokens that the command `concertino login URL` has stored.
+
+Read these modules first, in this order. OAuthCredentials (oauth_credentials.py) gives each request
+its token. It refreshes the login or, after a refused request, logs in again with a LoginFlow
+(flow.py). LoginStore (logins.py) stores the logins. Each of the other modules does one step of a
+login.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ from concertino.http_client.server_url import ServerUrl
 
 __all__ = ["Discovery", "LoginFlow", "PageOpener", "make_fetcher"]
 
-# The scope that makes some authorization servers issue a refresh token.
+# The scope with which some authorization servers issue a refresh token, and without which they do
+# not (OpenID Connect Core 1.0, section 11).
 OFFLINE = "offline_access"
 
 
@@ -158,7 +159,7 @@ class LoginFlow:
     async def _identify(
         self, found: Discovery, known: Login | None, redirect_uri: str
     ) -> ClientIdentity:
-        """Return the OAuth client under whose id to log in, which may be newly registered."""
+        """Return the OAuth client under whose id to log in. Registers one if there is none."""
         return await identify_client(
             self._fetcher,
             found.issuer,

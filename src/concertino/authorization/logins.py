@@ -1,8 +1,8 @@
-"""Login: a client's tokens for one server, and LoginStore, which stores the logins of a user.
+"""Login, a client's tokens for one server, and LoginStore, which stores the logins of a user.
 
 Each login is a file that only this user can read (mode 0600). It is replaced in one atomic step. If
-the system has a keyring (keyrings.py), the secrets are stored there, and the file has only what
-`concertino whoami` shows.
+the system has a keyring (keyrings.py), the secrets are stored there, and the file contains only
+what `concertino whoami` shows.
 
 Several processes may use one login. Authorization servers replace the refresh token at each use,
 and many revoke all tokens when an old refresh token is used again. So a process holds the lock of

@@ -66,9 +66,10 @@ class OAuthCredentials:
     # Credentials
 
     def header(self) -> str | None:
-        """Return the header of a request; None if a token must be read or refreshed before.
+        """Return the value of the header Authorization for a request.
 
-        Returns "" if no usable login is stored, as prepare() does.
+        Returns "" if no usable login is stored. Returns None if a token must be read or refreshed
+        first; then await prepare().
         """
         login = self._login
         if login is not None and login.is_valid(self._margin_s(login)):
@@ -85,7 +86,7 @@ class OAuthCredentials:
         return min(MARGIN_S, (login.expires_at - login.obtained_at) / 10)
 
     async def prepare(self) -> str:
-        """Read and refresh the stored login if necessary, and return the header of a request.
+        """Read and refresh the stored login if necessary, and return what header() returns then.
 
         Returns "" without a usable login. The server then refuses the request, and its challenge
         says how to log in.
@@ -258,9 +259,9 @@ class OAuthCredentials:
         """
         current = await self._store.load(self._key)
         if current is not None and current.refresh_token == refused.refresh_token:
-            left = current.without_refresh() if current.is_valid() else current.without_tokens()
-            await self._store.save(self._key, left)
-            self._login = left
+            rest = current.without_refresh() if current.is_valid() else current.without_tokens()
+            await self._store.save(self._key, rest)
+            self._login = rest
 
     async def _get_fetcher(self) -> Fetcher:
         if self._fetcher is None:

@@ -44,7 +44,7 @@ class RedirectListener:
 
     @property
     def redirect_uri(self) -> str:
-        """The redirect URI for the authorization request: the URL of this listener."""
+        """Return the URL of this listener, which is the redirect URI of the request for a code."""
         return f"http://127.0.0.1:{self._port}{PATH}"
 
     async def __aenter__(self) -> RedirectListener:

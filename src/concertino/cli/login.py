@@ -87,7 +87,7 @@ def _log_in(url: str, settings: OAuth, *, may_open: bool) -> Login:
     try:
         import asyncio
 
-        from concertino.authorization.logins_by_hand import log_in
+        from concertino.authorization.login_commands import log_in
 
         return asyncio.run(log_in(url, settings, _make_opener(may_open)))
     except (ImportError, ValueError) as exc:

@@ -27,7 +27,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     try:
         import asyncio
 
-        from concertino.authorization.logins_by_hand import log_out
+        from concertino.authorization.login_commands import log_out
 
         gone = asyncio.run(log_out(args.url))
     except (ImportError, ValueError) as exc:

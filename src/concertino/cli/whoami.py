@@ -32,7 +32,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     """Print the logins and return the exit code."""
     reject_extra_args(args, server)
     try:
-        from concertino.authorization.logins_by_hand import list_logins
+        from concertino.authorization.login_commands import list_logins
         from concertino.http_client.server_url import parse_url
 
         wanted = parse_url(args.url).text if args.url else ""

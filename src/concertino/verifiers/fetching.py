@@ -89,13 +89,13 @@ class IssuerClient:
             raise VerifierUnavailable(str(exc)) from None
 
     async def _policy_for(self, url: ServerUrl, is_trusted: bool) -> AddressPolicy:
-        """Return what checks the addresses of a URL.
+        """Return the policy that checks the addresses of a URL.
 
         is_trusted: whether the operator has configured the URL.
         """
         issuer = self._issuer
-        is_issuers = (url.scheme, url.host, url.port) == (issuer.scheme, issuer.host, issuer.port)
-        if is_trusted or is_issuers:
+        origins = [(server.scheme, server.host, server.port) for server in (url, issuer)]
+        if is_trusted or origins[0] == origins[1]:
             return TRUSTED
         return AddressPolicy(await find_reach(issuer), "the issuer of tokens")
 

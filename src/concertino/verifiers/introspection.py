@@ -64,7 +64,7 @@ class Introspection:
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """The issuer, as the only one."""
+        """Return the issuer, the only one whose tokens are accepted."""
         return (self._issuer,)
 
     async def verify(self, token: str) -> Principal:

@@ -113,7 +113,7 @@ class JwtVerifier:
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """The issuer, as the only one."""
+        """Return the issuer, the only one whose tokens are accepted."""
         return (self._issuer,)
 
     def verify(self, token: str) -> Principal | Awaitable[Principal]:

@@ -29,7 +29,7 @@ except ModuleNotFoundError:
 
 __all__ = ["IssuerKeys", "PublicKey"]
 
-# The shortest time between two fetches, in seconds.
+# The shortest time between the starts of two fetches, in seconds.
 REFRESH_S = 10.0
 # The age at which keys are fetched again, so that keys which the issuer has withdrawn are removed.
 MAX_AGE_S = 600.0
@@ -85,7 +85,8 @@ class IssuerKeys:
     def find(self, kid: str | None, algorithm: str) -> list[PublicKey]:
         """Return the known keys that may have signed a token.
 
-        Keys that are too old are returned too, but a fetch is started in the background.
+        If the keys are older than MAX_AGE_S, they are still returned, and a fetch is started in the
+        background.
         kid: the key id in the token's header; None if it has none.
         algorithm: the signature algorithm in the token's header.
         """
@@ -105,9 +106,9 @@ class IssuerKeys:
     async def fetch(self) -> None:
         """Fetch the keys, because a token names a key that is not known.
 
-        Raises InvalidToken if the keys were fetched less than REFRESH_S ago, so that the issuer
-        probably has no such key. Raises VerifierUnavailable if the issuer does not answer, or did
-        not when the first fetch was tried a moment ago.
+        Raises InvalidToken, without a fetch, if one was started less than REFRESH_S ago: the issuer
+        probably has no such key. Raises VerifierUnavailable if the issuer does not answer, or if it
+        has never answered and a fetch was started less than REFRESH_S ago.
         """
         if self._fetching is None and not self._may_fetch():
             if self._fetched_at is None:

@@ -1,4 +1,4 @@
-"""log_in(), log_out(), list_logins(): the commands `concertino login`, `logout` and `whoami`."""
+"""log_in(), log_out(), list_logins(): do what `concertino login`, `logout` and `whoami` ask for."""
 
 from __future__ import annotations
 
