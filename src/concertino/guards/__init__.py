@@ -2,6 +2,8 @@
 
 Guard applies several rules at once; RateLimit, TimeLimit and others apply one each. Metrics and
 Telemetry report calls. The public names below are imported on first use.
+
+Read guard.py first, which shows the steps of a call, and then operation_policy.py, which does them.
 """
 
 from __future__ import annotations

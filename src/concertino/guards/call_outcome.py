@@ -59,10 +59,8 @@ class CallFailure(Struct, frozen=True):
 class Names:
     """The names of operations or methods that are counted separately, at most SERIES of them.
 
-    All others are counted as OTHER.
-
-    A name is added when a backend has handled a call of it, so that a client cannot fill the memory
-    with invented names.
+    All others are counted as OTHER. A name is added when a backend has handled a call of it, so
+    that a client cannot fill the memory with invented names.
     known: names that are counted separately from the start.
     """
 

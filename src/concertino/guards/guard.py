@@ -8,8 +8,8 @@ The steps of a call:
 
 An *operation* is one tool, prompt or resource. Its settings are computed at its first call and
 stored in an OperationPolicy (operation_policy.py), which begins the operation's calls and has the
-hooks that run at their ends. The runtime uses call_starter(), which makes no coroutine around a
-call. Other callers await handle(), which does the same in a coroutine.
+hooks that run at their ends. The runtime begins calls with the functions of call_starter(), which
+make no coroutine around a call. Other callers await handle(), which does the same in a coroutine.
 
 All steps are in one class instead of a chain of wrappers, because each coroutine around a call
 takes longer than all steps together (bench/guards.py). single_guards.py has a class for each step.

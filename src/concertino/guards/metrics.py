@@ -1,8 +1,9 @@
 """Metrics: counts and times calls, for Prometheus.
 
-The numbers are written to a file, which the textfile collector of Prometheus' node exporter or an
-agent reads: a stdio server has no network address. The file is replaced every 15 s and at the end.
-An HTTP server can also return them at /metrics. call_counts.py has the format.
+A stdio server has no network address at which Prometheus could fetch the numbers. So they are
+written to a file, which the textfile collector of Prometheus' node exporter or an agent reads. The
+file is replaced every 15 s and at the end. An HTTP server can also return the numbers at /metrics.
+call_counts.py counts the calls and makes the text.
 """
 
 from __future__ import annotations

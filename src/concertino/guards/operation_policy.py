@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
-# A number that is larger than the capacity of any Permits.
+# More permits than any Permits object has: when LateWork takes them all, none is free.
 ALL_PERMITS = 2**29
 # At most this many calls may continue after their time limit. If there are more, calls are refused.
 MAX_LATE_WORK = 1024
@@ -67,7 +67,7 @@ class LateWork:
     """The work of calls that were answered with TIMED_OUT but whose handlers have not ended.
 
     permits: the limit for concurrent calls; None if there is none. While `is_full` is true, this
-        object takes all permits, so that calls with a permit need no check of `is_full`.
+        object takes all permits, so that a call that needs a permit need not check `is_full`.
 
     Attributes:
     tasks: the tasks in which the work continues.

@@ -23,7 +23,7 @@ def as_result(
     /,
     **extra: Any,
 ) -> CallToolResult:
-    """Return the same isError result as for a tool that raises ToolError with these arguments."""
+    """Return the isError result that a tool has if it raises ToolError with these arguments."""
     body = ToolError(code, message, suggestion=suggestion, **extra).body
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)
 
