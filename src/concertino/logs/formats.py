@@ -55,8 +55,8 @@ current_context: ContextVar[LogContext | None] = ContextVar("concertino_call", d
 
 _NO_CONTEXT = LogContext()
 
-# Pass this as `extra` to log a warning that the format `trace`, which has no warnings, shows as an
-# error.
+# Pass this as `extra` when logging a warning that the format `trace` must show as an error. This
+# format has no warnings.
 AS_ERROR: Mapping[str, object] = MappingProxyType({"as_error": True})
 
 

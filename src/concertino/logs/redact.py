@@ -7,8 +7,7 @@ texts, and the relayed stderr of other processes. There are three kinds of secre
 
 *Values* of environment variables with secret names (`*_TOKEN`, `*_PASSWORD`, ...). They are found
 wherever they occur, even if they were escaped up to three times (`\n`, `\"`, `\u0061`, `\x61`), as
-in JSON in JSON in a repr(). To find them, the text is unescaped level by level. The position of a
-match is mapped back to the original text, so that no escape sequence is cut (escapes.py).
+in JSON in JSON in a repr().
 
 *Fields* with secret names such as `password`. Their values are replaced if they are strings. Fields
 are found in objects, in JSON, in JSON inside JSON strings (MCP repeats a structured result as
@@ -18,6 +17,9 @@ text), and in the repr() of dicts and objects, such as `{'password': 'x'}`.
 `Bearer`, and private keys (secret_patterns.py).
 
 A secret that was encoded (base64, percent), hashed or split is not found.
+
+Most texts contain no secret. So this module only checks quickly whether a text may contain one
+(secret_checks.py). If so, secret_replacement.py searches the text and replaces what it finds.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
@@ -34,6 +36,7 @@ from msgspec.structs import force_setattr
 
 from concertino.logs.secret_checks import (
     LEAST_FIELD,
+    REDACTED,
     has_quoted_key,
     is_secret_field,
     may_have_authorization,
@@ -41,9 +44,6 @@ from concertino.logs.secret_checks import (
     may_have_quoted_fields,
     may_have_tokens,
 )
-
-if TYPE_CHECKING:
-    from concertino.logs.escapes import Level
 
 __all__ = [
     "REDACTED",
@@ -55,8 +55,6 @@ __all__ = [
     "redactor",
     "refresh",
 ]
-
-REDACTED = "[REDACTED]"
 
 T = TypeVar("T")
 
@@ -118,7 +116,7 @@ class Redactor:
         fields, tokens = may_have_quoted_fields(text), may_have_tokens(text)
         if not (fields or tokens or self._may_contain_known(text)):
             return text
-        return self._without_secrets(text, False, fields, tokens)
+        return self._without_secrets(text, fields, tokens)
 
     def string(self, text: str) -> str:
         """Return a text that may be JSON, with its secrets replaced.
@@ -137,7 +135,7 @@ class Redactor:
         fields = may_have_quoted_fields(text)
         if not (fields or tokens or self._may_contain_known(text)):
             return text
-        return self._without_secrets(text, False, fields, tokens)
+        return self._without_secrets(text, fields, tokens)
 
     def find_markers(self) -> Sequence[str]:
         """Return a few characters, such that each secret contains at least one of them.
@@ -266,42 +264,27 @@ class Redactor:
             )
         return self._value(item)
 
+    def _without_secrets(self, text: str, fields: bool, tokens: bool) -> str:
+        """Return a text with its secrets replaced. fields, tokens: see replace_secrets()."""
+        # Imported here, because few processes ever see a text that may contain a secret.
+        from concertino.logs.secret_replacement import replace_secrets
+
+        return replace_secrets(text, self._secrets, fields=fields, tokens=tokens)
+
     def _without_secrets_in_strings(
-        self,
-        text: str,
-        search: bool,
-        fields: bool,
-        tokens: bool,
+        self, text: str, search: bool, fields: bool, tokens: bool
     ) -> str:
-        """Return a JSON text in which the secrets in strings are replaced; it is not decoded.
+        """Return a JSON text with the secrets in its strings replaced.
 
-        The three flags are results of the fast checks in secret_checks.py, which say what the text
-        may contain.
-        search: whether to search for the given secrets.
-        fields, tokens: whether to search for secret fields, and for tokens.
+        search: whether the text may contain one of the given secrets.
+        fields, tokens: see replace_secrets().
         """
-        # Imported here, because few processes ever redact a text that contains a secret.
-        from concertino.logs.escapes import unescape
+        from concertino.logs.secret_replacement import replace_in_strings
 
-        pieces: list[str] = []
-        done = 0
-        # Whether the next string is the value of a secret field.
-        is_secret_value = False
-        for match in re.finditer(_JSON_STRING, text):
-            old = new = match[1]
-            is_secret_key = match[2] is not None and is_secret_field(unescape(old)[0])
-            if is_secret_value:
-                new = REDACTED
-            elif not is_secret_key:
-                spans = _fields_inside(old, _MOST_LEVELS) if fields else []
-                quoted = fields and may_have_quoted_fields(old)
-                if spans or quoted or tokens or (search and self._may_contain_known(old)):
-                    new = self._without_secrets(old, True, quoted, tokens, spans)
-            is_secret_value = is_secret_key
-            if new is not old:
-                pieces += text[done : match.start(1)], new
-                done = match.end(1)
-        return "".join((*pieces, text[done:])) if pieces else text
+        may_contain_known = self._may_contain_known if search else None
+        return replace_in_strings(
+            text, self._secrets, may_contain_known, fields=fields, tokens=tokens
+        )
 
     def _may_contain_known(self, text: str) -> bool:
         """Return False only if a text certainly contains none of the given secrets in any form."""
@@ -311,56 +294,6 @@ class Redactor:
         if not self._secrets or "\\" not in text:
             return False
         return self._escapable or re.search(r"\\[uUx/]", text) is not None
-
-    def _without_secrets(
-        self,
-        text: str,
-        escaped: bool,
-        fields: bool,
-        tokens: bool,
-        known: Iterable[_Span] = (),
-    ) -> str:
-        """Return a text in which all secrets, on all levels of escaping, are replaced.
-
-        escaped: whether the text is the inside of a JSON string.
-        fields, tokens: whether to search for secret fields, and for tokens.
-        known: further spans of the text to replace.
-        """
-        from concertino.logs.escapes import map_back, unescape
-
-        # Unescape the inside of a JSON string before searching it. For example, `\nabc` does not
-        # contain the secret `nabc`, and replacing it would leave a lone backslash.
-        spans = list(known)
-        starts = {start for start, _ in spans}
-        levels: list[Level] = []
-        view = text
-        while True:
-            if levels or not escaped or "\\" not in view:
-                found = list(self._find_known(view))
-                if tokens:
-                    found += _find_tokens(view)
-                spans += [(map_back(levels, start), map_back(levels, end)) for start, end in found]
-                if fields:
-                    # Ignore a field that was found on an outer level, because its value seems to
-                    # end at another place on this level.
-                    for start, end in _find_quoted_fields(view):
-                        span = map_back(levels, start), map_back(levels, end)
-                        if span[0] not in starts:
-                            starts.add(span[0])
-                            spans.append(span)
-            if len(levels) == _MOST_LEVELS or "\\" not in view:
-                break
-            view, level = unescape(view)
-            levels.append(level)
-        return _replace_spans(text, spans) if spans else text
-
-    def _find_known(self, text: str) -> Iterable[_Span]:
-        """Yield the spans of the given secrets in a text."""
-        for secret in self._secrets:
-            at = text.find(secret)
-            while at >= 0:
-                yield at, at + len(secret)
-                at = text.find(secret, at + 1)
 
 
 # The Redactor of this process.
@@ -539,55 +472,6 @@ def _is_path(value: str) -> bool:
     )
 
 
-# These functions import secret_patterns.py when they are called, because few processes need it.
-# They skip [REDACTED], so that a text that was redacted before does not change again.
-
-
-def _find_quoted_fields(text: str) -> list[_Span]:
-    """Return the spans of the values of quoted fields with secret names."""
-    from concertino.logs.secret_patterns import find_fields
-
-    spans = find_fields(text, is_secret_field)
-    return [(start, end) for start, end in spans if text[start:end] != REDACTED]
-
-
-def _find_tokens(text: str) -> list[_Span]:
-    """Return the spans of tokens of well-known kinds."""
-    from concertino.logs.secret_patterns import find_tokens
-
-    spans = find_tokens(text)
-    return [(start, end) for start, end in spans if text[start:end] != REDACTED]
-
-
-def _fields_inside(string: str, depth: int) -> list[_Span]:
-    """Return the spans of secret fields in a JSON string that is itself JSON.
-
-    depth: how many levels of JSON inside JSON to search.
-    """
-    if not re.match(_JSON_START, string) or not may_have_fields(string.encode("utf-8", "replace")):
-        return []
-    from concertino.logs.escapes import map_back, unescape
-
-    spans: list[_Span] = []
-    # Whether the next string is the value of a secret field.
-    is_secret_value = False
-    view, level = unescape(string)
-    for match in re.finditer(_JSON_STRING, view):
-        is_secret_key = match[2] is not None and is_secret_field(unescape(match[1])[0])
-        found = (
-            [(0, len(match[1]))]
-            if is_secret_value
-            else _fields_inside(match[1], depth - 1)
-            if depth > 1
-            else []
-        )
-        is_secret_value = is_secret_key
-        for span in found:
-            start, end = (map_back([level], match.start(1) + offset) for offset in span)
-            spans.append((start, end))
-    return spans
-
-
 def _is_json(frame: bytes) -> bool:
     """Return whether a frame is valid JSON."""
     try:
@@ -598,15 +482,10 @@ def _is_json(frame: bytes) -> bool:
         return False
 
 
-# ---- Texts of JSON, and spans in texts
+# ---- Characters in texts
 
-# One JSON string. Group 2 matches if the string is a key whose value is a string. At the end of the
-# text, a string without its closing quote matches too.
-_JSON_STRING = r'(?s)"((?:[^"\\]++|\\.)*+)(?:("\s*+:\s*+(?="))|"|)'
-
-# The first characters of a JSON object or array, and the beginning of one inside a JSON string.
+# The first characters of a JSON object or array.
 _JSON_FIRST = frozenset("{[ \t\r\n")
-_JSON_START = r"(?:\s|\\[nrt])*+(?:[{\[]|\\u00[57][bB])"
 
 # Each token of a known shape contains one of these characters, or `earer`. Nearly all secrets
 # contain one of them, too.
@@ -614,21 +493,3 @@ _TOKEN_CHARACTERS = frozenset("_-AJER")
 
 # The characters that have a short escape.
 _SHORT_ESCAPED = "\"'\\\b\f\n\r\t"
-
-# How many levels of escaping are searched, for JSON in JSON in a repr().
-_MOST_LEVELS = 3
-
-# The positions in a text where something starts and ends.
-_Span = tuple[int, int]
-
-
-def _replace_spans(text: str, spans: list[_Span]) -> str:
-    """Return a text in which each group of overlapping spans is replaced by one [REDACTED]."""
-    pieces: list[str] = []
-    done = 0
-    for start, end in sorted(spans):
-        if start >= done:
-            pieces += text[done:start], REDACTED
-        done = max(done, end)
-    pieces.append(text[done:])
-    return "".join(pieces)

@@ -1,8 +1,7 @@
 """Fast checks whether a text may contain a secret field or a token.
 
 If a check returns False, the text certainly contains no secret of that kind. That is the case for
-most texts. If a check returns True, secret_patterns.py searches the text. redact.py uses both
-modules.
+most texts. If a check returns True, Redactor (redact.py) has the text searched.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from functools import lru_cache
 
 __all__ = [
     "LEAST_FIELD",
+    "REDACTED",
     "has_quoted_key",
     "is_secret_field",
     "may_have_authorization",
@@ -20,6 +20,9 @@ __all__ = [
     "may_have_quoted_fields",
     "may_have_tokens",
 ]
+
+# The text that replaces each secret.
+REDACTED = "[REDACTED]"
 
 # The names of fields whose values are secrets. Only whole names are compared, so that MCP's
 # progressToken, maxTokens and nextCursor are not secrets.

@@ -5,8 +5,7 @@ A field is recognized by its name: `"password": "x"`, and `{'password': 'x'}` or
 repr() writes dicts and objects.
 
 All searches take linear time for every text, because repetitions are possessive or have a limit,
-and matched text is not searched again. redact.py imports this module only if secret_checks.py says
-that a text may contain such a secret.
+and matched text is not searched again. secret_replacement.py uses this module.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-__all__ = ["find_fields", "find_tokens"]
+__all__ = ["Span", "find_fields", "find_tokens"]
 
 # The positions in a text where something starts and ends.
 Span = tuple[int, int]

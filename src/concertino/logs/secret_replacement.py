@@ -1,0 +1,166 @@
+"""Replaces the secrets in a text by `[REDACTED]`, on all levels of escaping.
+
+Redactor (redact.py) imports this module when a text first may contain a secret, and describes what
+a secret is. replace_secrets() is for plain texts, replace_in_strings() for JSON.
+
+To find secrets that were escaped, the text is unescaped level by level. The position of a match is
+mapped back to the original text, so that no escape sequence is cut (escapes.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from concertino.logs.escapes import Level, map_back, unescape
+from concertino.logs.secret_checks import (
+    REDACTED,
+    is_secret_field,
+    may_have_fields,
+    may_have_quoted_fields,
+)
+from concertino.logs.secret_patterns import Span, find_fields, find_tokens
+
+__all__ = ["replace_in_strings", "replace_secrets"]
+
+# How many levels of escaping are searched, for JSON in JSON in a repr().
+MOST_LEVELS = 3
+
+# One JSON string. Group 2 matches if the string is a key whose value is a string. At the end of the
+# text, a string without its closing quote matches too.
+_JSON_STRING = r'(?s)"((?:[^"\\]++|\\.)*+)(?:("\s*+:\s*+(?="))|"|)'
+# The beginning of a JSON object or array inside a JSON string.
+_JSON_START = r"(?:\s|\\[nrt])*+(?:[{\[]|\\u00[57][bB])"
+
+
+def replace_secrets(
+    text: str,
+    secrets: Sequence[str],
+    *,
+    fields: bool,
+    tokens: bool,
+    is_json_string: bool = False,
+    spans: Iterable[Span] = (),
+) -> str:
+    """Return a text in which all secrets, on all levels of escaping, are replaced.
+
+    secrets: the given secrets, which are exact texts.
+    fields, tokens: whether to search for quoted secret fields, and for tokens: the results of
+        may_have_quoted_fields() and may_have_tokens().
+    is_json_string: whether the text is the inside of a JSON string.
+    spans: further parts of the text to replace.
+    """
+    # Unescape the inside of a JSON string before searching it. For example, `\nabc` does not
+    # contain the secret `nabc`, and replacing it would leave a lone backslash.
+    found = list(spans)
+    starts = {start for start, _ in found}
+    levels: list[Level] = []
+    view = text
+    while True:
+        if levels or not is_json_string or "\\" not in view:
+            exact = list(_find_exact(view, secrets))
+            if tokens:
+                exact += _skip_redacted(view, find_tokens(view))
+            found += [(map_back(levels, start), map_back(levels, end)) for start, end in exact]
+            if fields:
+                # Ignore a field that was found on an outer level, because its value seems to end at
+                # another place on this level.
+                for start, end in _skip_redacted(view, find_fields(view, is_secret_field)):
+                    span = map_back(levels, start), map_back(levels, end)
+                    if span[0] not in starts:
+                        starts.add(span[0])
+                        found.append(span)
+        if len(levels) == MOST_LEVELS or "\\" not in view:
+            break
+        view, level = unescape(view)
+        levels.append(level)
+    return _replace_spans(text, found) if found else text
+
+
+def replace_in_strings(
+    text: str,
+    secrets: Sequence[str],
+    may_contain_known: Callable[[str], bool] | None,
+    *,
+    fields: bool,
+    tokens: bool,
+) -> str:
+    """Return a JSON text in which the secrets in strings are replaced; it is not decoded.
+
+    secrets, tokens: see replace_secrets().
+    may_contain_known: a fast check whether a string may contain one of the secrets; None if the
+        whole text contains none.
+    fields: whether the text may have secret fields: the result of may_have_fields().
+    """
+    pieces: list[str] = []
+    done = 0
+    # Whether the next string is the value of a secret field.
+    is_secret_value = False
+    for match in re.finditer(_JSON_STRING, text):
+        old = new = match[1]
+        is_secret_key = match[2] is not None and is_secret_field(unescape(old)[0])
+        if is_secret_value:
+            new = REDACTED
+        elif not is_secret_key:
+            spans = _find_nested_fields(old, MOST_LEVELS) if fields else []
+            quoted = fields and may_have_quoted_fields(old)
+            has_known = may_contain_known is not None and may_contain_known(old)
+            if spans or quoted or tokens or has_known:
+                new = replace_secrets(
+                    old, secrets, fields=quoted, tokens=tokens, is_json_string=True, spans=spans
+                )
+        is_secret_value = is_secret_key
+        if new is not old:
+            pieces += text[done : match.start(1)], new
+            done = match.end(1)
+    return "".join((*pieces, text[done:])) if pieces else text
+
+
+def _find_exact(text: str, secrets: Sequence[str]) -> Iterable[Span]:
+    """Yield the spans of the given secrets in a text."""
+    for secret in secrets:
+        at = text.find(secret)
+        while at >= 0:
+            yield at, at + len(secret)
+            at = text.find(secret, at + 1)
+
+
+def _skip_redacted(text: str, spans: Iterable[Span]) -> list[Span]:
+    """Return spans without those of `[REDACTED]`, so that a redacted text does not change again."""
+    return [(start, end) for start, end in spans if text[start:end] != REDACTED]
+
+
+def _find_nested_fields(string: str, depth: int) -> list[Span]:
+    """Return the spans of the values of secret fields in a JSON string that is itself JSON.
+
+    depth: how many levels of JSON inside JSON to search.
+    """
+    if not re.match(_JSON_START, string) or not may_have_fields(string.encode("utf-8", "replace")):
+        return []
+    spans: list[Span] = []
+    # Whether the next string is the value of a secret field.
+    is_secret_value = False
+    view, level = unescape(string)
+    for match in re.finditer(_JSON_STRING, view):
+        is_secret_key = match[2] is not None and is_secret_field(unescape(match[1])[0])
+        if is_secret_value:
+            found = [(0, len(match[1]))]
+        else:
+            found = _find_nested_fields(match[1], depth - 1) if depth > 1 else []
+        is_secret_value = is_secret_key
+        for span in found:
+            start, end = (map_back([level], match.start(1) + offset) for offset in span)
+            spans.append((start, end))
+    return spans
+
+
+def _replace_spans(text: str, spans: Iterable[Span]) -> str:
+    """Return a text in which each group of overlapping spans is replaced by one [REDACTED]."""
+    pieces: list[str] = []
+    done = 0
+    for start, end in sorted(spans):
+        if start >= done:
+            pieces += text[done:start], REDACTED
+        done = max(done, end)
+    pieces.append(text[done:])
+    return "".join(pieces)
