@@ -29,11 +29,11 @@ from concertino.server.functions import (
     Handler,
     HandlerCall,
     InThread,
-    StringArguments,
     call_handler,
     handler_call,
 )
 from concertino.server.settings import check_setting
+from concertino.server.string_arguments import StringArguments
 from concertino.types.completion import CompleteParams, PromptReference
 from concertino.types.resources_and_prompts import CompleteResult, Completion
 

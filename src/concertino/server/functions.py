@@ -3,10 +3,6 @@
 A handler is the function behind a tool, resource, prompt or completion. call_handler() runs a
 handler on the event loop or in a thread. For the handlers of tools, Tools.call() in server/tools.py
 does this; call_handler() runs only those of long operations (server/operations.py).
-
-Arguments of prompts and variables of resource templates are strings on the wire. StringArguments
-converts them to the types of the handler's parameters. A parameter that accepts a str gets the
-string. Numbers, booleans and choices are converted. Lists, dicts and classes are decoded from JSON.
 """
 
 from __future__ import annotations
@@ -28,12 +24,9 @@ from inspect import (
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from msgspec import DecodeError, Raw, Struct
-from msgspec.json import decode, encode
+from msgspec import Struct
 
-from concertino.backend.interface import Context
 from concertino.errors import RegistrationError
-from concertino.schema.arguments import ArgumentDecoder, argument_decoder
 from concertino.schema.docstrings import ParsedDocstring, parse_docstring
 from concertino.schema.signature import function_of
 
@@ -48,12 +41,15 @@ Bound = tuple[tuple[Any, ...], dict[str, Any]]
 # The type of a function that runs another one in a thread and returns an awaitable of its result.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
-# JSON Schema types whose values have an unambiguous spelling as a string.
-NUMBERS = frozenset(("integer", "number", "boolean"))
-
-
 # The name of the parameter for the Context that is added to wrappers of handlers without one.
 CONTEXT_PARAMETER = "concertino_context"
+# The usual names of the parameter for the Context.
+CONTEXT_NAMES = ("context", "ctx")
+# At most this many `def` handlers of a server run at the same time; further ones wait.
+THREADS = 32
+
+_PACKAGE = __file__.rpartition("/")[0]
+_log = logging.getLogger("concertino.server")
 
 
 class FinishingHandler(ABC):
@@ -133,9 +129,6 @@ def handler_location(handler: Any) -> str:
     return f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
 
 
-_PACKAGE = __file__.rpartition("/")[0]
-
-
 def caller_location() -> str:
     """Return the line of the author's code that has called concertino, as " (file.py:12)".
 
@@ -171,15 +164,6 @@ def check_handler(
         for mistake in describe_mistakes(handler, location, documented, unannotated):
             _log.warning("%s", mistake)
     return bool(parameters) and not annotations
-
-
-# The usual names of the parameter for the Context.
-CONTEXT_NAMES = ("context", "ctx")
-_log = logging.getLogger("concertino.server")
-
-
-# At most this many `def` handlers of a server run at the same time; further ones wait.
-THREADS = 32
 
 
 class HandlerThreads:
@@ -279,122 +263,3 @@ def describe_missing_object(handler: Handler, example: str = "object.{}") -> str
         f"{name}() is no method, so nothing fills its parameter 'self'; remove the parameter, or "
         "give it a type if clients are meant to fill it"
     )
-
-
-class StringArguments:
-    """Converts strings to the arguments of a handler.
-
-    handler: the function.
-    descriptions: the descriptions of its parameters, by name.
-    Raises RegistrationError for parameters that cannot be converted; see argument_decoder().
-
-    Attributes:
-    schemas: the JSON Schemas of the parameters, by name, in order.
-    required: the names of the parameters without a default.
-    takes_context: whether the handler has a parameter for the Context.
-    """
-
-    def __init__(self, handler: Handler, descriptions: Mapping[str, str]) -> None:
-        decoder: ArgumentDecoder = argument_decoder(
-            handler, coerce=True, inject=(Context,), descriptions=descriptions
-        )
-        self._bind = decoder.bind
-        self.takes_context = bool(decoder.injected)
-        self._definitions: dict[str, Any] = decoder.schema.get("$defs", {})
-        self.schemas: dict[str, dict[str, Any]] = decoder.schema.get("properties", {})
-        check_handler(handler, descriptions, self.schemas)
-        self.required = frozenset[str](decoder.schema.get("required", ()))
-        # How the string for each parameter is converted: not at all ("text"); by the decoder, which
-        # accepts numbers and booleans as strings ("number"); or by decoding it as JSON ("json").
-        self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}
-        # Parameter -> the strings for its choices that are not strings; bind() looks here first.
-        self._spellings = {name: self._find_spellings(s) for name, s in self.schemas.items()}
-
-    def bind(self, values: Mapping[str, Any], context: Context) -> Bound:
-        """Return the arguments for one call of the handler.
-
-        values: parameter -> a str, or a list or dict of str.
-        context: passed to the handler if it has a parameter for it.
-        Raises InvalidArguments for invalid values; its text names all of them.
-        """
-        arguments: dict[str, Any] = {}
-        for name, value in values.items():
-            kind = self._kinds.get(name, "text")
-            # Clients send an empty string for a field that the user has left empty.
-            if value == "" and kind != "text" and name not in self.required:
-                continue
-            if isinstance(value, str):
-                value = self._spellings.get(name, {}).get(value, value)
-            arguments[name] = (
-                _parse_json(value) if kind == "json" and isinstance(value, str) else value
-            )
-        return self._bind(encode(arguments), context)
-
-    def takes_only_text(self, name: str) -> bool:
-        """Return whether a parameter accepts neither a list nor a dict."""
-        types = self._types(self.schemas[name])
-        return self._kinds[name] != "json" and types.isdisjoint(("any", "array", "object"))
-
-    def choices(self, name: str) -> list[str]:
-        """Return the strings that a parameter accepts if its type is a Literal, an Enum or bool.
-
-        Returns [] for other types.
-        """
-        members = self._members(self.schemas[name])
-        texts = (item if isinstance(item, str) else encode(item).decode() for item in members)
-        return list(dict.fromkeys(texts))
-
-    def _members(self, schema: dict[str, Any]) -> list[Any]:
-        """Return the JSON values that a schema enumerates; [] if it enumerates none."""
-        schema = self._resolve(schema)
-        if schema.get("type") == "boolean":
-            return [True, False]
-        values = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
-        nested = [item for member in schema.get("anyOf", ()) for item in self._members(member)]
-        return [value for value in values if value is not None] + nested
-
-    def _find_spellings(self, schema: dict[str, Any]) -> dict[str, Raw]:
-        """Return the JSON values of an Enum or a Literal that are not strings, by their spelling.
-
-        An example is {"1": 1} for Literal[1, "a"]. A spelling that is also a string value of the
-        type is left out.
-        """
-        members = self._members(schema)
-        spellings = {
-            encode(item).decode(): Raw(encode(item))
-            for item in members
-            if not isinstance(item, str)
-        }
-        return {text: raw for text, raw in spellings.items() if text not in members}
-
-    def _kind(self, schema: dict[str, Any]) -> str:
-        """Return "text", "number" or "json"; see the comment on _kinds."""
-        types = self._types(schema)
-        if types & {"any", "string"}:
-            return "text"
-        return "number" if types != {"null"} and types - {"null"} <= NUMBERS else "json"
-
-    def _types(self, schema: dict[str, Any]) -> set[str]:
-        """Return the names of the JSON types that a schema allows; {"any"} if it names none."""
-        schema = self._resolve(schema)
-        if "anyOf" in schema:
-            return set[str]().union(*map(self._types, schema["anyOf"]))
-        values = [*schema.get("enum", ()), schema.get("const")]
-        if any(isinstance(value, str) for value in values):
-            return {"string"}
-        types = schema.get("type", "enum" if {"enum", "const"} & schema.keys() else "any")
-        return {types} if isinstance(types, str) else set(types)
-
-    def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
-        while isinstance(name := schema.get("$ref"), str):
-            schema = self._definitions[name.removeprefix("#/$defs/")]
-        return schema
-
-
-def _parse_json(text: str) -> Any:
-    """Return a text as Raw if it is JSON; otherwise as a str, for which the decoder will raise."""
-    try:
-        decode(text)
-    except (DecodeError, RecursionError, UnicodeError):
-        return text
-    return Raw(text.encode())

@@ -13,30 +13,25 @@ server.
 
 The operationId is a handle (2026-07-28 "Explicit State Handles"): it works on every connection and
 in every revision, for any client that knows it. It is random, so that it cannot be guessed.
+long_operation.py has the class of a single operation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from inspect import Parameter, Signature
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, TypeVar, Unpack, cast, overload
 
 from msgspec import Meta
-from msgspec.json import encode
 
 from concertino.backend.interface import Context
-from concertino.backend.wrappers import ContextWrapper
 from concertino.errors import RegistrationError, ToolError
-from concertino.runtime.thread_waits import wait_in_thread
 from concertino.runtime.threads import Threads
 from concertino.schema.return_values import (
-    InvalidResult,
     chunk_shaper,
     is_generator,
     result_shaper,
@@ -52,6 +47,7 @@ from concertino.server.functions import (
     is_async,
     lacks_self,
 )
+from concertino.server.long_operation import LongOperation, Work
 from concertino.server.options import (
     AccessOptions,
     ToolGuards,
@@ -62,22 +58,18 @@ from concertino.server.options import (
 from concertino.server.server import Server
 from concertino.server.settings import check_positive
 from concertino.server.streaming import Run, collect_chunks
-from concertino.server.tool_errors import describe_exception, tool_error_result
-from concertino.types.results import CallToolResult, error_result
+from concertino.types.results import CallToolResult
 
 __all__ = ["Operations"]
 
 log = logging.getLogger("concertino.operations")
 H = TypeVar("H", bound=Handler)
-T = TypeVar("T")
-Work = Callable[[], Awaitable[CallToolResult]]
 # How many seconds a call of get_operation may wait. Most clients give a call this much time.
 MAX_WAIT_S = 60.0
 # An error quotes at most this many characters of an unknown handle.
 MAX_HANDLE = 100
 # How many seconds the server waits for the end of cancelled operations when it shuts down.
 CLEANUP_S = 1.0
-State = Literal["in_progress", "completed", "failed", "cancelled", "timed_out"]
 
 
 class Operations:
@@ -122,7 +114,7 @@ class Operations:
         self._max_kept_bytes = max_kept_bytes
         self._clock = clock
         # Handle -> operation. Among those that have ended, the one that ended first comes first.
-        self._operations: dict[str, _Operation] = {}
+        self._operations: dict[str, LongOperation] = {}
         self._threads = Threads(at_most)
         server.lifespan(self._lifespan)
         server.add_tool(self._get, name="get_operation", read_only=True)
@@ -279,7 +271,7 @@ class Operations:
         context: Context,
         message: str,
         estimated_time: str | None,
-    ) -> _Operation:
+    ) -> LongOperation:
         """Return a new operation that has not begun. Raises ToolError if too many are running."""
         self._drop_results()
         running = sum(operation.is_running for operation in self._operations.values())
@@ -289,18 +281,18 @@ class Operations:
                 f"{running} operations are running; no more are started meanwhile",
                 suggestion="Wait until one of them has ended, or cancel one with cancel_operation",
             )
-        operation = _Operation(name, context, message, estimated_time)
+        operation = LongOperation(name, context, message, estimated_time)
         self._operations[operation.id] = operation
         return operation
 
     def _begin(
         self,
-        operation: _Operation,
+        operation: LongOperation,
         work: Work,
     ) -> None:
         """Start the task and the time limit of an operation."""
         operation.task = task = asyncio.create_task(
-            _run_operation(operation, work), name="concertino operation"
+            operation.run(work), name="concertino operation"
         )
         timer = asyncio.get_running_loop().call_later(self._limit_s, operation.end, "timed_out")
 
@@ -339,7 +331,7 @@ class Operations:
             del self._operations[operation.id]
             count, size = count - 1, size - operation.size
 
-    def _find(self, handle: str) -> _Operation:
+    def _find(self, handle: str) -> LongOperation:
         """Return the operation with this handle. Raises ToolError if there is none."""
         self._drop_results()
         operation = self._operations.get(handle)
@@ -352,7 +344,7 @@ class Operations:
             )
         return operation
 
-    def _result(self, operation: _Operation) -> CallToolResult:
+    def _result(self, operation: LongOperation) -> CallToolResult:
         """Return the result of an operation, or its status while it runs.
 
         Raises ToolError if it was cancelled or has timed out.
@@ -414,175 +406,6 @@ class Operations:
             await asyncio.wait([operation.task for operation in running], timeout=CLEANUP_S)
         self._operations.clear()
         self._threads.close()
-
-
-class _Outcome(NamedTuple):
-    """The result of an operation, and its size as JSON in bytes."""
-
-    result: CallToolResult
-    size: int
-
-
-class _Operation:
-    """One long operation: one call of a tool of Operations.
-
-    id: the handle by which clients ask for the operation, its `operationId`.
-    name: the name of the tool.
-    state: "in_progress" until the operation ends.
-    message: the last message that the handler has reported.
-    last_progress: the last (progress, total) that the handler has reported; None before.
-    waits: the futures of context.wait() in the handler's thread; cancelled with the operation.
-    outcome: None until the handler has returned or raised.
-    ended_at: when it ended, by the clock of Operations; None while it runs.
-    listeners: the contexts of the calls that wait for its end, which get its progress. The tuple is
-        never changed but replaced by a new one, because other threads read it.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        context: Context,
-        message: str,
-        estimated_time: str | None,
-    ) -> None:
-        self.id = "op_" + os.urandom(16).hex()
-        self.name = name
-        self.state: State = "in_progress"
-        self.message = message
-        self.estimated_time = estimated_time
-        self.last_progress: tuple[float, float | None] | None = None
-        self.waits: set[Future[Any]] = set()
-        self.context = _OperationContext(context, self)
-        self.task: asyncio.Task[None]
-        self.outcome: _Outcome | None = None
-        self.ended_at: float | None = None
-        self.listeners: tuple[Context, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Return how many bytes the stored result has."""
-        return 0 if self.outcome is None else self.outcome.size
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether the operation has not ended."""
-        return self.state == "in_progress"
-
-    def end(self, state: State) -> None:
-        """Set the final state, and cancel the work. Does nothing if the operation has ended."""
-        if self.state == "in_progress":
-            self.state = state
-            self.task.cancel()
-            for wait in tuple(self.waits):
-                wait.cancel()
-
-    def status(self) -> dict[str, Any]:
-        """Return the status that clients get while the operation runs, as a JSON object."""
-        status: dict[str, Any] = {"status": "in_progress", "message": self.message}
-        if self.estimated_time is not None:
-            status["estimatedTime"] = self.estimated_time
-        status["operationId"] = self.id
-        if self.last_progress is not None:
-            done, total = self.last_progress
-            status |= {"progress": done} if total is None else {"progress": done, "total": total}
-        return status
-
-    async def wait_for_end(self, context: Context, timeout_s: float) -> None:
-        """Wait for the end of the operation, at most timeout_s seconds.
-
-        context: the context of the waiting call; the operation's progress is sent to it.
-        """
-        if self.last_progress is not None:
-            context.progress(*self.last_progress, self.message)
-        if self.task.done() or not timeout_s:
-            return
-        self.listeners = (*self.listeners, context)
-        try:
-            await asyncio.wait([self.task], timeout=timeout_s)
-        finally:
-            self.listeners = tuple(item for item in self.listeners if item is not context)
-
-
-class _OperationContext(ContextWrapper):
-    """The Context of an operation's handler. It also works after the call has ended.
-
-    inner: the context of the call that has started the operation.
-    """
-
-    def __init__(self, inner: Context, operation: _Operation) -> None:
-        super().__init__(inner)
-        self._operation = operation
-
-    @property
-    def cancelled(self) -> bool:
-        return not self._operation.is_running
-
-    def progress(
-        self,
-        done: float,
-        total: float | None = None,
-        message: str | None = None,
-    ) -> Awaitable[None]:
-        # Call this first, because it raises for invalid values. It sends nothing if the call has
-        # ended.
-        sent = self.inner.progress(done, total, message)
-        operation = self._operation
-        operation.last_progress = done, total
-        operation.message = operation.message if message is None else message
-        for listener in operation.listeners:
-            if listener is not self.inner:
-                listener.progress(done, total, message)
-        return sent
-
-    def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        into: Any = None,
-    ) -> Coroutine[Any, Any, Any]:
-        # The called tool must get this context: the call's own context counts as cancelled after
-        # its end.
-        return cast("Any", self.inner).subcall_context(self).call_tool(name, arguments, into=into)
-
-    def wait(self, awaitable: Awaitable[T]) -> T:
-        """Wait for an awaitable, until the operation is cancelled; see Context.wait()."""
-        operation = self._operation
-        loop = operation.task.get_loop()
-        return wait_in_thread(awaitable, loop, operation.waits, lambda: self.cancelled)
-
-    # These methods need the call that has started the operation, and it may have ended.
-    async def _needs_the_call(self, *_: object, **__: object) -> Any:
-        raise ToolError(
-            "the call of a long operation may be over: it cannot ask the client, nor be made "
-            "again; ask in another tool, before"
-        )
-
-    ask = elicit = elicit_url = sample = roots = once = _needs_the_call
-
-
-async def _run_operation(operation: _Operation, work: Work) -> None:
-    """Run the handler of an operation and store its result.
-
-    An exception becomes an error result, in the same way as for other tools (Tools.call).
-    """
-    size = 0
-    try:
-        result = await work()
-        # Raises if the result cannot be encoded, and so cannot be sent.
-        size = len(encode(result))
-    except (ToolError, InvalidResult) as exc:
-        result = tool_error_result(exc)
-        # The error may contain values that cannot be encoded, so this size is only an estimate.
-        size = len(repr(result))
-    except BaseException as exc:
-        if not operation.is_running:
-            raise
-        from concertino.backend.user_errors import exc_info_for_users
-
-        log.error("operation %s failed", operation.name, exc_info=exc_info_for_users(exc))
-        result = error_result(describe_exception(exc))
-    operation.outcome = _Outcome(result, size)
 
 
 def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:

@@ -24,7 +24,6 @@ from concertino.server.functions import (
     Handler,
     HandlerCall,
     InThread,
-    StringArguments,
     call_handler,
     handler_call,
     handler_doc,
@@ -39,6 +38,7 @@ from concertino.server.settings import (
     check_options,
     take_access,
 )
+from concertino.server.string_arguments import StringArguments
 from concertino.server.tool_errors import describe_violation
 from concertino.types.resources_and_prompts import (
     GetPromptResult,

@@ -36,7 +36,6 @@ from concertino.server.functions import (
     Handler,
     HandlerCall,
     InThread,
-    StringArguments,
     call_handler,
     caller_location,
     handler_call,
@@ -53,6 +52,7 @@ from concertino.server.settings import (
     check_options,
     take_access,
 )
+from concertino.server.string_arguments import StringArguments
 from concertino.server.tool_errors import describe_violation
 from concertino.types.resources_and_prompts import (
     ListResourcesResult,

@@ -38,7 +38,7 @@ from concertino.near_names import hint_keywords, hint_keywords_or
 from concertino.runtime.entry import RUN_ADVICE, run
 from concertino.server.functions import Handler, HandlerThreads, InThread
 from concertino.server.lazy_features import FilledParameters, LazyFeatures
-from concertino.server.registry import TagSwitches
+from concertino.server.registry import Access, TagSwitches
 from concertino.server.settings import (
     NO_VERSION,
     ServerSettings,
@@ -46,11 +46,10 @@ from concertino.server.settings import (
     check_setting,
     default_version,
     take_access,
+    take_guards,
 )
-from concertino.server.tool_errors import (
-    unknown_tool,
-)
-from concertino.server.tools import Tools, make_tool, read_param_headers
+from concertino.server.tool_errors import unknown_tool
+from concertino.server.tools import RegisteredTool, Tools, make_tool, read_param_headers
 from concertino.types.results import CacheScope, Icon, Implementation
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ __all__ = ["Server"]
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Handler)
 L = TypeVar("L", bound=Callable[[], Any])
-_name = Decoder(str).decode
+_decode_name = Decoder(str).decode
 
 
 def _show_options(kind: str) -> Callable[[F], F]:
@@ -223,13 +222,7 @@ class Server:
         access = take_access(values, f"tool {_name_of(handler, options)!r}")
         if self.envelope:
             values.setdefault("envelope", True)
-        guards: dict[str, Any] = {}
-        if values:
-            # Imported here, because the import takes time and most tools have no options.
-            from concertino.server.options import ToolGuards
-
-            names = ToolGuards.__annotations__.keys() & values.keys()
-            guards = {name: values.pop(name) for name in names}
+        guards = take_guards(values)
         tool = make_tool(
             self.fill(handler, inline=bool(values.get("inline"))),
             cast("ToolSettings", values),
@@ -240,19 +233,30 @@ class Server:
             report_missing_types=self._registered_tools.report_missing_types,
         )
         tool.param_headers = read_param_headers(tool.tool)
+        if guards or access.is_limited:
+            tool = self._guard_tool(tool, guards, access)
+        self._registered_tools.add(tool.tool.name, tool, handler, access)
+        self._report_change("tools")
+
+    def _guard_tool(
+        self, tool: RegisteredTool, guards: dict[str, Any], access: Access
+    ) -> RegisteredTool:
+        """Return a tool with the guards that its options ask for.
+
+        guards: the options of ToolGuards.
+        access: the options of AccessOptions.
+        """
+        # The modules are imported here, because that takes time and few tools have guards.
         if guards:
-            # Imported here, because the import takes time and few tools have guards.
             from concertino.server.tool_guards import guard
 
             tool = guard(self, self._registered_tools, tool, cast("ToolGuards", guards))
         if access.is_limited:
             from concertino.server.access import LimitedTool
 
-            tool.guard = LimitedTool(
-                self, tool.guard, partial(self._registered_tools.call, tool), access
-            )
-        self._registered_tools.add(tool.tool.name, tool, handler, access)
-        self._report_change("tools")
+            call_tool = partial(self._registered_tools.call, tool)
+            tool.guard = LimitedTool(self, tool.guard, call_tool, access)
+        return tool
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool. Calls that are running continue.
@@ -662,7 +666,7 @@ class Server:
             return self._features.handle(call, context)
         try:
             tools = self._registered_tools
-            tool = tools.entries[_name(call.params["name"])]
+            tool = tools.entries[_decode_name(call.params["name"])]
         except (KeyError, DecodeError):
             raise unknown_tool(call.params) from None
         if tool.guard is not None:

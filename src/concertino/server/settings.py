@@ -133,6 +133,17 @@ def take_access(options: Mapping[str, Any], owner: str) -> Access:
     )
 
 
+def take_guards(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options of ToolGuards from the options of a tool, and return them."""
+    if not options:
+        return {}
+    # Imported here, because the import takes time and most tools have no options.
+    from concertino.server.options import ToolGuards
+
+    names = ToolGuards.__annotations__.keys() & options.keys()
+    return {name: options.pop(name) for name in names}
+
+
 def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | None:
     """Return `_meta` with the tags added; unchanged if there are none."""
     return {TAGS_MEMBER: sorted(access.tags), **(meta or {})} if access.tags else meta

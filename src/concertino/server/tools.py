@@ -72,6 +72,12 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 NO_ARGUMENTS = Raw(b"{}")
 # Occurs in the JSON of each input schema that marks an argument to be repeated in an HTTP header.
 PARAM_ANNOTATION = b'"x-mcp-header"'
+# Hosts may cut longer instructions. Above this limit or the next one, host_warnings.py is imported;
+# it checks all limits of hosts exactly (protocol/host_limits.py) and logs warnings.
+LONG_INSTRUCTIONS = 2048
+# The longest name of a server together with the name of a tool. Hosts add 7 characters and allow
+# 64.
+LONG_NAMES = 57
 
 
 class RegisteredTool(Struct):
@@ -100,14 +106,6 @@ class RegisteredTool(Struct):
     guard: Backend | None = None
     removed: bool = False
     param_headers: ParamHeaders = {}
-
-
-# Hosts may cut instructions that are longer than this. The limits of hosts are in
-# protocol/host_limits.py; the two that are repeated here show when that module must be imported.
-LONG_INSTRUCTIONS = 2048
-# The longest name of a server together with the name of a tool. Hosts add 7 characters and allow
-# 64.
-LONG_NAMES = 57
 
 
 class Tools(Registry[RegisteredTool]):
