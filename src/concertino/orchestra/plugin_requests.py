@@ -51,6 +51,7 @@ from concertino.orchestra.structs import (
     unpack_json,
 )
 from concertino.orchestra.tool_calls import encode_result, encode_text_result
+from concertino.runtime.tasks import eager_task_runner
 from concertino.types.resources_and_prompts import GetPromptResult, ListPromptsResult
 from concertino.types.results import CallToolResult, ListToolsResult, TextContent
 
@@ -207,8 +208,20 @@ class PluginRequests:
         id = start.stream_id
         chunks = ChunkQueue()
         call = PluginRequest(tool_call=tool_call_of(start), path=path)
-        task = asyncio.create_task(self._tool_call(call, chunks))
-        task.add_done_callback(lambda _: chunks.close())
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[PluginResponse | bytes] = loop.create_future()
+
+        def end(_: None, response: Any, exc: BaseException | None) -> None:
+            if isinstance(exc, asyncio.CancelledError):
+                outcome.cancel()
+            elif exc is not None:
+                outcome.set_exception(exc)
+            else:
+                outcome.set_result(response)
+            chunks.close()
+
+        # Run the tool until it first waits, so that the first chunks are sent at once.
+        task = eager_task_runner(loop, end)(self._tool_call(call, chunks), None)
         count = 0
         try:
             while (chunk := await chunks.take()) is not None:
@@ -216,14 +229,15 @@ class PluginRequests:
                     chunk.stream_id, chunk.sequence = id, count
                     count += 1
                     yield PluginResponse(stream_chunk=chunk)
-            response = await task
+            response = await outcome
             if isinstance(response, bytes):
                 response = PluginResponse.FromString(response)
             yield end_response(id, count, response.tool_call, has_result=is_ours)
         finally:
             chunks.abandon()
-            task.cancel()
-            await asyncio.wait((task,))
+            if task is not None and not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
 
     # Prompts
 

@@ -298,16 +298,15 @@ class RpcClient:
         if self._writable is not None:
             await self._wait_writable("stream_start", timeout_s)
         key = self._send_checked(payload, id.encode(), deadline)
-        received = self._streams[key] = ReceivedStream()
+        received = self._streams[key] = ReceivedStream(self.loop)
+        timer = self.loop.call_at(
+            deadline, received.fail, self._timeout_error("stream_start", timeout_s)
+        )
         taken = 0
         is_last = False
         try:
             while not is_last:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        response, size = await received.take()
-                except TimeoutError:
-                    raise self._timeout_error("stream_start", timeout_s) from None
+                response, size = await received.take()
                 taken += size
                 if taken >= CREDIT_BYTES and not received.is_ended:
                     self._send_credit(id, taken)
@@ -315,6 +314,7 @@ class RpcClient:
                 is_last = not response.HasField("stream_chunk")
                 yield response
         finally:
+            timer.cancel()
             del self._streams[key]
             if not received.is_ended and not self.end_reason.done():
                 self._send_stream_cancel(key, id)

@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from math import inf
+from typing import Any
 
 from concertino.errors import ProtocolError
 from concertino.orchestra.plugin_messages import (
@@ -31,6 +32,7 @@ from concertino.orchestra.plugin_messages import (
 )
 from concertino.orchestra.tool_calls import encode_text_result
 from concertino.runtime.context import DONE
+from concertino.runtime.pending import PendingOutcome
 
 __all__ = [
     "CREDIT_BYTES",
@@ -90,21 +92,43 @@ class StreamWindow:
         self._left -= size
 
 
+class _Arrival(PendingOutcome, eq=False):
+    """What take() waits for. The outcome is True when there is something to take."""
+
+    _loop: asyncio.AbstractEventLoop
+
+    def __await__(self) -> Generator[_Arrival, None, None]:
+        if self.outcome is None:
+            yield self
+        outcome: Any = self.outcome
+        if self.failed:
+            try:
+                raise outcome
+            finally:
+                # Break the reference cycle between the exception and its traceback.
+                del self, outcome
+
+
 class ReceivedStream:
     """A queue of the responses of a stream that have arrived. take() removes them.
 
     is_ended: whether the last response has arrived.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_ended = False
+        self._loop = loop
         self._responses: deque[PluginResponse] = deque()
         self._held_bytes = 0
         self._error: Exception | None = None
-        self._arrived = asyncio.Event()
+        # What the task that takes the responses waits for.
+        self._arrival: _Arrival | None = None
 
     def add(self, payload: bytes) -> None:
-        """Add a serialized response."""
+        """Add a serialized response, and run the task that waits for it before returning.
+
+        Call this only from a callback of the event loop: a task cannot run inside another task.
+        """
         if self.is_ended or self._error is not None:
             return
         try:
@@ -121,13 +145,25 @@ class ReceivedStream:
         else:
             self.is_ended = True
         self._responses.append(response)
-        self._arrived.set()
+
+        arrival = self._arrival
+        if arrival is not None and arrival.outcome is None:
+            arrival.outcome = True
+            if arrival.callback is not None:
+                arrival.context.run(arrival.callback, arrival)
 
     def fail(self, exc: Exception) -> None:
-        """End the stream with an error, which take() raises after the responses before it."""
-        if not self.is_ended and self._error is None:
-            self._error = exc
-            self._arrived.set()
+        """End the stream with an error, which take() raises after the responses before it.
+
+        The task that takes the responses continues in the next iteration of the loop.
+        """
+        if self.is_ended or self._error is not None:
+            return
+        self._error = exc
+        arrival = self._arrival
+        if arrival is not None and arrival.outcome is None:
+            arrival.outcome = True
+            arrival.resume_soon()
 
     async def take(self) -> tuple[PluginResponse, int]:
         """Wait for the next response. Returns it, and the bytes of the window that it took.
@@ -137,8 +173,8 @@ class ReceivedStream:
         while not self._responses:
             if self._error is not None:
                 raise self._error
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._arrival = _Arrival(self._loop)
+            await self._arrival
         response = self._responses.popleft()
         size = chunk_size(response.stream_chunk) if response.HasField("stream_chunk") else 0
         self._held_bytes -= size
