@@ -265,7 +265,8 @@ class NatsConnection(asyncio.Protocol):
             raise Disconnected(f"{self.server}: {self.ended.result()}")
 
     def _write(self, data: bytes) -> None:
-        self._raise_if_ended()
+        if self.ended.done():
+            self._raise_if_ended()
         if not self._output:
             self._loop.call_soon(self._flush_output)
         self._output.append(data)

@@ -36,6 +36,8 @@ __all__ = [
     "status_of",
 ]
 
+# The beginnings of the control lines of messages, without and with headers.
+MESSAGES = (b"MSG ", b"HMSG ")
 # The beginning of a header block. A status code may follow on the same line.
 HEADER_LINE = b"NATS/1.0"
 # The longest control line that is accepted. INFO is the longest, because it has the addresses of
@@ -103,7 +105,10 @@ class NatsParser:
     """Splits a stream of bytes into events. It holds at most one incomplete message."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        # Received bytes that are not a complete line or payload yet, and how many bytes at least
+        # must follow them.
+        self._pieces: list[bytes] = []
+        self._missing = 0
         # The message whose payload has not arrived completely: its subject, sid, reply, size of
         # the headers, and size of headers and payload together.
         self._awaited: tuple[str, int, str, int, int] | None = None
@@ -113,87 +118,88 @@ class NatsParser:
 
         Raises ProtocolError if the bytes are not the NATS protocol, or exceed its limits.
         """
-        buffer = self._buffer
-        buffer += data
+        if self._pieces:
+            self._pieces.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return []
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+
         events: list[NatsEvent] = []
         at = 0
-        size = len(buffer)
+        size = len(data)
+        awaited = self._awaited
         while at < size:
-            if self._awaited is None:
-                end = buffer.find(b"\r\n", at)
+            if awaited is None:
+                end = data.find(b"\r\n", at)
                 if end < 0:
                     if size - at > MAX_LINE_BYTES:
                         raise ProtocolError(f"a line of more than {MAX_LINE_BYTES} bytes")
+                    self._missing = 1
                     break
-                event = self._read_line(bytes(buffer[at:end]))
+                line = data[at:end]
                 at = end + 2
-                if event is not None:
-                    events.append(event)
-                continue
+                if not line.startswith(MESSAGES):
+                    event = _read_line(line)
+                    if event is not None:
+                        events.append(event)
+                    continue
+                awaited = _parse_message_line(line)
 
-            subject, sid, reply, header_size, total = self._awaited
+            subject, sid, reply, header_size, total = awaited
             end = at + total
             if size < end + 2:
+                self._missing = end + 2 - size
                 break
-            if not buffer.startswith(b"\r\n", end):
+            if not data.startswith(b"\r\n", end):
                 raise ProtocolError("a payload is longer than its announced size")
             middle = at + header_size
-            events.append(
-                NatsMessage(
-                    subject, sid, reply, bytes(buffer[at:middle]), bytes(buffer[middle:end])
-                )
-            )
-            self._awaited = None
+            events.append(NatsMessage(subject, sid, reply, data[at:middle], data[middle:end]))
+            awaited = None
             at = end + 2
-        del buffer[:at]
+        self._awaited = awaited
+        if at < size:
+            self._pieces.append(data[at:])
         return events
 
-    def _read_line(self, line: bytes) -> NatsEvent | None:
-        """Parse one control line. Returns its event.
 
-        Returns None for a message, because its payload follows the line, and for +OK.
-        """
-        if line.startswith((b"MSG ", b"HMSG ")):
-            self._awaited = _parse_message_line(line)
+def _read_line(line: bytes) -> NatsEvent | None:
+    """Parse one control line other than that of a message. Returns None for +OK."""
+    name, _, rest = line.partition(b" ")
+    match name.upper():
+        case b"PING":
+            return Ping()
+        case b"PONG":
+            return Pong()
+        case b"INFO":
+            try:
+                return _decode_info(rest)
+            except msgspec.MsgspecError as exc:
+                raise ProtocolError(f"the server's INFO is not valid: {exc}") from None
+        case b"-ERR":
+            return ServerError(rest.decode("utf-8", "replace").strip().strip("'"))
+        case b"+OK":
             return None
-        name, _, rest = line.partition(b" ")
-        match name.upper():
-            case b"PING":
-                return Ping()
-            case b"PONG":
-                return Pong()
-            case b"INFO":
-                try:
-                    return _decode_info(rest)
-                except msgspec.MsgspecError as exc:
-                    raise ProtocolError(f"the server's INFO is not valid: {exc}") from None
-            case b"-ERR":
-                return ServerError(rest.decode("utf-8", "replace").strip().strip("'"))
-            case b"+OK":
-                return None
-            case _:
-                raise ProtocolError(f"expected a NATS message, got {line[:40]!r}")
+        case _:
+            raise ProtocolError(f"expected a NATS message, got {line[:40]!r}")
 
 
 def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
     """Return subject, sid, reply, size of headers, and size of headers and payload together."""
-    name, *fields = line.split()
-    has_headers = name == b"HMSG"
-    sizes = 2 if has_headers else 1
+    fields = line.split()
+    # Without headers: MSG, subject, sid, reply, size; the reply may be missing.
+    count = len(fields)
+    header_size = 0
     try:
-        subject, sid, *reply = fields[:-sizes]
-        numbers = [int(field) for field in fields[-sizes:]]
-        total = numbers[-1]
-        header_size = numbers[0] if has_headers else 0
-        if len(reply) > 1 or not 0 <= header_size <= total <= MAX_PAYLOAD_BYTES:
+        if line.startswith(b"H"):
+            count -= 1
+            header_size = int(fields[-2])
+        total = int(fields[-1])
+        if not 4 <= count <= 5 or not 0 <= header_size <= total <= MAX_PAYLOAD_BYTES:
             raise ValueError
-        return (
-            subject.decode(),
-            int(sid),
-            reply[0].decode() if reply else "",
-            header_size,
-            total,
-        )
+        reply = fields[3].decode() if count == 5 else ""
+        return fields[1].decode(), int(fields[2]), reply, header_size, total
     except ValueError:
         raise ProtocolError(f"expected a NATS message, got {line[:80]!r}") from None
 
@@ -204,10 +210,11 @@ def encode_publish(subject: str, payload: bytes, reply: str = "", headers: bytes
     headers: the header block with its first and its empty last line; empty for none.
     """
     if headers:
-        total = len(headers) + len(payload)
-        line = f"HPUB {subject} {reply} {len(headers)} {total}\r\n"
-        return b"%b%b%b\r\n" % (line.encode(), headers, payload)
-    return b"%b%b\r\n" % (f"PUB {subject} {reply} {len(payload)}\r\n".encode(), payload)
+        size = len(headers)
+        line = f"HPUB {subject} {reply} {size} {size + len(payload)}\r\n"
+    else:
+        line = f"PUB {subject} {reply} {len(payload)}\r\n"
+    return b"".join((line.encode(), headers, payload, b"\r\n"))
 
 
 def encode_subscribe(subject: str, sid: int, queue: str = "") -> bytes:

@@ -22,6 +22,8 @@ from collections.abc import Hashable
 from functools import partial
 from typing import cast
 
+from msgspec import Struct
+
 from concertino.errors import Disconnected, ProtocolError
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
@@ -104,36 +106,40 @@ class _Inbox:
 
     prefix: the beginning of the reply subjects.
     sids: the numbers of the subscriptions.
+    calls: how many calls have sent their request on this connection and have no response yet.
     """
 
     def __init__(self, connection: NatsConnection, prefix: str, sids: tuple[int, int]) -> None:
         self.connection = connection
         self.prefix = prefix
         self.sids = sids
+        self.calls = 0
 
 
-class _Call:
+class _Call(Struct, eq=False):
     """A request that has been sent and has no response yet.
+
+    It is a Struct because msgspec creates Structs in C.
 
     id: the id of the request or of the stream.
     deadline: when its time limit ends, by the loop's clock.
     sent: when the request was sent last.
-    worker: the id of the worker that has accepted the request; empty before its ack.
     asked: when the worker was last asked whether it still has the request; at first equal to sent.
+    worker: the id of the worker that has accepted the request; empty before its ack.
     chunks: how many chunks of a stream have arrived.
     """
 
-    def __init__(self, inbox: _Inbox, payload: bytes, id: bytes, deadline: float) -> None:
-        self.inbox = inbox
-        self.payload = payload
-        self.id = id
-        self.deadline = deadline
-        self.sent = self.asked = 0.0
-        self.worker = ""
-        self.attempts = 0
-        self.chunks = 0
-        self.outgoing: OutgoingPieces | None = None
-        self.incoming: IncomingPieces | None = None
+    inbox: _Inbox
+    payload: bytes
+    id: bytes
+    deadline: float
+    sent: float = 0.0
+    asked: float = 0.0
+    worker: str = ""
+    attempts: int = 0
+    chunks: int = 0
+    outgoing: OutgoingPieces | None = None
+    incoming: IncomingPieces | None = None
 
 
 class NatsLink(RpcClient):
@@ -155,6 +161,8 @@ class NatsLink(RpcClient):
         self._callee = callee
         self._subject = request_subject(callee, caller)
         self._inboxes: dict[NatsConnection, _Inbox] = {}
+        # The inbox of the newest connection; None when that has ended.
+        self._current: _Inbox | None = None
         self._calls: dict[Hashable, _Call] = {}
         self._last_number = 0
         # Worker -> time of its last message, by the loop's clock. Has only workers with calls.
@@ -192,7 +200,7 @@ class NatsLink(RpcClient):
             connection.subscribe(f"{prefix}.*", self._on_message),
             connection.subscribe(heartbeat_subject(self._callee, "*"), self._on_heartbeat),
         )
-        inbox = self._inboxes[connection] = _Inbox(connection, prefix, sids)
+        inbox = self._inboxes[connection] = self._current = _Inbox(connection, prefix, sids)
         connection.on_refusal.append(self._on_refusal)
         connection.on_full.append(self._set_backpressure)
         connection.ended.add_done_callback(lambda ended: self._on_end(inbox, ended.result()))
@@ -200,6 +208,8 @@ class NatsLink(RpcClient):
     def _on_end(self, inbox: _Inbox, reason: str) -> None:
         """Fail the calls of a connection that has ended."""
         del self._inboxes[inbox.connection]
+        if self._current is inbox:
+            self._current = None
         self._set_backpressure(False)
         for key, call in list(self._calls.items()):
             if call.inbox is inbox:
@@ -215,14 +225,16 @@ class NatsLink(RpcClient):
     # Sending
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
-        connection = self._cluster.connection
-        inbox = self._inboxes[connection]
+        # Without a connection, the property raises Disconnected with the reason.
+        inbox = self._current or self._inboxes[self._cluster.connection]
         self._last_number += 1
         key = f"{inbox.prefix}.{self._last_number:x}"
         call = _Call(inbox, payload, id, deadline)
         self._publish(key, call)
         self._calls[key] = call
-        self._cluster.begin_use(connection)
+        if not inbox.calls:
+            self._cluster.begin_use(inbox.connection)
+        inbox.calls += 1
         if self._check_timer is None:
             self._start_timer()
         return key
@@ -367,7 +379,9 @@ class NatsLink(RpcClient):
     def _forget(self, key: Hashable) -> None:
         call = self._calls.pop(key, None)
         if call is not None:
-            self._cluster.end_use(call.inbox.connection)
+            call.inbox.calls -= 1
+            if not call.inbox.calls:
+                self._cluster.end_use(call.inbox.connection)
         if not self._calls:
             self._heard.clear()
 
