@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase, translate
 from typing import Any
-from urllib.parse import unquote
 
 from concertino.backend.methods import KINDS
 
@@ -70,14 +69,22 @@ class Patterns:
         URI templates decode URIs, so both spellings lead to the same resource.
         """
         return self.match(kind, name) or (
-            kind == "resource" and "%" in name and self.match(kind, unquote(name))
+            kind == "resource" and "%" in name and self.match(kind, _unquote(name))
         )
 
     def match_all_spellings(self, kind: str, name: str) -> bool:
         """Return whether patterns match a name, and for a URI also the percent-decoded URI."""
         return self.match(kind, name) and (
-            kind != "resource" or "%" not in name or self.match(kind, unquote(name))
+            kind != "resource" or "%" not in name or self.match(kind, _unquote(name))
         )
+
+
+def _unquote(uri: str) -> str:
+    """Return a URI with its percent-encoding decoded."""
+    # Imported here, because the import takes memory, and few servers need it.
+    from urllib.parse import unquote
+
+    return unquote(uri)
 
 
 class Visibility:

@@ -11,14 +11,12 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from concertino.http.access import AccessRules
 from concertino.http.challenges import Challenges
 from concertino.http.connection import Exchange
 from concertino.http.exposure import check_exposure
-from concertino.http.forwarded import TrustedProxies
-from concertino.http.gate import Gate
 from concertino.http.options import HttpOptions
 from concertino.http.principal_limits import PrincipalUse
 from concertino.http.request_head import HttpError, RequestHead
@@ -26,6 +24,10 @@ from concertino.http.resource_identity import MAX_AGE_S
 from concertino.http.responses import JSON
 from concertino.protocol.principal import Principal
 from concertino.transports.listeners import Listener
+
+if TYPE_CHECKING:
+    from concertino.http.forwarded import TrustedProxies
+    from concertino.http.gate import Gate
 
 __all__ = ["Admission"]
 
@@ -62,7 +64,12 @@ class Admission:
         self._identity = identity = check_exposure(options, listeners, endpoint)
         self._hosts = frozenset(host.lower() for host in options.hosts)
         self._open_paths = open_paths
-        self._proxies = TrustedProxies(options.trusted_proxies) if options.behind_proxy else None
+        self._proxies: TrustedProxies | None = None
+        if options.behind_proxy:
+            # Imported here, as Gate below, because most servers do not need it.
+            from concertino.http.forwarded import TrustedProxies
+
+            self._proxies = TrustedProxies(options.trusted_proxies)
         self._logged_at = -LOG_S
         self.challenges: Challenges | None = None
         self.use: PrincipalUse | None = None
@@ -71,6 +78,8 @@ class Admission:
         authorization = options.authorization
         if authorization is None:
             return
+        from concertino.http.gate import Gate
+
         assert identity is not None
         issuers = [
             issuer for verifier in authorization.make_verifiers() for issuer in verifier.issuers
@@ -197,6 +206,8 @@ class Admission:
 
 
 def _is_loopback(address: str | None) -> bool:
+    from ipaddress import ip_address
+
     try:
         return ip_address(address or "").is_loopback
     except ValueError:

@@ -7,7 +7,6 @@ TLS or --behind-proxy, and the URL by which clients know the server.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import ip_address, ip_network
 
 from concertino.http.options import HttpOptions
 from concertino.http.resource_identity import ResourceIdentity, parse_public_url
@@ -60,6 +59,8 @@ def _check_options(options: HttpOptions) -> None:
             "of one is believed"
         )
     for text in options.trusted_proxies:
+        from ipaddress import ip_network
+
         try:
             ip_network(text)
         except ValueError as exc:
@@ -83,6 +84,9 @@ def _check_public_url(options: HttpOptions, identity: ResourceIdentity) -> None:
 
 
 def _is_loopback(host: str) -> bool:
+    # Imported here, because most servers do not need it.
+    from ipaddress import ip_address
+
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -8,7 +8,6 @@ Source: RFC 9728; RFC 8707; 2026-07-28 basic/authorization.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.json import encode
@@ -71,6 +70,9 @@ def parse_public_url(text: str, default_path: str) -> ResourceIdentity:
     default_path: the path that is added to a URL without a path.
     Raises ValueError if the text is no URL of a server.
     """
+    # Imported here, because most servers have no such URL.
+    from urllib.parse import urlsplit
+
     try:
         parts = urlsplit(text)
         port = parts.port

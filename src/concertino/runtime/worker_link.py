@@ -11,9 +11,12 @@ import asyncio
 import os
 import signal
 import socket
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["WORKER", "WorkerPlace", "follow_parent", "is_worker", "worker_place"]
 
@@ -47,6 +50,8 @@ def worker_place() -> WorkerPlace | None:
     text = os.environ.get(WORKER)
     if text is None:
         return None
+    from pathlib import Path
+
     descriptor, number, count, folder = text.split(":", 3)
     return WorkerPlace(int(descriptor), int(number), int(count), Path(folder))
 
