@@ -22,7 +22,7 @@ from msgspec.json import Decoder
 from concertino.errors import INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
-from concertino.http.connection import Exchange
+from concertino.http.connection import Exchange, HttpConnection
 from concertino.http.envelope import ResponseHead, decode_envelope, read_outcome
 from concertino.http.event_streams import EventBudget, EventStream
 from concertino.http.options import Polling
@@ -108,8 +108,9 @@ class SessionConnection:
         self._receiver = receiver
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
+        connection: HttpConnection | None = None
         if frame.startswith(b"["):
-            self._write_batch(frame)
+            connection = self._write_batch(frame)
         else:
             stream = self._streams.find(request_id)
             outcome = read_outcome(frame)
@@ -117,10 +118,10 @@ class SessionConnection:
             if stream is None and outcome:
                 stream = self._current
             if stream is not None and is_answer:
-                self._answer(stream, frame, request_id)
+                connection = self._answer(stream, frame, request_id)
             elif not is_answer:
-                self._send(stream or self._streams.standalone, frame)
-        return self._output.watch()
+                connection = self._send(stream or self._streams.standalone, frame)
+        return self._output.watch(connection)
 
     def flush(self) -> None:
         self._output.flush()
@@ -221,9 +222,10 @@ class SessionConnection:
 
     # Output
 
-    def _send(self, stream: EventStream, frame: bytes) -> None:
+    def _send(self, stream: EventStream, frame: bytes) -> HttpConnection | None:
         """Send a notification or a request of the server as an event of a stream.
 
+        Returns the connection on which it was queued; None if it was kept or dropped.
         If the client accepts no stream of events, the notification is dropped, and the request is
         answered with an error in place of the client.
         """
@@ -233,13 +235,15 @@ class SessionConnection:
                 refusal = encode_error(encode_id(message.request_id), INVALID_REQUEST, NO_STREAM)
                 # With call_soon(), because the session is still sending this request.
                 self._loop.call_soon(self._receive, refusal)
-            return
+            return None
         stream.send(frame)
-        if stream.exchange is not None:
-            self._output.add(stream.exchange.connection)
+        return None if stream.exchange is None else stream.exchange.connection
 
-    def _answer(self, stream: EventStream, frame: bytes, id: Id | None) -> None:
-        """Send the response to a request, and end its stream if it was the last one."""
+    def _answer(self, stream: EventStream, frame: bytes, id: Id | None) -> HttpConnection | None:
+        """Send the response to a request, and end its stream if it was the last one.
+
+        Returns the connection on which it was queued; None if it was kept.
+        """
         exchange = stream.exchange
         if not self.revision:
             self._read_revision(frame)
@@ -249,8 +253,6 @@ class SessionConnection:
             # A batch, or an error without an id: it answers all requests of the POST.
             self._streams.finish(stream)
         is_last = not stream.ids
-        if exchange is not None:
-            self._output.add(exchange.connection)
         if is_last and exchange is not None and not exchange.is_stream:
             outcome = read_outcome(frame)
             is_forbidden = self.caller.is_scope_refusal(outcome)
@@ -259,21 +261,24 @@ class SessionConnection:
                 headers = self.caller.scope_challenge(frame) if is_forbidden else b""
                 status = HTTPStatus.FORBIDDEN if is_forbidden else _status_of(outcome)
                 exchange.respond(status, frame, headers)
-                return
+                return exchange.connection
         stream.send(frame)
         if is_last:
             stream.end()
+        return None if exchange is None else exchange.connection
 
-    def _write_batch(self, frame: bytes) -> None:
-        """Send the responses to a batch (2025-03-26), which are one frame."""
+    def _write_batch(self, frame: bytes) -> HttpConnection | None:
+        """Send the responses to a batch (2025-03-26), which are one frame.
+
+        Returns the connection on which they were queued; None if they were kept.
+        """
         try:
             ids = [head.id for head in _decode_heads(frame) if head.id is not None]
         except DecodeError:
             ids = []
         streams = filter(None, map(self._streams.find, ids))
         stream = next(streams, self._current)
-        if stream is not None:
-            self._answer(stream, frame, None)
+        return None if stream is None else self._answer(stream, frame, None)
 
     def _read_revision(self, frame: bytes) -> None:
         """Read which revision the response to `initialize` has agreed on."""

@@ -28,20 +28,18 @@ class SessionOutput:
     def __init__(self, on_drain: Callable[[int], object]) -> None:
         self._on_drain = on_drain
         self._loop = asyncio.get_running_loop()
-        # The connections with output that is not flushed, or that the client has not read.
-        self._connections: set[HttpConnection] = set()
+        # The connections with output that is not flushed, or that the client has not read, and how
+        # many unread bytes each had when they were last counted.
+        self._unread: dict[HttpConnection, int] = {}
+        self._total_bytes = 0
         self._reported_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, connection: HttpConnection) -> None:
-        """Add a connection on which output has been queued."""
-        self._connections.add(connection)
-
     def flush(self) -> None:
         """Send the queued output."""
-        for connection in list(self._connections):
+        for connection in list(self._unread):
             connection.flush()
-            if not connection.unread_bytes:
+            if not self._count(connection):
                 self._remove(connection)
             elif connection.on_drain is None:
                 # If it is not None, the connection also carries requests without a session.
@@ -50,44 +48,55 @@ class SessionOutput:
             # The system may have taken all of it.
             self._loop.call_soon(self._report)
 
-    def watch(self) -> int:
-        """Return how many bytes are unread. While there are some, they are counted again later."""
-        unread = self._count()
-        self._reported_bytes = unread
+    def watch(self, connection: HttpConnection | None) -> int:
+        """Return how many bytes are unread. While there are some, they are counted again later.
+
+        connection: the connection on which output was queued; None if none was. Only its output is
+            counted: to count all of them for each response would take more time than everything
+            else with 64 connections.
+        """
+        if connection is not None:
+            self._count(connection)
+        unread = self._reported_bytes = self._total_bytes
         if unread and self._timer is None:
             self._timer = self._loop.call_later(CHECK_S, self._check)
         return unread
 
     def close(self) -> None:
         """Remove the connections, and stop counting."""
-        for connection in list(self._connections):
+        for connection in list(self._unread):
             self._remove(connection)
         if self._timer is not None:
             self._timer.cancel()
 
-    def _count(self) -> int:
-        return sum(connection.unread_bytes for connection in self._connections)
+    def _count(self, connection: HttpConnection) -> int:
+        """Count the unread bytes of a connection again, and return their number."""
+        unread = connection.unread_bytes
+        self._total_bytes += unread - self._unread.get(connection, 0)
+        self._unread[connection] = unread
+        return unread
 
     def _on_connection_drain(self, _unread: int) -> None:
         """Handle that the client has read all output of a connection."""
-        for connection in list(self._connections):
-            if not connection.unread_bytes:
+        for connection in list(self._unread):
+            if not self._count(connection):
                 self._remove(connection)
         self._report()
 
     def _remove(self, connection: HttpConnection) -> None:
-        self._connections.discard(connection)
+        self._total_bytes -= self._unread.pop(connection)
         # The next request on the connection may have been for another session.
         if connection.on_drain == self._on_connection_drain:
             connection.on_drain = None
 
     def _check(self) -> None:
         """Count the unread bytes, and call on_drain if the client has read some."""
-        self._timer = self._loop.call_later(CHECK_S, self._check) if self._count() else None
         self._report()
+        self._timer = self._loop.call_later(CHECK_S, self._check) if self._total_bytes else None
 
     def _report(self) -> None:
-        unread = self._count()
-        previous, self._reported_bytes = self._reported_bytes, unread
-        if unread < previous:
-            self._on_drain(unread)
+        for connection in self._unread:
+            self._count(connection)
+        previous, self._reported_bytes = self._reported_bytes, self._total_bytes
+        if self._reported_bytes < previous:
+            self._on_drain(self._reported_bytes)
