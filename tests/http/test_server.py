@@ -5,6 +5,7 @@ short time limits, over real sockets.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import re
@@ -33,7 +34,7 @@ from loops import on_a_loop
 
 from concertino import Context, Limits, Server
 from concertino.backend import Host
-from concertino.http.connection import HttpTimeouts
+from concertino.http.connection import Exchange, HttpTimeouts
 from concertino.http.options import HttpOptions
 from concertino.http.server import HttpServer
 from concertino.transports import listen_tcp
@@ -257,6 +258,33 @@ async def test_a_call_of_a_session_starts_when_an_earlier_response_is_read(
         await slow.read_exactly(int(length[1]))
 
         assert text_of(json.loads((await response)[1])) == "hi"
+
+
+@on_a_loop
+async def test_requests_that_wait_are_forgotten_when_their_client_leaves() -> None:
+    """A session whose output is unread keeps no bodies of clients that have gone."""
+    async with running(HttpOptions(timeouts=USUAL)) as rig:
+        slow = await rig.connect(read_ahead=2**16)
+        slow.post(INITIALIZE, {"Accept": "application/json"})
+        head = await slow.read_head()
+        (line,) = [line for line in head.split(b"\r\n") if line.startswith(b"Mcp-Session-Id")]
+        await slow.read_until(b"}}")
+        headers = {
+            "Accept": "application/json",
+            "Mcp-Session-Id": line.partition(b": ")[2].decode(),
+            "Mcp-Protocol-Version": "2025-11-25",
+        }
+        slow.post(call(1, "large", size=8_000_000), headers)
+        await slow.read_head()
+        for id in range(2, 5):
+            leaving = await rig.connect()
+            leaving.post(call(id, "echo", text="hi"), headers)
+            leaving.writer.write_eof()
+            # The server notices the end of the input, and closes the connection.
+            assert await leaving.read_rest() == b""
+
+        waiting = [item for item in gc.get_objects() if isinstance(item, Exchange)]
+        assert [exchange.body for exchange in waiting if exchange.is_done] == []
 
 
 @on_a_loop

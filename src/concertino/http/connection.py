@@ -297,10 +297,13 @@ class Exchange(Struct, eq=False):
     def on_connection_lost(self) -> None:
         """End the exchange without a complete response, because the connection is closed."""
         self.is_done = True
-        if self.on_end is not None:
-            self.on_end()
-        if self.on_disconnect is not None:
-            self.on_disconnect()
+        on_end, on_disconnect = self.on_end, self.on_disconnect
+        # They may refer to this exchange, whose body must not stay until a garbage collection.
+        self.on_end = self.on_disconnect = self.on_idle = self.on_data = None
+        if on_end is not None:
+            on_end()
+        if on_disconnect is not None:
+            on_disconnect()
 
 
 def unavailable(text: str) -> HttpError:

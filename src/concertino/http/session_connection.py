@@ -11,7 +11,6 @@ Spec: 2025-11-25 basic/transports "Streamable HTTP".
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -23,7 +22,7 @@ from concertino.errors import INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
 from concertino.http.connection import Exchange, HttpConnection
-from concertino.http.envelope import ResponseHead, decode_envelope, read_outcome
+from concertino.http.envelope import RESULT, ResponseHead, decode_envelope, read_outcome
 from concertino.http.event_streams import EventBudget, EventStream
 from concertino.http.options import Polling
 from concertino.http.request_head import HttpError
@@ -91,8 +90,8 @@ class SessionConnection:
         self._receiver: Receiver | None = None
         self._streams = SessionStreams(budget, self._note_use, polling)
         self._output = SessionOutput(self._on_drain)
-        # The requests that wait until the client has read more of the responses.
-        self._held: deque[tuple[Exchange, AcceptedForms, Sequence[Id]]] = deque()
+        # The requests that wait until the client has read more of the responses, oldest first.
+        self._held: dict[Exchange, tuple[AcceptedForms, Sequence[Id]]] = {}
         # The stream of the request that is being passed to the receiver. An error response without
         # an id belongs to it.
         self._current: EventStream | None = None
@@ -113,14 +112,14 @@ class SessionConnection:
             connection = self._write_batch(frame)
         else:
             stream = self._streams.find(request_id)
-            outcome = read_outcome(frame)
-            is_answer = outcome is not None
-            if stream is None and outcome:
-                stream = self._current
-            if stream is not None and is_answer:
-                connection = self._answer(stream, frame, request_id)
-            elif not is_answer:
+            outcome = read_outcome(frame, request_id)
+            if outcome is None:
                 connection = self._send(stream or self._streams.standalone, frame)
+            else:
+                if stream is None and outcome != RESULT:
+                    stream = self._current
+                if stream is not None:
+                    connection = self._answer(stream, frame, request_id, outcome)
         return self._output.watch(connection)
 
     def flush(self) -> None:
@@ -134,10 +133,10 @@ class SessionConnection:
     async def close(self, within_s: float) -> None:
         """End all streams of the session. Their HTTP connections send what is buffered."""
         self._receiver = None
-        for exchange, _, _ in self._held:
+        held, self._held = self._held, {}
+        for exchange in held:
             exchange.respond(HTTPStatus.NOT_FOUND, encode_error(None, INVALID_REQUEST, ENDED))
             exchange.connection.flush()
-        self._held.clear()
         self._streams.close()
         self._output.close()
         self._on_close()
@@ -151,16 +150,17 @@ class SessionConnection:
             answered at once.
         """
         receiver = self._receiver
-        self.last_used = self._loop.time()
         if receiver is None:
             raise HttpError(HTTPStatus.NOT_FOUND, ENDED)
         self.caller.update(exchange.principal)
         if not ids:
+            self._note_use()
             receiver.on_frames((exchange.body,))
             exchange.respond(HTTPStatus.ACCEPTED)
             return
         if self._is_paused:
-            self._held.append((exchange, accepted, ids))
+            self._held[exchange] = accepted, ids
+            exchange.on_disconnect = partial(self._forget_held, exchange)
             return
         is_primed = self.revision == LATEST_LEGACY.name
         stream = self._streams.open(exchange, ids, accepted, is_primed=is_primed)
@@ -174,18 +174,21 @@ class SessionConnection:
             self._current = None
 
     def _deliver_held(self) -> None:
-        """Pass waiting requests to the server, until too many responses are unread again.
-
-        A request is dropped if its client has closed the HTTP connection meanwhile.
-        """
+        """Pass waiting requests to the server, until too many responses are unread again."""
         while self._held and not self._is_paused and self._receiver is not None:
-            exchange, accepted, ids = self._held.popleft()
-            if not exchange.is_done:
-                try:
-                    self.deliver(exchange, accepted, ids)
-                except HttpError as refusal:
-                    exchange.refuse(refusal)
-                exchange.connection.flush()
+            exchange = next(iter(self._held))
+            accepted, ids = self._held.pop(exchange)
+            exchange.on_disconnect = None
+            try:
+                self.deliver(exchange, accepted, ids)
+            except HttpError as refusal:
+                exchange.refuse(refusal)
+            exchange.connection.flush()
+
+    def _forget_held(self, exchange: Exchange) -> None:
+        """Drop a waiting request whose client has closed the HTTP connection."""
+        self._held.pop(exchange, None)
+        self._note_use()
 
     def cancel(self, exchange: Exchange, id: Id | None) -> None:
         """Pass on notifications/cancelled, and end the stream of the cancelled request.
@@ -212,8 +215,8 @@ class SessionConnection:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a call is running, or the client has a stream open."""
-        return self._streams.is_in_use
+        """Whether a call is running or waits, or the client has a stream open."""
+        return self._streams.is_in_use or bool(self._held)
 
     def _receive(self, frame: bytes) -> None:
         """Pass a frame to the server, unless the session has ended."""
@@ -239,9 +242,12 @@ class SessionConnection:
         stream.send(frame)
         return None if stream.exchange is None else stream.exchange.connection
 
-    def _answer(self, stream: EventStream, frame: bytes, id: Id | None) -> HttpConnection | None:
+    def _answer(
+        self, stream: EventStream, frame: bytes, id: Id | None, outcome: int | None
+    ) -> HttpConnection | None:
         """Send the response to a request, and end its stream if it was the last one.
 
+        outcome: what read_outcome() returns for the response; None for a batch.
         Returns the connection on which it was queued; None if it was kept.
         """
         exchange = stream.exchange
@@ -254,7 +260,6 @@ class SessionConnection:
             self._streams.finish(stream)
         is_last = not stream.ids
         if is_last and exchange is not None and not exchange.is_stream:
-            outcome = read_outcome(frame)
             is_forbidden = self.caller.is_scope_refusal(outcome)
             if stream.accepted.json or is_forbidden:
                 stream.exchange = None
@@ -278,7 +283,7 @@ class SessionConnection:
             ids = []
         streams = filter(None, map(self._streams.find, ids))
         stream = next(streams, self._current)
-        return None if stream is None else self._answer(stream, frame, None)
+        return None if stream is None else self._answer(stream, frame, None, None)
 
     def _read_revision(self, frame: bytes) -> None:
         """Read which revision the response to `initialize` has agreed on."""

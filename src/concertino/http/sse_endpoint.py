@@ -8,8 +8,8 @@ Spec: 2024-11-05 basic/transports "HTTP with SSE".
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from urllib.parse import parse_qs, quote
 
@@ -120,8 +120,8 @@ class SseConnection:
         self._http = exchange.connection
         self._receiver: Receiver | None = None
         self._on_close = on_close
-        # The POSTs that wait because the client reads the stream too slowly.
-        self._held: deque[Exchange] = deque()
+        # The POSTs that wait because the client reads the stream too slowly, oldest first.
+        self._held: dict[Exchange, None] = {}
         self._is_paused = False
         exchange.on_disconnect = self._on_disconnect
         self._http.on_drain = self._on_drain
@@ -143,10 +143,11 @@ class SseConnection:
     def pause(self, paused: bool) -> None:
         self._is_paused = paused
         while self._held and not self._is_paused:
-            exchange = self._held.popleft()
-            if not exchange.is_done:
-                self._accept(exchange)
-                exchange.connection.flush()
+            exchange = next(iter(self._held))
+            del self._held[exchange]
+            exchange.on_disconnect = None
+            self._accept(exchange)
+            exchange.connection.flush()
 
     async def close(self, within_s: float) -> None:
         """End the stream, and so the session."""
@@ -161,7 +162,8 @@ class SseConnection:
         if self._is_paused:
             if len(self._held) >= MAX_HELD:
                 raise too_many(f"{MAX_HELD} messages of this session wait")
-            self._held.append(exchange)
+            self._held[exchange] = None
+            exchange.on_disconnect = partial(self._held.pop, exchange, None)
             return
         self._accept(exchange)
 
@@ -187,7 +189,8 @@ class SseConnection:
 
     def _end(self) -> None:
         self._on_close()
-        held, self._held = self._held, deque()
+        held = list(self._held)
+        self._held.clear()
         for exchange in held:
             exchange.refuse(HttpError(HTTPStatus.NOT_FOUND, "the session has ended"))
             exchange.connection.flush()
