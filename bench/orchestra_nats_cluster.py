@@ -4,7 +4,9 @@
 
 scaling   calls a second of a tool that takes 5 ms of CPU time, by one worker and by two, each
           pinned to a core of its own; and for how much of the time the workers had something to
-          do, whether they got the core or waited for it, which holds on a busy machine too
+          do, whether they got the core or waited for it, which holds on a busy machine too. The
+          same with workers and a caller of nats-py shows what this machine allows: the caller and
+          the NATS server need some of the two cores as well
 large     10 MB there and back, beside a bare echo of 8 MB by nats-py, and the p50 of short calls to
           the same worker meanwhile
 storage   a write of a document whose version is checked, beside update() of nats-py's KeyValue
@@ -68,6 +70,27 @@ async def main():
 
 asyncio.run(main())
 """
+# The same tool as a worker of nats-py.
+BARE_WORKER = """
+import asyncio, os, sys, time
+import nats
+
+os.sched_setaffinity(0, {int(sys.argv[2])})
+
+async def main():
+    connection = await nats.connect(sys.argv[1])
+    async def burn(message):
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+        await message.respond(message.data)
+    await connection.subscribe("burn", queue="burn", cb=burn)
+    await connection.flush()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -119,32 +142,59 @@ async def calls_per_s(call: Callable[[], Awaitable[Any]], seconds: float) -> flo
     return count / (time.perf_counter() - begin)
 
 
+class Scaling:
+    """Measures calls a second with one worker and with two.
+
+    code: the program of a worker. call: calls it.
+    """
+
+    def __init__(self, address: str, code: str, call: Callable[[], Awaitable[Any]]) -> None:
+        self.address = address
+        self.code = code
+        self.call = call
+        self.results: dict[int, list[float]] = {1: [], 2: []}
+        self.demands: dict[int, list[float]] = {1: [], 2: []}
+
+    async def measure(self, cores: Sequence[int]) -> None:
+        """Start a worker on each core, and call them for three seconds."""
+        workers = [start(self.code, self.address, str(core)) for core in cores]
+        before, begin = [demand_s(worker.pid) for worker in workers], time.perf_counter()
+        self.results[len(cores)].append(await calls_per_s(self.call, 3.0))
+        took_s = time.perf_counter() - begin
+        after = [demand_s(worker.pid) for worker in workers]
+        self.demands[len(cores)].append((sum(after) - sum(before)) / took_s)
+        for worker in workers:
+            stop(worker)
+
+    def show(self, name: str) -> None:
+        one, two = (statistics.median(self.results[count]) for count in (1, 2))
+        pairs = zip(self.results[1], self.results[2], strict=True)
+        spread = ", ".join(f"{after / before:.2f}" for before, after in pairs)
+        use_of_one, use_of_two = (statistics.median(self.demands[count]) for count in (1, 2))
+        print(
+            f"{name:8}{one:6.0f}{two:6.0f}{two / one:7.2f}  ({spread})"
+            f"{use_of_one:7.2f}{use_of_two:7.2f}{use_of_two / use_of_one:7.2f}"
+        )
+
+
 async def scaling(address: str, rounds: int) -> None:
+    import nats
+
     cores = sorted(os.sched_getaffinity(0))[:2]
-    results: dict[int, list[float]] = {1: [], 2: []}
-    demands: dict[int, list[float]] = {1: [], 2: []}
-    ratios: list[float] = []
     cluster, call = await open_link(address)
+    bare = await nats.connect(address)
+    ours = Scaling(address, WORKER, lambda: call("burn", b"x"))
+    theirs = Scaling(address, BARE_WORKER, lambda: bare.request("burn", b"x", timeout=60))
     for number in range(rounds):
-        for count in (1, 2):
-            # One worker on each core in turn, since the cores are not equally busy.
-            chosen = cores if count == 2 else [cores[number % 2]]
-            workers = [start(WORKER, address, str(core)) for core in chosen]
-            before, begin = [demand_s(worker.pid) for worker in workers], time.perf_counter()
-            results[count].append(await calls_per_s(lambda: call("burn", b"x"), 3.0))
-            took_s = time.perf_counter() - begin
-            after = [demand_s(worker.pid) for worker in workers]
-            demands[count].append((sum(after) - sum(before)) / took_s)
-            for worker in workers:
-                stop(worker)
-        ratios.append(results[2][-1] / results[1][-1])
-    one, two = (statistics.median(results[count]) for count in (1, 2))
-    print(f"calls/s of a tool of 5 ms CPU time: {one:.0f} with 1 worker, {two:.0f} with 2")
-    spread = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    print(f"2 workers / 1 worker: {two / one:.2f} (rounds: {spread})")
-    one, two = (statistics.median(demands[count]) for count in (1, 2))
-    print(f"cores that the workers could use: {one:.2f} with 1 worker, {two:.2f} with 2")
-    print(f"ratio: {two / one:.2f}")
+        # One worker on each core in turn, since the cores are not equally busy.
+        for chosen in ([cores[number % 2]], cores):
+            for kind in (ours, theirs):
+                await kind.measure(chosen)
+    print("calls/s of a tool of 5 ms with 1 worker, with 2, ratio (of each round);")
+    print("cores that the workers could use with 1, with 2, ratio")
+    ours.show("ours")
+    theirs.show("nats-py")
+    await bare.close()
     await cluster.close()
 
 
