@@ -399,7 +399,7 @@ def test_a_call_that_is_kept_back_counts_nothing_until_its_result_will_fit() -> 
     first, second, third = (call for call in calls if call is not None)
     # They have started, because results were small. Now one is large.
     rig.budget.record_size(KIND, 5 * MIB)
-    unread.expect_nothing_known(first)
+    unread.count_as_unknown(first)
     for call in (second, third):
         unread.keep_back(call)
     assert rig.counts() == (0, 2, 0)
@@ -426,7 +426,7 @@ def test_a_running_call_of_a_tool_with_large_results_lets_calls_of_other_tools_s
     calls = [call for call in [rig.start(id) for id in range(4)] if call is not None]
     rig.budget.record_size(KIND, 5 * MIB)
     for call in calls:
-        rig.peer.unread.expect_nothing_known(call)
+        rig.peer.unread.count_as_unknown(call)
     # Together they may return 20 MiB. But they may wait for a call of another tool.
     assert rig.start(10, tool="b") is not None
     assert rig.start(11) is None
@@ -444,6 +444,6 @@ def test_calls_that_are_kept_back_count_nothing_when_their_connection_has_closed
     assert not rig.budget.unknown
     # What is reported of it later changes nothing.
     rig.peer.unread.expect(call, 100)
-    rig.peer.unread.expect_nothing_known(call)
+    rig.peer.unread.count_as_unknown(call)
     rig.peer.unread.keep_back(call)
     assert rig.counts() == (0, 0, 0)

@@ -114,10 +114,10 @@ async def test_without_prompts_the_list_is_empty() -> None:
 
 @on_a_loop
 async def test_a_tool_with_a_name_of_another_type_does_not_break_the_list() -> None:
-    from concertino.backend.listing import _StartContext  # pyright: ignore[reportPrivateUsage]
+    from concertino.backend.listing import _ListingContext  # pyright: ignore[reportPrivateUsage]
     from concertino.protocol.call import Call
 
-    context: Any = _StartContext()
+    context: Any = _ListingContext()
     page = encode({"tools": [{"name": []}, {"name": "get_prompt"}, {"name": "add"}]})
 
     class Lists(Part):

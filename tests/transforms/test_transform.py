@@ -83,10 +83,10 @@ async def test_a_definition_is_shown_as_the_changes_say() -> None:
 
 @on_a_loop
 async def test_members_that_nobody_knows_are_kept() -> None:
-    from concertino.backend.listing import _StartContext  # pyright: ignore[reportPrivateUsage]
+    from concertino.backend.listing import _ListingContext  # pyright: ignore[reportPrivateUsage]
     from concertino.protocol.call import Call
 
-    context: Any = _StartContext()
+    context: Any = _ListingContext()
     transform = Transform(part(), tools=CHANGES)
     result = await transform.handle(Call("tools/list"), context)
     assert isinstance(result, Raw)
@@ -302,10 +302,10 @@ async def test_a_schema_of_any_shape_is_passed_on(schema: Any) -> None:
 
 async def call_undecoded(backend: Backend, arguments: bytes) -> Any:
     """Call the tool `report_bug` with any JSON as its arguments."""
-    from concertino.backend.listing import _StartContext  # pyright: ignore[reportPrivateUsage]
+    from concertino.backend.listing import _ListingContext  # pyright: ignore[reportPrivateUsage]
     from concertino.protocol.call import Call
 
-    context: Any = _StartContext()
+    context: Any = _ListingContext()
     params = {"name": Raw(b'"report_bug"'), "arguments": Raw(arguments)}
     return await backend.handle(Call("tools/call", params), context)
 

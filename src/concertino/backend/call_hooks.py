@@ -11,7 +11,8 @@ which wraps every call of a server, offers the runtime a second way (SupportsCal
 
 Both ways have the same effect: Guard.handle calls begin() and the hooks in a coroutine. The other
 Protocols of this module let a guard look up a tool once and check arguments before a call is
-counted, and let an HTTP server find out which arguments clients repeat in headers. Measurements are
+counted, and let an HTTP server find out which arguments clients repeat in headers. Each Protocol
+has a function, such as call_starter_of(), that asks a backend for what it offers. Measurements are
 in docs/decisions/0011-the-driver-ends-guarded-calls.md.
 """
 
@@ -189,8 +190,9 @@ class SupportsParamHeaders(Protocol):
 
 def call_starter_of(backend: Backend) -> CallStarter | None:
     """Return a backend's CallStarter; None if it has none."""
-    # Check the class and not the object. An object that forwards all attributes to another backend
-    # would seem to support this, but calls must go through its own `handle`.
+    # Check the class and not the object, here and in the functions below. An object that forwards
+    # all attributes to another backend would seem to support this Protocol, but calls must go
+    # through its own `handle`.
     if not issubclass(type(backend), SupportsCallStarter):
         return None
     return cast("SupportsCallStarter", backend).call_starter()

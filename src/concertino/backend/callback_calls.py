@@ -31,12 +31,15 @@ __all__ = [
     "callback_beginner_of",
 ]
 
-# Cancels a call that has begun: no result is delivered any more.
+# The type of the function that cancels a call that has begun: its result is not sent any more.
 CancelCall = Callable[[], object]
 
 
 def ENDED() -> None:  # noqa: N802
-    """Do nothing. `begin` returns this function if the call has ended already."""
+    """Do nothing. `begin` returns this CancelCall for a call that has ended already.
+
+    The name is that of a constant, because the runtime only compares it: `cancel is not ENDED`.
+    """
 
 
 class EndsCalls(Protocol):

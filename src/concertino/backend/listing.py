@@ -1,7 +1,7 @@
-"""Reads lists of a backend, such as the names of its resources, without a client.
+"""Reads lists of a backend, such as the names of its resources, when no client has asked for them.
 
-compose() uses this at the start, to find out which resources its parts have; guards use it to find
-patterns that match no tool, and a proxy to find tools that have changed.
+Three packages use this: composition to find out which resources its parts have, guards to find
+patterns that match no tool, and proxy to find tools that have changed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ async def list_names(label: str, backend: Backend, method: str) -> list[str]:
     return [getattr(item, name_member) for item in await list_items(label, backend, method)]
 
 
-# Any, because the items of the four lists have no common base class.
 async def list_items(label: str, backend: Backend, method: str) -> list[Any]:
-    """Return the items on all pages of a list.
+    """Return the items on all pages of a list, such as Tools or Resources.
 
     label: the name of the backend for errors.
     method: the method that returns the list, such as "resources/list"; a key of LIST_METHODS.
@@ -44,7 +43,7 @@ async def list_items(label: str, backend: Backend, method: str) -> list[Any]:
 
     async def fetch(cursor: str | None) -> Any:
         params = {} if cursor is None else {"cursor": Raw(encode(cursor))}
-        context = cast("Context", _StartContext())
+        context = cast("Context", _ListingContext())
         return decode_page(await backend.handle(Call(method, params), context), listing)
 
     return await read_all_pages(
@@ -52,16 +51,20 @@ async def list_items(label: str, backend: Backend, method: str) -> list[Any]:
     )
 
 
-# Any, because the results of the four list methods have no common base class.
 def decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
-    """Return the result of a list method as a Struct; decode it if it is JSON."""
+    """Return the result of a list method as a Struct of `listing.result_type`.
+
+    result: the result of a backend, as a Struct or as JSON.
+    """
     return decode(result, type=listing.result_type) if isinstance(result, Raw) else result
 
 
-class _StartContext:
-    """The Context for reading a list without a client: it sends nothing."""
+class _ListingContext:
+    """The Context of a list call that no client has made. It sends nothing.
 
-    # Backends use the form of the newest revision.
+    In place of the client it names concertino, and the newest revision.
+    """
+
     client = ClientFacts("concertino", "", MODERN.name, {})
     caller = DetachedCaller()
     cancelled = False

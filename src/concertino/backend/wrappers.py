@@ -74,8 +74,7 @@ class BackendWrapper:
         pass_client_notification(self.inner, session, method, params)
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the arguments of a tool that clients repeat in headers. See
-        SupportsParamHeaders."""
+        """Return the inner backend's param_headers(). See SupportsParamHeaders."""
         return param_headers_of(self.inner, name)
 
 

@@ -181,10 +181,11 @@ def decode_batch(frame: bytes) -> list[Raw] | None:
 
 
 def _split_deep_batch(frame: bytes) -> list[Raw] | None:
-    """Return the elements of a batch in which a message is nested too deeply; None if impossible.
+    """Return the elements of a batch in which a message is nested too deeply.
 
-    Each message is then answered for itself. An error without an id would leave all callers
-    waiting.
+    Each message can then be answered on its own id. A single error without an id would leave all
+    callers waiting.
+    Returns None if the batch cannot be split.
     """
     try:
         from concertino.jsonrpc.deep_frames import split_batch
@@ -296,7 +297,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
 
 
 def _find_invalid_member(members: dict[str, Raw]) -> InvalidMessage:
-    """Return the error for a JSON object that is not a message; it names the wrong member."""
+    """Return the InvalidMessage for a JSON object that is not a message; it names the member."""
     id_member = members.get("id", ABSENT)
     method = members.get("method", ABSENT)
     # Check for responses before the id: the id of an error response may be null, if the other side

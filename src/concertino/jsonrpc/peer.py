@@ -85,7 +85,7 @@ R = TypeVar("R", bound=IncomingRequest)
 
 
 class InvalidInput:
-    """Says how a peer treats invalid frames, and counts them for the log.
+    """The invalid frames that a peer has received: how it treats them, and counts for the log.
 
     A frame is invalid if it is not a JSON-RPC message.
     bucket: limits the rate of error responses to invalid frames without a readable id.

@@ -56,8 +56,8 @@ class IncomingRequest(Struct, eq=False):
         otherwise None.
     expected_bytes: the probable size of its response, while it runs; 0 if that is not known.
     unread: counts the request and its response; None before it runs.
-    has_begun: whether the code of its handler is known to have begun. Such a call must not be kept
-        back any more (UnreadResults.keep_back).
+    has_begun: whether the code of its `def` handler is known to have begun in a thread. Such a call
+        must not be kept back any more (UnreadResults.keep_back).
     """
 
     id: Id
@@ -85,7 +85,7 @@ class ResultCounter(Protocol):
 
     def known_size(self, kind: Kind) -> int: ...
     def expect(self, incoming: IncomingRequest, size: int) -> None: ...
-    def expect_nothing_known(self, incoming: IncomingRequest) -> None: ...
+    def count_as_unknown(self, incoming: IncomingRequest) -> None: ...
     def keep_back(self, incoming: IncomingRequest) -> None: ...
     def may_begin(self, incoming: IncomingRequest) -> bool: ...
 

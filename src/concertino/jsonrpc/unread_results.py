@@ -272,7 +272,7 @@ class UnreadResults:
         self.budget.record_size(incoming.kind or _kind(incoming), size)
 
     def guess_size(self, incoming: IncomingRequest) -> int:
-        """Return the expected size of the result of a call that began when nothing was known."""
+        """Return the expected size of a call's result, even if its kind was unknown at first."""
         kind = incoming.kind
         if kind is None:
             return 0
@@ -288,7 +288,8 @@ class UnreadResults:
         for kind in self._unknown:
             self.budget.lower_guess(kind, now, kind in in_threads)
 
-    # Calls that were started before it was known that results of their kind are large
+    # Calls that were started before the first large result of their kind. runtime/threads.py calls
+    # these methods for calls whose code runs in a thread, or waits for one.
 
     def known_size(self, kind: Kind) -> int:
         """Return the size of the largest recent response of a kind; 0 if there was none."""
@@ -300,8 +301,8 @@ class UnreadResults:
         if size > incoming.expected_bytes and incoming.kind is not None:
             self._set_expected(incoming, incoming.kind, size)
 
-    def expect_nothing_known(self, incoming: IncomingRequest) -> None:
-        """Count a call that runs as if nothing had been known about its result when it started.
+    def count_as_unknown(self, incoming: IncomingRequest) -> None:
+        """Count a running call as on_start() does if no call of its kind has returned before.
 
         It then counts only when other calls of the same kind want to start: calls of other kinds
         must not wait for it, because it may wait for them.
@@ -317,7 +318,7 @@ class UnreadResults:
     def keep_back(self, incoming: IncomingRequest) -> None:
         """Count nothing for the result of a call: its code does not begin before may_begin()."""
         if incoming.kind is not None:
-            # Not 0, which would mean that nothing is known.
+            # Not 0, which would mean that its kind is unknown.
             self._set_expected(incoming, incoming.kind, 1)
 
     def may_begin(self, incoming: IncomingRequest) -> bool:
@@ -339,7 +340,7 @@ class UnreadResults:
         return True
 
     def _set_expected(self, incoming: IncomingRequest, kind: Kind, size: int) -> None:
-        """Set the expected size of a call's result, even if it began when nothing was known."""
+        """Set the expected size of a call's result, even if its kind was unknown at its start."""
         if not incoming.expected_bytes:
             self._end_unknown(kind)
         self._expect(incoming, size)

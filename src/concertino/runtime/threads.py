@@ -265,7 +265,7 @@ class Threads:
         try:
             if call is not None and call.unread is not None and kind is not None:
                 # If the call has not ended, its handler has used the value for something else.
-                call.unread.expect_nothing_known(call)
+                call.unread.count_as_unknown(call)
                 size = call.unread.known_size(kind)
                 if size >= LARGE_BYTES:
                     self._keep_back(job.results, kind, size)
@@ -292,7 +292,7 @@ class Threads:
             call = _call_of(job) if job.results is results else None
             if call is not None and call.kind == kind and _is_unexpected(call, size):
                 assert call.unread is not None
-                call.unread.expect_nothing_known(call)
+                call.unread.count_as_unknown(call)
         for job in results.kept:
             call = _call_of(job)
             if call is not None and call.unread is not None:

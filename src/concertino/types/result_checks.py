@@ -6,9 +6,9 @@
 msgspec checks types when it decodes a Struct, but not when Python code creates one. Without this
 check, a handler that creates a result itself could send a result that violates the schema.
 A check function is made for each class when it is first used, from the annotations of the class.
-Most members have their default value or exactly the declared type; such members are skipped
-quickly. Encoding and decoding the result with msgspec would not find all errors: for example, a
-dict in place of a Struct, or base64 text in place of bytes, has the right form when it is encoded.
+Most members have their default value or exactly the declared type, and are not checked further.
+Encoding and decoding the result with msgspec would not find all errors: for example, a dict in
+place of a Struct, or base64 text in place of bytes, has the right form when it is encoded.
 Spec: 2026-07-28 schema, for BOUNDS; server/resources, for _check_read_result().
 """
 
@@ -30,7 +30,7 @@ Fault = tuple[str, str]
 # The type of a function that returns the Fault of a value, or None if the value is right.
 Check = Callable[[Any], "Fault | None"]
 
-# Name of a member -> its smallest and largest value, in every class that has such a member.
+# Name of a number -> its smallest and largest value, in every class that has such a member.
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "priority": (0, 1),
     "size": (0, math.inf),
