@@ -28,7 +28,7 @@ from session_rig import (
 
 from concertino.errors import MissingCapability, RpcError
 from concertino.protocol.call import InputRequired
-from concertino.protocol.dialogue import to_wire_request
+from concertino.protocol.client_request_forms import to_wire_request
 
 
 @pytest.mark.requirement("ME-12", "MR-1", "MR-4")

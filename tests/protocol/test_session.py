@@ -58,7 +58,7 @@ from session_rig import (
 from concertino.errors import RpcError
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import InputRequired, ServerFeatures
-from concertino.protocol.dialogue import to_wire_request
+from concertino.protocol.client_request_forms import to_wire_request
 from concertino.protocol.principal import Principal
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.seal import Seal

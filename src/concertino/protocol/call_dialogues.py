@@ -1,7 +1,7 @@
 """CallDialogues: creates, seals and restores the dialogues of one session.
 
-A Dialogue (protocol/dialogue.py) contains what one call asks its client, and the answers. Since
-2026-07-28 the client stores it between two rounds of a call, as a sealed state:
+A Dialogue (protocol/dialogue.py) contains the questions of one call to its client, and the answers.
+Since 2026-07-28 the client stores it between two rounds of a call, as a sealed state:
 encode_client_requests() makes the response with the client requests and the state, and resume()
 restores the dialogue when the client repeats the call. The session imports this module when a call
 first asks its client something.
@@ -107,7 +107,7 @@ class CallDialogues:
         Raises RpcError if the client lacks the capability for a request. Raises ValueError if a
         request is malformed or `result` is empty.
         """
-        from concertino.protocol.dialogue import (
+        from concertino.protocol.client_request_forms import (
             downgrade_request,
             read_forwarded,
             to_wire_request,

@@ -243,8 +243,7 @@ class Profiles:
         )
         # A `_meta` with a progress token does not come again, because each request has another one.
         if token is None:
-            # A `_meta` with a progress token differs in each request: it is not worth keeping.
-            # Copy the bytes: `raw` refers to its whole frame and would keep that in memory.
+            # Copy the bytes, because `raw` refers to its whole frame and would keep that in memory.
             self.last_meta = (raw.copy(), profile)
         return profile
 

@@ -254,8 +254,8 @@ class Session:
             incoming.profile = profile
             if raw is not None and ("requestState" in params or "inputResponses" in params):
                 return self._resume(incoming, profile)
-            # The following lines do the same as _forward(). They are repeated here to save nearly
-            # every request a function call.
+            # These lines do the same as _forward(). They are repeated here to save nearly every
+            # request a function call.
             incoming.call = Call(method, params, profile.meta)
             if self.state != "ready" and not profile.encoder.revision.modern:
                 self.state = LIFECYCLE[self.state]["request"] or self.state
@@ -313,7 +313,10 @@ class Session:
         return self.peer.fail(incoming, METHOD_NOT_FOUND, text)
 
     def _forward(self, incoming: SessionRequest, profile: RequestProfile) -> None:
-        """Start or queue a request whose method the specification does not define."""
+        """Start or queue a request for the backend, as _open() does for usual requests.
+
+        It is called for requests whose method the specification does not define.
+        """
         incoming.profile = profile
         incoming.call = Call(incoming.method, incoming.params, profile.meta)
         if self.state != "ready" and not profile.encoder.revision.modern:
@@ -498,9 +501,9 @@ class Session:
 
         If the result cannot be encoded, or is too large, an error is sent instead.
         result: a result in the form of revision 2026-07-28.
-        passes: a check that a guard makes of a result that is just one text, before it is sent
-            unchanged; see ResultEncoder.encode(). None if there is no check.
-        Returns False, and sends nothing, if `passes` does not accept the result; otherwise True.
+        passes: CallHooks.accepts_text of the call's guards; None if no guard may change the result.
+        Returns False, and sends nothing, if the result must pass through the guards first; see
+        ResultEncoder.encode(). Otherwise returns True.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:

@@ -1,12 +1,12 @@
 """ResultEncoder: encodes results as JSON for clients of one revision.
 
-Inside the server, all results have the form of revision 2026-07-28 ("canonical" below). On their
-way to the client:
+Inside the server, all results have the form of revision 2026-07-28 ("canonical" below). On its way
+to the client, a result is changed as follows:
 
-- For 2026-07-28, add the members that every result has in that revision: resultType, `_meta` with
-  serverInfo, and for some methods ttlMs and cacheScope.
-- For an older revision, remove members and replace content that the revision does not know
-  (revisions.py), and make structured content an object.
+- For 2026-07-28, the members are added that every result has in that revision: resultType, `_meta`
+  with serverInfo, and for some methods ttlMs and cacheScope.
+- For an older revision, members and content that the revision does not know (revisions.py) are
+  removed or replaced, and structured content becomes an object.
 
 Error codes are translated in the same way.
 Spec: the schemas of all five revisions, and the changelog of each; 2026-07-28 basic/index,

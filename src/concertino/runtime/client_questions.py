@@ -9,8 +9,9 @@ client depends on the client's revision of MCP:
   `input_required` and lists the questions. The client repeats the call with its answers; the
   handler runs again from its start, and ask() then returns the answers at once.
 
-protocol/dialogue.py stores the questions and answers of a call; schema/elicitation_form.py turns a
-class into a form. CallContext imports this module when a call first asks its client something.
+protocol/dialogue.py stores the questions and answers of a call, protocol/client_request_forms.py
+translates the questions, and schema/elicitation_form.py turns a class into a form. CallContext
+imports this module when a call first asks its client something.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from concertino.backend.interface import Context
 from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, RpcError, Suspended, TimedOut
 from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.requests import OutgoingRequest
-from concertino.protocol.dialogue import Dialogue, downgrade_request, to_wire_request
+from concertino.protocol.client_request_forms import downgrade_request, to_wire_request
+from concertino.protocol.dialogue import Dialogue
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.seal import LIFETIME_S, Seal, UsedStates
 from concertino.protocol.session import Session
