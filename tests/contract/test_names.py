@@ -362,6 +362,7 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
                 ("needs_ai", ()),
                 ("needs_events", ()),
                 ("provides_ai", ()),
+                ("provides_events", ()),
                 ("coerce", False),
             ],
         },
@@ -949,6 +950,7 @@ PluginRequest
     51 unsubscribe: Unsubscribe (one request)
     52 publish: Publish (one request)
     1010 stream_credit: StreamCredit (one request)
+    1011 list_events: ListEventsRequest (one request)
     1020 path: repeated string
 PluginResponse
     1 request_id: string
@@ -967,6 +969,7 @@ PluginResponse
     40 stream_chunk: StreamChunk (one response)
     41 stream_end: StreamEnd (one response)
     50 event_delivery: EventDelivery (one response)
+    1011 list_events: ListEventsResponse (one response)
 PluginManifest
     1 id: string
     2 version: string
@@ -1131,6 +1134,10 @@ Subscribe
     2 topic: string
     3 filters: map<string, string>
     1001 after: string
+    1002 positions: bool
+ListEventsRequest
+ListEventsResponse
+    1 topics: repeated string
 Unsubscribe
     1 subscription_id: string
 Publish
@@ -1143,6 +1150,7 @@ Publish
     1002 timestamp: google.protobuf.Timestamp
     1003 cursor: string
     1004 lost: int64
+    1005 audience: string
 EventDelivery
     1 subscription_id: string
     2 topic: string
@@ -1153,6 +1161,7 @@ EventDelivery
     1000 payload_json: optional bytes
     1001 cursor: string
     1002 lost: int64
+    1003 audience: string
 StorageFailure
     1 code: string
     2 message: string

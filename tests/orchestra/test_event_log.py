@@ -21,8 +21,15 @@ async def take(reader: EventReader, count: int) -> list[EventDelivery]:
     return [await reader.next() for _ in range(count)]
 
 
-def cursors(events: list[EventDelivery]) -> list[str]:
-    return [item.cursor for item in events]
+def number(event: EventDelivery) -> int:
+    """The number of an event; its cursor also has eight digits that name the log."""
+    log, _, text = event.cursor.partition("-")
+    assert len(log) == 8
+    return int(text)
+
+
+def numbers(events: list[EventDelivery]) -> list[int]:
+    return [number(item) for item in events]
 
 
 @on_a_loop
@@ -38,11 +45,11 @@ async def test_topics_match_exactly_and_filters_compare_texts_of_the_payload() -
 
     first, *others = await take(orders, 3)
     assert (first.subscription_id, first.topic, first.event_type) == ("1", "orders", "made")
-    assert (first.source_plugin, first.cursor, first.lost) == ("tools.shop", "1", 0)
+    assert (first.source_plugin, number(first), first.lost) == ("tools.shop", 1, 0)
     assert first.timestamp.seconds > 1_700_000_000
-    assert cursors(others) == ["3", "4"]
-    assert cursors(await take(urgent, 1)) == ["3"]
-    assert cursors(await take(everything, 4)) == ["1", "2", "3", "4"]
+    assert numbers(others) == [3, 4]
+    assert numbers(await take(urgent, 1)) == [3]
+    assert numbers(await take(everything, 4)) == [1, 2, 3, 4]
 
 
 @on_a_loop
@@ -53,7 +60,7 @@ async def test_a_reader_waits_for_the_next_event() -> None:
     await asyncio.sleep(0)
     log.append(event("b"), "x")
     log.append(event("a"), "x")
-    assert (await waiting).cursor == "2"
+    assert number(await waiting) == 2
 
 
 @on_a_loop
@@ -61,13 +68,29 @@ async def test_a_reader_begins_behind_the_event_that_it_names() -> None:
     log = EventLog()
     for _ in range(3):
         log.append(event("a"), "x")
-    again = EventReader(log, Subscribe(topic="a", after="1"))
-    assert cursors(await take(again, 2)) == ["2", "3"]
-    # A cursor of another hub, and one that is none.
-    for after in ("900", "x", ""):
-        new = EventReader(log, Subscribe(topic="a", after=after))
+    first = log.cursor_of(1)
+    again = EventReader(log, Subscribe(topic="a", after=first))
+    assert numbers(await take(again, 2)) == [2, 3]
+    new = EventReader(log, Subscribe(topic="a"))
+    log.append(event("a"), "x")
+    assert number(await new.next()) == 4
+
+
+@pytest.mark.parametrize("after", ["00000000-3", "3", "x"])
+@on_a_loop
+async def test_a_reader_with_a_cursor_of_another_log_gets_all_events_and_learns_of_the_gap(
+    after: str,
+) -> None:
+    log = EventLog()
+    for _ in range(2):
         log.append(event("a"), "x")
-        assert (await new.next()).cursor == str(log.last)
+    reader = EventReader(log, Subscribe(topic="a", after=after))
+    assert reader.has_gap
+    position = reader.take_position()
+    assert (position.topic, number(position), position.lost) == ("", 0, -1)
+    assert [(number(item), item.lost) for item in await take(reader, 2)] == [(1, 0), (2, 0)]
+    assert not reader.has_gap
+    assert reader.take() is None
 
 
 @on_a_loop
@@ -79,7 +102,13 @@ async def test_a_slow_reader_loses_the_oldest_events_and_learns_how_many() -> No
     for _ in range(10):
         log.append(event("a", text="x" * 500), "x")
     events = await take(reader, 3)
-    assert [(item.cursor, item.lost) for item in events] == [("8", 7), ("9", 0), ("10", 0)]
+    assert [(number(item), item.lost) for item in events] == [(8, 7), (9, 0), (10, 0)]
+    # As a position, the gap comes before the next event.
+    late = EventReader(log, Subscribe(topic="a", after=log.cursor_of(2)))
+    assert late.has_gap
+    position = late.take_position()
+    assert (number(position), position.lost) == (7, 5)
+    assert numbers(await take(late, 1)) == [8]
 
 
 @on_a_loop

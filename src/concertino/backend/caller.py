@@ -7,7 +7,8 @@ returns a Caller.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw
 
@@ -49,6 +50,24 @@ class Caller(Protocol):
         usual.
         result: a result as JSON, valid and without newlines, but not `input_required`.
         revision: the name of the other server's revision.
+        """
+        ...
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send the client a notification that belongs to this call, and wait for a slow client.
+
+        The `_meta` of the notification contains the id of the call, as for subscriptions/listen.
+        Over HTTP, it is sent in the response to the call. Call this method on the event loop.
+        params: the members of params, except `_meta`.
+        """
+        ...
+
+    def hold_open(self) -> None:
+        """Treat this call as a subscription, which only the client ends.
+
+        No memory is reserved for its result, and the end of the server does not wait for it: the
+        call is then answered with an empty result, and its handler is cancelled. Call this method
+        on the event loop. Raises RpcError for a call in a batch, which would never be answered.
         """
         ...
 
@@ -118,7 +137,7 @@ class CallerSession(Protocol):
 class DetachedCaller:
     """The Caller of a call that has not arrived on a connection of an MCP client.
 
-    It wants no progress and no log messages.
+    It wants no progress and no log messages, and gets no notifications.
     """
 
     session = None
@@ -127,3 +146,9 @@ class DetachedCaller:
 
     def pass_result(self, result: Raw, revision: str) -> None:
         """Do nothing: every result is encoded as usual."""
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def hold_open(self) -> None:
+        """Do nothing."""

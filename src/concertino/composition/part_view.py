@@ -171,6 +171,12 @@ class _PartCaller:
         self._passed, self.passed_revision = result, revision
         self._inner.pass_result(result, revision)
 
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        await self._inner.notify(method, params)
+
+    def hold_open(self) -> None:
+        self._inner.hold_open()
+
     def pass_mapped(self, result: Struct | Raw, mapped: Struct | Raw) -> None:
         """Mark a mapped result with pass_result() if the part has marked the original one."""
         if result is self._passed and isinstance(mapped, Raw):

@@ -7,8 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from concertino.backend.caller import Caller
 from concertino.backend.interface import Context
 from concertino.logs.redact import redactor
+from concertino.runtime.call_hooks import RedactingCaller
 
 __all__ = ["GuardContext"]
 
@@ -29,6 +31,10 @@ class GuardContext(Struct, eq=False):
     @property
     def cancelled(self) -> bool:
         return self.is_over or self.inner.cancelled
+
+    @property
+    def caller(self) -> Caller:
+        return RedactingCaller(self.inner.caller) if self.redacts else self.inner.caller
 
     def progress(
         self,

@@ -41,7 +41,7 @@ from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
 from concertino.orchestra.structs import InvalidStruct, unpack
 from concertino.orchestra.translation import EXTENSION, SCHEME
 
-__all__ = ["FORGET_S", "WATCHED_TOPIC", "ClientEvents"]
+__all__ = ["FORGET_S", "RETRY_S", "STREAM_S", "WATCHED_TOPIC", "ClientEvents", "OpenStream"]
 
 log = logging.getLogger("concertino.orchestra")
 
@@ -189,6 +189,10 @@ class ClientEvents:
             uri = str(payload.get("path")) if is_resource else _uri_of(payload)
             if uri in self._watched and self._outlet is not None:
                 self._outlet.report_update(uri)
+        if event.audience:
+            # These clients declare only themselves what they want, so only events/poll and
+            # events/stream (mcp_events.py) send what is for one user.
+            return
         params = {
             "topic": event.topic,
             "event_type": event.event_type,

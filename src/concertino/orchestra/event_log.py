@@ -2,12 +2,15 @@
 
 All subscribers read from one log, so a slow subscriber takes no memory. The log keeps at most
 MAX_BYTES and drops the oldest events. A reader that is too slow learns how many events it has
-missed. Events are numbered while the hub runs; the number of an event is its cursor.
+missed. The cursor of an event contains the id of the log and the number of the event in it, so a
+cursor from before a restart of the hub is recognized.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import secrets
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -16,7 +19,7 @@ from concertino.errors import ConcertinoError
 from concertino.orchestra.plugin_messages import EventDelivery, Publish, Subscribe, Timestamp
 from concertino.orchestra.structs import InvalidStruct, unpack
 
-__all__ = ["ANY_TOPIC", "EventLog", "EventReader", "InvalidEvent", "LoggedEvent"]
+__all__ = ["ANY_TOPIC", "CURSOR", "EventLog", "EventReader", "InvalidEvent", "LoggedEvent"]
 
 # The largest size of the log, and of one event, in bytes.
 MAX_BYTES = 16 * 2**20
@@ -24,9 +27,14 @@ MAX_EVENT_BYTES = 2**20
 # The size of an event without its content, as it is counted in the log.
 EVENT_BYTES = 512
 MAX_TOPIC = 256
+MAX_TOPICS = 1000
 MAX_FILTERS = 32
 # The topic of a subscription to all topics.
 ANY_TOPIC = "*"
+# A cursor: the id of the log, and the number of an event.
+CURSOR = re.compile(r"([0-9a-f]{8})-(\d{1,19})")
+# The value of EventDelivery.lost if events are missing, but it is not known how many.
+UNKNOWN = -1
 
 
 class InvalidEvent(ConcertinoError):
@@ -50,10 +58,14 @@ class EventLog:
     """The latest events. Use it on one event loop.
 
     Attributes:
+    id: identifies the log in cursors.
     first, last: the numbers of the oldest event in the log and of the newest one.
+    topics: the topics of all events that were ever in the log, at most MAX_TOPICS.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.id = secrets.token_hex(4)
+        self.topics: set[str] = set()
         self._max_bytes = max_bytes
         self._events: dict[int, LoggedEvent] = {}
         self._bytes = 0
@@ -81,7 +93,8 @@ class EventLog:
             event_type=event.event_type,
             source_plugin=source,
             timestamp=now,
-            cursor=str(self.last),
+            cursor=self.cursor_of(self.last),
+            audience=event.audience,
         )
         if event.HasField("payload"):
             delivery.payload = event.payload
@@ -89,6 +102,8 @@ class EventLog:
             delivery.payload_json = event.payload_json
         self._events[self.last] = LoggedEvent(delivery, payload, size)
         self._bytes += size
+        if len(self.topics) < MAX_TOPICS:
+            self.topics.add(event.topic)
         while self._bytes > self._max_bytes:
             self._bytes -= self._events.pop(self.first).size
             self.first += 1
@@ -96,6 +111,10 @@ class EventLog:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
+
+    def cursor_of(self, number: int) -> str:
+        """Return the cursor of the position after an event. number: 0 for the beginning."""
+        return f"{self.id}-{number}"
 
     def get(self, number: int) -> LoggedEvent | None:
         """Return an event; None if the log no longer has it."""
@@ -115,7 +134,8 @@ class EventReader:
     """The position of one subscriber in a log. It begins after the newest event.
 
     subscribe: the topic and the filters, which are strings that members of the payload must equal.
-        If it has a cursor (`after`), the position begins after that event instead.
+        If it has a cursor (`after`), the position begins after that event instead. With a cursor of
+        another log, it begins with the oldest event.
     Raises InvalidEvent if the topic or the filters are not acceptable.
     """
 
@@ -128,26 +148,61 @@ class EventReader:
         self._topic = subscribe.topic
         self._filters = dict(subscribe.filters)
         self._position = log.last
-        if (after := subscribe.after) and after.isdecimal():
-            # A cursor from another hub, or from before a restart of this one, may be too large.
-            self._position = min(int(after), log.last)
+        # How many events before the position were missed and not reported yet.
+        self._lost = 0
+        if subscribe.after:
+            cursor = CURSOR.fullmatch(subscribe.after)
+            if cursor is not None and cursor[1] == log.id:
+                self._position = int(cursor[2])
+            else:
+                self._position, self._lost = log.first - 1, UNKNOWN
 
     async def next(self) -> EventDelivery:
         """Wait for the next event that the subscriber wants, and return it."""
-        lost = 0
-        while True:
-            while self._position >= self._log.last:
-                await self._log.wait()
-            if self._position + 1 < self._log.first:
-                lost += self._log.first - 1 - self._position
-                self._position = self._log.first - 1
+        while (event := self.take()) is None:
+            await self.wait()
+        return event
+
+    async def wait(self) -> None:
+        """Wait for the next event in the log, which the subscriber may not want."""
+        await self._log.wait()
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether events before the next one were missed, and were not reported yet."""
+        return self._lost != 0 or self._position < self._log.first - 1
+
+    def take(self) -> EventDelivery | None:
+        """Return the next event that the subscriber wants; None if there is none yet."""
+        while self._position < self._log.last:
+            self._skip_dropped()
             self._position += 1
             event = self._log.get(self._position)
             if event is not None and self._wants(event):
                 delivery = EventDelivery()
                 delivery.CopyFrom(event.delivery)
-                delivery.subscription_id, delivery.lost = self.id, lost
+                delivery.subscription_id = self.id
+                delivery.lost, self._lost = self._lost, 0
                 return delivery
+        return None
+
+    def take_position(self) -> EventDelivery:
+        """Return the position of the subscriber, and how many events before it were missed.
+
+        This is an EventDelivery without topic.
+        """
+        self._skip_dropped()
+        lost, self._lost = self._lost, 0
+        cursor = self._log.cursor_of(self._position)
+        return EventDelivery(subscription_id=self.id, cursor=cursor, lost=lost)
+
+    def _skip_dropped(self) -> None:
+        """Move to the oldest event that the log still has, if the position is before it."""
+        missed = self._log.first - 1 - self._position
+        if missed > 0:
+            self._position += missed
+            if self._lost != UNKNOWN:
+                self._lost += missed
 
     def _wants(self, event: LoggedEvent) -> bool:
         """Return whether an event has the topic, and a payload that passes the filters."""

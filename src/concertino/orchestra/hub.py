@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 
 from concertino.orchestra.certificates import Certificates, default_folder
@@ -29,6 +30,7 @@ from concertino.orchestra.mcp_resources import answer_from_plugins
 from concertino.orchestra.message_peek import peek_tool_call
 from concertino.orchestra.plugin_messages import (
     HealthResult,
+    ListEventsResponse,
     PluginManifest,
     PluginRequest,
     PluginResponse,
@@ -59,7 +61,8 @@ STOP_S = 5.0
 # How long a request waits for plugins that start.
 START_S = 15.0
 # Requests for lists. They wait until the first start of every plugin is settled (FirstStart).
-LIST_REQUESTS = ("list_tools", "list_prompts", "storage_list")
+LIST_REQUESTS = ("list_tools", "list_prompts", "list_events", "storage_list")
+EVENT_KINDS = ("publish", "subscribe", "unsubscribe", "list_events")
 # Other requests than tool calls that a single plugin answers.
 STORED_KINDS = ("prompt_get", "storage_read", "storage_write", "storage_delete")
 
@@ -281,13 +284,21 @@ class Hub:
             return self._register(request.register, peer)
         if kind == "health":
             return PluginResponse(health=self._health())
-        if kind in ("publish", "subscribe", "unsubscribe"):
+        if kind in EVENT_KINDS:
             return self._answer_event(request, kind, peer)
         return error_response(
             request.request_id, "unknown_request", f"the hub does not answer {kind}"
         )
 
+    def _manifests(self) -> list[PluginManifest]:
+        """Return the manifests of the hub's own plugins, and of those in the cluster."""
+        others = self._cluster.plugins if self._cluster is not None else ()
+        return [plugin.features.manifest for plugin in [*self.plugins.values(), *others]]
+
     def _answer_event(self, request: PluginRequest, kind: str, peer: RemotePeer) -> PluginResponse:
+        if kind == "list_events":
+            topics = self._events.topics(self._manifests())
+            return PluginResponse(list_events=ListEventsResponse(topics=topics))
         plugin = next((item for item in self.plugins.values() if _is_plugin(peer, item)), None)
         if kind == "subscribe":
             return self._events.subscribe(plugin, request.subscribe)
@@ -318,8 +329,18 @@ class Hub:
         A stream_start with `subscribe` gets events, without end.
         """
         if start.HasField("subscribe"):
-            return self._events.stream(start.stream_id, start.subscribe)
+            return self._stream_events(start, peer)
         return self._calls.stream(start, peer, path)
+
+    async def _stream_events(self, start: StreamStart, peer: RemotePeer) -> ResponseStream:
+        """Yield events, without end. See HubEvents.stream()."""
+        if start.subscribe.positions:
+            # Plugins that start may declare the topic.
+            await self._wait_settled(peer)
+        events = self._events.stream(start.stream_id, start.subscribe, self._manifests())
+        async with aclosing(events) as responses:
+            async for response in responses:
+                yield response
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> HubPlugin | None:
         """See ToolFinder.find_tool."""

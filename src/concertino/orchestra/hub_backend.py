@@ -31,6 +31,7 @@ from concertino.errors import (
     RpcError,
 )
 from concertino.orchestra.client_events import ClientEvents
+from concertino.orchestra.mcp_events import CAPABILITIES, McpEvents
 from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_messages import (
     ListPromptsRequest,
@@ -106,12 +107,20 @@ class HubBackend:
     ) -> None:
         info = Implementation("orchestra", vars(sys.modules["concertino"])["__version__"])
         self._features = ServerFeatures(
-            info, tools=True, prompts=True, resources=True, logging=True, subscriptions=True
+            info,
+            tools=True,
+            prompts=True,
+            resources=True,
+            logging=True,
+            subscriptions=True,
+            other_capabilities=CAPABILITIES,
+            other_methods=True,
         )
         self._ask_hub = ask
         self._forward = forward
         self._stream = stream
         self._events = ClientEvents(ask, stream)
+        self._mcp_events = McpEvents(self._ask, stream)
         self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
         # The warnings about lists that were already logged. Each one is logged once, although lists
@@ -126,13 +135,14 @@ class HubBackend:
                 lambda found: ListPromptsResult(prompts_of(found, self._warn_once)),
             ),
         }
-        self._handlers: dict[str, Callable[[Call], Awaitable[Struct]]] = {
+        self._handlers: dict[str, Callable[[Call], Awaitable[Struct | Raw]]] = {
             "tools/list": lambda call: self._list(call, "tools"),
             "prompts/list": lambda call: self._list(call, "prompts"),
             "prompts/get": self._get_prompt,
             "resources/list": self._list_resources,
             "resources/templates/list": self._list_templates,
             "resources/read": self._read_resource,
+            "events/list": self._list_events,
         }
 
     async def start(self, outlet: Notifier) -> None:
@@ -155,6 +165,8 @@ class HubBackend:
                 return exc.result
 
         handler = self._handlers.get(call.method)
+        if handler is None and call.method in self._mcp_events.handlers:
+            return await self._mcp_events.handlers[call.method](call, context)
         if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
         self._events.on_call(context)
@@ -282,6 +294,10 @@ class HubBackend:
     async def _read_resource(self, call: Call) -> Struct:
         uri, request = read_request(call.params)
         return read_result(uri, await self._ask(request, call))
+
+    async def _list_events(self, call: Call) -> Raw:
+        _refuse_cursor(call)
+        return await self._mcp_events.list(call)
 
     async def _ask(self, request: PluginRequest, call: Call | None = None) -> PluginResponse:
         """Send a request to the hub, and return the response. Raises RpcError.

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, suppress
 
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
 from concertino.orchestra.event_log import EventLog, EventReader, InvalidEvent
@@ -35,7 +36,7 @@ from concertino.orchestra.storage import DEFAULT_STORAGE
 from concertino.orchestra.streams import ResponseStream, failed_end
 from concertino.orchestra.structs import encode_struct
 
-__all__ = ["EVENT_TYPE", "STORAGE_TOPIC", "HubEvents"]
+__all__ = ["EVENT_TYPE", "INVALID", "POSITION_S", "STORAGE_TOPIC", "UNKNOWN_TOPIC", "HubEvents"]
 
 log = logging.getLogger("concertino.hub")
 
@@ -48,7 +49,11 @@ MAX_SUBSCRIPTIONS = 256
 # Time limit for the acknowledgement of an event, and the pause before it is sent again.
 ACKNOWLEDGE_S = 30.0
 RETRY_S = 1.0
+# How often a subscriber that wants its position gets it while there are no events, in seconds.
+POSITION_S = 15.0
+# The error codes of a subscription that is not valid, and of one to a topic that does not exist.
 INVALID = "validation_error"
+UNKNOWN_TOPIC = "unknown_topic"
 
 
 class HubEvents:
@@ -143,19 +148,37 @@ class HubEvents:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def stream(self, id: str, subscribe: Subscribe) -> ResponseStream:
-        """Yield the events of a subscription as chunks, without end. id: the id of the stream."""
+    def topics(self, plugins: Iterable[PluginManifest]) -> list[str]:
+        """Return all topics: those that plugins declare, and those of events, sorted.
+
+        plugins: the manifests of all plugins.
+        """
+        declared = (topic for manifest in plugins for topic in manifest.provides_events)
+        return sorted({STORAGE_TOPIC, *declared, *self._log.topics})
+
+    async def stream(
+        self, id: str, subscribe: Subscribe, plugins: Iterable[PluginManifest]
+    ) -> ResponseStream:
+        """Yield the events of a subscription as chunks, without end.
+
+        If the subscriber wants positions, a topic that topics() does not have is refused.
+        id: the id of the stream.
+        plugins: see topics().
+        """
         try:
             reader = EventReader(self._log, subscribe)
         except InvalidEvent as exc:
             yield failed_end(id, INVALID, str(exc))
             return
-        while True:
-            event = await reader.next()
-            chunk = StreamChunk(
-                stream_id=id, data=event.SerializeToString(), content_type=EVENT_TYPE
-            )
-            yield PluginResponse(stream_chunk=chunk)
+        if subscribe.positions and subscribe.topic not in self.topics(plugins):
+            yield failed_end(id, UNKNOWN_TOPIC, f"no plugin publishes {subscribe.topic!r}")
+            return
+        async with aclosing(_with_positions(reader) if subscribe.positions else _all(reader)) as it:
+            async for event in it:
+                chunk = StreamChunk(
+                    stream_id=id, data=event.SerializeToString(), content_type=EVENT_TYPE
+                )
+                yield PluginResponse(stream_chunk=chunk)
 
     def close(self) -> None:
         """End all subscriptions."""
@@ -219,6 +242,32 @@ class HubEvents:
             text = error.error_message or error.error_code
             log.warning("%s: handling an event has failed: %s", plugin.id, text)
         return True
+
+
+async def _all(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
+    """Yield the events of a subscription, without end."""
+    while True:
+        yield await reader.next()
+
+
+async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
+    """Yield the events of a subscription and its positions. See Subscribe.positions."""
+    loop = asyncio.get_running_loop()
+    yield reader.take_position()
+    due = loop.time()
+    while True:
+        if reader.has_gap:
+            yield reader.take_position()
+        event = reader.take()
+        if event is not None:
+            yield event
+            continue
+        if loop.time() >= due:
+            yield reader.take_position()
+            due = loop.time() + POSITION_S
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(due):
+                await reader.wait()
 
 
 def _publish_of(event: EventDelivery) -> Publish:

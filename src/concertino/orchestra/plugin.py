@@ -52,6 +52,7 @@ class Plugin(Server):
     needs_storage, needs_tools, needs_ai, needs_events: the requirements that the manifest declares.
     provides_ai: the AI providers, such as "openai", that the plugin is a bridge to. The hub sends
         it the calls of its tools that name one of them.
+    provides_events: the topics of the events that the plugin publishes, for lists of them.
     coerce: as for Server.
     Raises ValueError as Server does, CertificateError for an id that a certificate cannot contain,
     and ImportError when the extra `orchestra` is not installed.
@@ -74,6 +75,7 @@ class Plugin(Server):
         needs_ai: Sequence[str] = (),
         needs_events: Sequence[str] = (),
         provides_ai: Sequence[str] = (),
+        provides_events: Sequence[str] = (),
         coerce: bool = False,
     ) -> None:
         # Imported here because they need the extra `orchestra`; see the module's docstring.
@@ -103,6 +105,7 @@ class Plugin(Server):
             needs_ai=needs_ai,
             needs_events=needs_events,
             provides_ai=provides_ai,
+            provides_events=provides_events,
         )
         self._storages: dict[str, Storage] = {}
         self._lifecycle = LifecycleHooks(logging.getLogger(f"concertino.{id}"))
@@ -175,11 +178,15 @@ class Plugin(Server):
 
         return register
 
-    async def publish(self, topic: str, payload: Mapping[str, Any], type: str = "") -> None:
+    async def publish(
+        self, topic: str, payload: Mapping[str, Any], type: str = "", *, audience: str = ""
+    ) -> None:
         """Publish an event for all plugins and clients that have subscribed to its topic.
 
         payload: a JSON object, of at most about 1 MiB.
         type: what has happened, such as "created".
+        audience: the user whose MCP clients get the event, as Principal.subject names the user;
+            empty for all clients. All plugins get the event.
         Returns when the hub has the event. Raises Disconnected without a hub, ToolError if the hub
         refuses the event, NotAStruct for a payload without a JSON form, and TimedOut.
         """
@@ -187,7 +194,8 @@ class Plugin(Server):
 
         if self.hub is None:
             raise Disconnected(f"{self.name} has no hub that could pass events on")
-        response = await self.hub.request(publish_request(topic, payload, type, self.name))
+        request = publish_request(topic, payload, type, self.name, audience)
+        response = await self.hub.request(request)
         if response.HasField("tool_call"):
             raise ToolError(response.tool_call.error_code, response.tool_call.error_message)
 

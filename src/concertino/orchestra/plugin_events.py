@@ -143,6 +143,7 @@ def publish_request(
     payload: Mapping[str, Any],
     type: str,
     source: str,
+    audience: str = "",
 ) -> PluginRequest:
     """Return the request that publishes an event. Raises NotAStruct, PackedTooLarge."""
     packed = pack(payload)
@@ -153,5 +154,6 @@ def publish_request(
             payload=packed.struct,
             payload_json=packed.json,
             source_plugin=source,
+            audience=audience,
         )
     )

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PluginRequest(_message.Message):
-    __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_start", "stream_cancel", "subscribe", "unsubscribe", "publish", "stream_credit", "path")
+    __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_start", "stream_cancel", "subscribe", "unsubscribe", "publish", "stream_credit", "list_events", "path")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class PluginRequest(_message.Message):
     UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
     STREAM_CREDIT_FIELD_NUMBER: _ClassVar[int]
+    LIST_EVENTS_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     register: PluginManifest
@@ -51,11 +52,12 @@ class PluginRequest(_message.Message):
     unsubscribe: Unsubscribe
     publish: Publish
     stream_credit: StreamCredit
+    list_events: ListEventsRequest
     path: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[PluginManifest, _Mapping]] = ..., boot: _Optional[_Union[BootRequest, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., tool_call: _Optional[_Union[ToolRequest, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsRequest, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsRequest, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetRequest, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadRequest, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteRequest, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteRequest, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListRequest, _Mapping]] = ..., stream_start: _Optional[_Union[StreamStart, _Mapping]] = ..., stream_cancel: _Optional[_Union[StreamCancel, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., stream_credit: _Optional[_Union[StreamCredit, _Mapping]] = ..., path: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[PluginManifest, _Mapping]] = ..., boot: _Optional[_Union[BootRequest, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., tool_call: _Optional[_Union[ToolRequest, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsRequest, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsRequest, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetRequest, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadRequest, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteRequest, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteRequest, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListRequest, _Mapping]] = ..., stream_start: _Optional[_Union[StreamStart, _Mapping]] = ..., stream_cancel: _Optional[_Union[StreamCancel, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., stream_credit: _Optional[_Union[StreamCredit, _Mapping]] = ..., list_events: _Optional[_Union[ListEventsRequest, _Mapping]] = ..., path: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PluginResponse(_message.Message):
-    __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_chunk", "stream_end", "event_delivery")
+    __slots__ = ("request_id", "register", "boot", "shutdown", "health", "tool_call", "list_tools", "list_prompts", "prompt_get", "storage_read", "storage_write", "storage_delete", "storage_list", "stream_chunk", "stream_end", "event_delivery", "list_events")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +74,7 @@ class PluginResponse(_message.Message):
     STREAM_CHUNK_FIELD_NUMBER: _ClassVar[int]
     STREAM_END_FIELD_NUMBER: _ClassVar[int]
     EVENT_DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    LIST_EVENTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     register: RegistrationResult
     boot: BootResult
@@ -88,7 +91,8 @@ class PluginResponse(_message.Message):
     stream_chunk: StreamChunk
     stream_end: StreamEnd
     event_delivery: EventDelivery
-    def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[RegistrationResult, _Mapping]] = ..., boot: _Optional[_Union[BootResult, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownResult, _Mapping]] = ..., health: _Optional[_Union[HealthResult, _Mapping]] = ..., tool_call: _Optional[_Union[ToolResponse, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsResponse, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsResponse, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetResponse, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadResponse, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteResponse, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteResponse, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListResponse, _Mapping]] = ..., stream_chunk: _Optional[_Union[StreamChunk, _Mapping]] = ..., stream_end: _Optional[_Union[StreamEnd, _Mapping]] = ..., event_delivery: _Optional[_Union[EventDelivery, _Mapping]] = ...) -> None: ...
+    list_events: ListEventsResponse
+    def __init__(self, request_id: _Optional[str] = ..., register: _Optional[_Union[RegistrationResult, _Mapping]] = ..., boot: _Optional[_Union[BootResult, _Mapping]] = ..., shutdown: _Optional[_Union[ShutdownResult, _Mapping]] = ..., health: _Optional[_Union[HealthResult, _Mapping]] = ..., tool_call: _Optional[_Union[ToolResponse, _Mapping]] = ..., list_tools: _Optional[_Union[ListToolsResponse, _Mapping]] = ..., list_prompts: _Optional[_Union[ListPromptsResponse, _Mapping]] = ..., prompt_get: _Optional[_Union[PromptGetResponse, _Mapping]] = ..., storage_read: _Optional[_Union[StorageReadResponse, _Mapping]] = ..., storage_write: _Optional[_Union[StorageWriteResponse, _Mapping]] = ..., storage_delete: _Optional[_Union[StorageDeleteResponse, _Mapping]] = ..., storage_list: _Optional[_Union[StorageListResponse, _Mapping]] = ..., stream_chunk: _Optional[_Union[StreamChunk, _Mapping]] = ..., stream_end: _Optional[_Union[StreamEnd, _Mapping]] = ..., event_delivery: _Optional[_Union[EventDelivery, _Mapping]] = ..., list_events: _Optional[_Union[ListEventsResponse, _Mapping]] = ...) -> None: ...
 
 class PluginManifest(_message.Message):
     __slots__ = ("id", "version", "language", "provides_tools", "provides_events", "provides_storage", "provides_transport", "provides_ai", "needs_storage", "needs_events", "needs_ai", "needs_tools", "description", "author", "binary", "args", "env", "provides_prompts", "subscriptions", "lists")
@@ -523,7 +527,7 @@ class StreamCredit(_message.Message):
     def __init__(self, stream_id: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("subscription_id", "topic", "filters", "after")
+    __slots__ = ("subscription_id", "topic", "filters", "after", "positions")
     class FiltersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -535,11 +539,23 @@ class Subscribe(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     FILTERS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     subscription_id: str
     topic: str
     filters: _containers.ScalarMap[str, str]
     after: str
-    def __init__(self, subscription_id: _Optional[str] = ..., topic: _Optional[str] = ..., filters: _Optional[_Mapping[str, str]] = ..., after: _Optional[str] = ...) -> None: ...
+    positions: bool
+    def __init__(self, subscription_id: _Optional[str] = ..., topic: _Optional[str] = ..., filters: _Optional[_Mapping[str, str]] = ..., after: _Optional[str] = ..., positions: _Optional[bool] = ...) -> None: ...
+
+class ListEventsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListEventsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Unsubscribe(_message.Message):
     __slots__ = ("subscription_id",)
@@ -548,7 +564,7 @@ class Unsubscribe(_message.Message):
     def __init__(self, subscription_id: _Optional[str] = ...) -> None: ...
 
 class Publish(_message.Message):
-    __slots__ = ("topic", "event_type", "payload", "source_plugin", "payload_json", "subscription_id", "timestamp", "cursor", "lost")
+    __slots__ = ("topic", "event_type", "payload", "source_plugin", "payload_json", "subscription_id", "timestamp", "cursor", "lost", "audience")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EVENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -558,6 +574,7 @@ class Publish(_message.Message):
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    AUDIENCE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     event_type: str
     payload: bytes
@@ -567,10 +584,11 @@ class Publish(_message.Message):
     timestamp: _timestamp_pb2.Timestamp
     cursor: str
     lost: int
-    def __init__(self, topic: _Optional[str] = ..., event_type: _Optional[str] = ..., payload: _Optional[bytes] = ..., source_plugin: _Optional[str] = ..., payload_json: _Optional[bytes] = ..., subscription_id: _Optional[str] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cursor: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...
+    audience: str
+    def __init__(self, topic: _Optional[str] = ..., event_type: _Optional[str] = ..., payload: _Optional[bytes] = ..., source_plugin: _Optional[str] = ..., payload_json: _Optional[bytes] = ..., subscription_id: _Optional[str] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cursor: _Optional[str] = ..., lost: _Optional[int] = ..., audience: _Optional[str] = ...) -> None: ...
 
 class EventDelivery(_message.Message):
-    __slots__ = ("subscription_id", "topic", "event_type", "payload", "source_plugin", "timestamp", "payload_json", "cursor", "lost")
+    __slots__ = ("subscription_id", "topic", "event_type", "payload", "source_plugin", "timestamp", "payload_json", "cursor", "lost", "audience")
     SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EVENT_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -580,6 +598,7 @@ class EventDelivery(_message.Message):
     PAYLOAD_JSON_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    AUDIENCE_FIELD_NUMBER: _ClassVar[int]
     subscription_id: str
     topic: str
     event_type: str
@@ -589,7 +608,8 @@ class EventDelivery(_message.Message):
     payload_json: bytes
     cursor: str
     lost: int
-    def __init__(self, subscription_id: _Optional[str] = ..., topic: _Optional[str] = ..., event_type: _Optional[str] = ..., payload: _Optional[bytes] = ..., source_plugin: _Optional[str] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., payload_json: _Optional[bytes] = ..., cursor: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...
+    audience: str
+    def __init__(self, subscription_id: _Optional[str] = ..., topic: _Optional[str] = ..., event_type: _Optional[str] = ..., payload: _Optional[bytes] = ..., source_plugin: _Optional[str] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., payload_json: _Optional[bytes] = ..., cursor: _Optional[str] = ..., lost: _Optional[int] = ..., audience: _Optional[str] = ...) -> None: ...
 
 class StorageFailure(_message.Message):
     __slots__ = ("code", "message")

@@ -164,6 +164,8 @@ class Session:
         self._dialogues: CallDialogues | None = None
         # None until the first subscription.
         self._subscriptions: WantedUpdates | None = None
+        # Calls that hold_open() has been called for; some of them may have ended.
+        self._held_open: list[SessionRequest] = []
         self._on_subscriptions_changed = on_subscriptions_changed
         self._on_other_notification = on_notification
 
@@ -481,13 +483,38 @@ class Session:
 
     @property
     def open_subscriptions(self) -> int:
-        """Return how many subscriptions/listen requests are open. peer.running contains them."""
-        return 0 if self._subscriptions is None else self._subscriptions.open_count
+        """Return how many subscriptions are open. peer.running contains their requests.
+
+        These are the requests of subscriptions/listen, and the calls of hold_open().
+        """
+        count = 0 if self._subscriptions is None else self._subscriptions.open_count
+        return count + sum(item.open for item in self._held_open)
 
     def end_subscriptions(self) -> None:
-        """Answer all open subscriptions/listen requests, which ends the subscriptions."""
+        """Answer the requests of all open subscriptions, which ends the subscriptions."""
         if self._subscriptions is not None:
             self._subscriptions.close_all()
+        ended, self._held_open = self._held_open, []
+        for incoming in ended:
+            if incoming.open:
+                self.respond(incoming, Raw(b"{}"))
+                if incoming.on_cancel is not None:
+                    incoming.on_cancel("the server ends the subscription")
+
+    def hold_open(self, incoming: SessionRequest) -> None:
+        """Treat a call that is being handled as a subscription. See Caller.hold_open().
+
+        Raises RpcError for a call in a batch.
+        """
+        if incoming.batch is not None:
+            text = f"Invalid Request: {incoming.method} in a batch, which would never be answered"
+            raise RpcError(INVALID_REQUEST, text)
+        if incoming.table is None:
+            self.peer.add_running(incoming, has_result=False)
+        else:
+            self.peer.unread.on_end(incoming)
+        self._held_open = [item for item in self._held_open if item.open]
+        self._held_open.append(incoming)
 
     # Responses of the backend
 

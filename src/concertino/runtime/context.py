@@ -27,6 +27,7 @@ from concertino.runtime.tasks import DONE
 from concertino.types.results import LEVELS, Level
 
 if TYPE_CHECKING:
+    from concertino.backend.caller import Caller
     from concertino.protocol.dialogue import Dialogue
     from concertino.protocol.principal import Principal
     from concertino.runtime.call_connection import CallConnection
@@ -100,7 +101,7 @@ class CallContext(Struct, eq=False):
         return self.request.profile.principal
 
     @property
-    def caller(self) -> CallCaller:
+    def caller(self) -> Caller:
         return CallCaller(self.connection, self.request)
 
     @property
@@ -283,6 +284,18 @@ class CallCaller(Struct, eq=False):
     def pass_result(self, result: Raw, revision: str) -> None:
         if self.request.profile.encoder.revision.takes_results_of(by_name[revision]):
             self.request.forwarded = result
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        from concertino.protocol.wanted_updates import SUBSCRIPTION
+
+        request = self.request
+        if request.open:
+            body = encode({**params, "_meta": {SUBSCRIPTION: request.id}})
+            self.session.session.peer.notify(method, body, request.id)
+            await self.session.backpressure()
+
+    def hold_open(self) -> None:
+        self.session.session.hold_open(self.request)
 
 
 class PostedMessages:

@@ -9,17 +9,19 @@ such backends only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from msgspec import Raw, Struct
 
+from concertino.backend.caller import Caller, CallerSession
 from concertino.logs.redact import redactor
 from concertino.protocol.call_hooks import CallHooks
 from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime.context import CallContext
+from concertino.types.results import Level
 
-__all__ = ["RedactingContext", "TimedCall"]
+__all__ = ["RedactingCaller", "RedactingContext", "TimedCall"]
 
 Answer = Callable[[SessionRequest, Any, BaseException | None], None]
 
@@ -45,6 +47,38 @@ class RedactingContext(CallContext, eq=False):
         logger: str | None = None,
     ) -> Awaitable[None]:
         return super().log(level, redactor().value(data), redactor().value(logger))
+
+    @property
+    def caller(self) -> Caller:
+        return RedactingCaller(super().caller)
+
+
+class RedactingCaller:
+    """A Caller that replaces secrets in notifications with [REDACTED]. inner: the other Caller."""
+
+    def __init__(self, inner: Caller) -> None:
+        self._inner = inner
+
+    @property
+    def session(self) -> CallerSession | None:
+        return self._inner.session
+
+    @property
+    def wants_progress(self) -> bool:
+        return self._inner.wants_progress
+
+    @property
+    def log_level(self) -> Level | None:
+        return self._inner.log_level
+
+    def pass_result(self, result: Raw, revision: str) -> None:
+        self._inner.pass_result(result, revision)
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        await self._inner.notify(method, redactor().value(params))
+
+    def hold_open(self) -> None:
+        self._inner.hold_open()
 
 
 class TimedCall:

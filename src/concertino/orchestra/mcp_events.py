@@ -1,0 +1,356 @@
+"""McpEvents: the events of a hub for MCP clients, as the triggers-and-events draft describes them.
+
+A client lists the topics (`events/list`). It asks for events now and then (`events/poll`), or keeps
+a request open in which they arrive as notifications (`events/stream`). An event type of the draft
+is a topic, and the arguments of a subscription are filters. Positions are cursors of the hub's
+EventLog, so a client goes on behind its last event after any loss of a connection.
+
+Each request reads a stream of the hub of its own. So no client costs the hub more than a position,
+and this object has no state but the number of open streams.
+Source: github.com/modelcontextprotocol/experimental-ext-triggers-events,
+docs/design-sketch-proposal.md (docs/decisions/0119-event-names-and-cursors-of-the-mcp-draft.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import aclosing, contextmanager
+from datetime import UTC
+from typing import Any
+
+from msgspec import Raw, Struct, ValidationError
+from msgspec.json import encode
+
+from concertino.backend.interface import Call, Context
+from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, ConcertinoError, RpcError
+from concertino.orchestra.client_events import RETRY_S, STREAM_S, WATCHED_TOPIC, OpenStream
+from concertino.orchestra.event_log import CURSOR
+from concertino.orchestra.hub_events import INVALID, UNKNOWN_TOPIC
+from concertino.orchestra.plugin_messages import (
+    EventDelivery,
+    ListEventsRequest,
+    PluginRequest,
+    PluginResponse,
+    StreamStart,
+    Subscribe,
+)
+from concertino.orchestra.streams import WINDOW_BYTES
+from concertino.orchestra.structs import InvalidStruct, unpack
+from concertino.protocol.principal import UNIX, Principal
+
+__all__ = ["CAPABILITIES", "McpEvents"]
+
+log = logging.getLogger("concertino.orchestra")
+
+# The capability of the draft. Topics appear with their first event, without a notification.
+CAPABILITIES: Mapping[str, Any] = {"events": {}}
+
+# The error codes of the draft that this module uses.
+NOT_FOUND, FORBIDDEN, EXHAUSTED, UNSUPPORTED = -32011, -32012, -32013, -32014
+
+# The limits of a response to events/poll: of its events, and of the bytes of their payloads. One
+# event is always sent, whatever its size.
+POLL_EVENTS = 1000
+POLL_BYTES = 2**20
+# The pause between two polls that clients are asked for, in milliseconds.
+NEXT_POLL_MS = 5000
+# How many events/stream requests of one user, and of all users, may be open. A user that the
+# transport has not verified counts as one for each connection.
+MAX_STREAMS, MAX_STREAMS_TOTAL = 16, 64
+
+# The members of a payload may have any name, so every name is accepted as a filter.
+_INPUT_SCHEMA = {
+    "type": "object",
+    "description": "Texts that members of the payload must equal",
+    "additionalProperties": {"type": "string"},
+}
+
+
+class _Params(Struct, rename="camel"):
+    """The params of events/poll and events/stream."""
+
+    name: str
+    arguments: dict[str, str] = {}
+    cursor: str | None = None
+    max_age_ms: int | None = None
+    max_events: int | None = None
+
+
+class McpEvents:
+    """Answers the requests `events/*` of MCP clients.
+
+    ask, open_stream: as for ClientEvents.
+
+    Attribute:
+    handlers: method -> the function that answers its requests, except events/list.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[PluginRequest, Call], Awaitable[PluginResponse]],
+        open_stream: OpenStream,
+    ) -> None:
+        self._ask = ask
+        self._open_stream = open_stream
+        # The number of open events/stream requests of each user; see MAX_STREAMS.
+        self._streams: Counter[object] = Counter()
+        self.handlers: Mapping[str, Callable[[Call, Context], Awaitable[Raw]]] = {
+            "events/poll": self._poll,
+            "events/stream": self._stream,
+            "events/subscribe": _refuse_webhook,
+            "events/unsubscribe": _refuse_webhook,
+        }
+
+    async def list(self, call: Call) -> Raw:
+        """Answer events/list. The list has a single page."""
+        response = await self._ask(PluginRequest(list_events=ListEventsRequest()), call)
+        # A hub that does not know the request, such as one in Go, has no events.
+        topics = [name for name in response.list_events.topics if name != WATCHED_TOPIC]
+        types = [
+            {
+                "name": topic,
+                "delivery": ["push", "poll"],
+                "inputSchema": _INPUT_SCHEMA,
+                "payloadSchema": {"type": "object"},
+            }
+            for topic in topics
+        ]
+        return Raw(encode({"events": types}))
+
+    async def _poll(self, call: Call, context: Context) -> Raw:
+        params = _read_params(call)
+        limit = min(params.max_events or POLL_EVENTS, POLL_EVENTS)
+        oldest = _oldest(params)
+        events: list[Mapping[str, Any]] = []
+        cursor, truncated, has_more, size = "", False, False, 0
+        async with aclosing(self._read(params, params.cursor)) as items:
+            async for item in items:
+                if not item.topic:
+                    is_first, cursor = not cursor, item.cursor
+                    truncated = truncated or item.lost != 0
+                    if params.cursor is None or not (is_first or item.lost):
+                        break
+                elif _time_of(item) < oldest:
+                    cursor, truncated = item.cursor, True
+                elif _is_visible(item, context.principal):
+                    size += item.ByteSize()
+                    has_more = len(events) == limit or (size > POLL_BYTES and bool(events))
+                    if has_more:
+                        break
+                    cursor = item.cursor
+                    events.extend(_occurrence(item))
+        result = {
+            "events": events,
+            "cursor": cursor,
+            "truncated": truncated,
+            "hasMore": has_more,
+            "nextPollMs": NEXT_POLL_MS,
+        }
+        return Raw(encode(result))
+
+    async def _stream(self, call: Call, context: Context) -> Raw:
+        params = _read_params(call)
+        if context.caller.session is None:
+            raise _unsupported("deliveryMode", "push")
+        with self._count_stream(context):
+            context.caller.hold_open()
+            delivery = _Delivery(context, params)
+            while True:
+                try:
+                    async with aclosing(self._read(params, delivery.cursor)) as items:
+                        async for item in items:
+                            await delivery.send(item)
+                except ConcertinoError as exc:
+                    if not delivery.is_active:
+                        raise
+                    log.debug("the hub sends no events now: %s", exc)
+                    await delivery.report(exc)
+                    await asyncio.sleep(RETRY_S)
+
+    @contextmanager
+    def _count_stream(self, context: Context) -> Generator[None, None, None]:
+        """Count an open events/stream request. Raises RpcError if there are too many."""
+        user = context.principal.identity if context.principal else context.caller.session
+        for limit, count in (
+            (MAX_STREAMS, self._streams[user]),
+            (MAX_STREAMS_TOTAL, self._streams.total()),
+        ):
+            if count >= limit:
+                data = {"limit": "subscriptions", "max": limit}
+                raise RpcError(EXHAUSTED, f"{limit} event streams are open", data)
+        self._streams[user] += 1
+        try:
+            yield
+        finally:
+            self._streams[user] -= 1
+            if not self._streams[user]:
+                del self._streams[user]
+
+    async def _read(
+        self, params: _Params, cursor: str | None
+    ) -> AsyncGenerator[EventDelivery, None]:
+        """Yield the events of a subscription and its positions. See Subscribe.positions.
+
+        cursor: the position to begin after; None for the newest event.
+        Raises RpcError if the hub refuses the subscription, and ConcertinoError if it has ended.
+        """
+        subscribe = Subscribe(
+            topic=params.name, filters=params.arguments, after=cursor or "", positions=True
+        )
+        start = StreamStart(subscribe=subscribe, window=WINDOW_BYTES)
+        stream = self._open_stream(PluginRequest(stream_start=start), STREAM_S)
+        if stream is None:
+            raise RpcError(INTERNAL_ERROR, "orchestrator: the hub cannot be reached now")
+        async with aclosing(stream) as responses:
+            async for response in responses:
+                if response.HasField("stream_chunk"):
+                    yield EventDelivery.FromString(response.stream_chunk.data)
+                elif response.HasField("tool_call"):
+                    raise _unsupported("events", response.tool_call.error_code)
+                elif response.stream_end.error_code == UNKNOWN_TOPIC:
+                    raise _not_found(params.name)
+                elif response.stream_end.error_code == INVALID:
+                    text = f"Invalid params: {response.stream_end.error_message}"
+                    raise RpcError(INVALID_PARAMS, text)
+        raise RpcError(INTERNAL_ERROR, "orchestrator: the stream of events has ended")
+
+
+class _Delivery:
+    """Sends the notifications of one events/stream request.
+
+    Attributes:
+    cursor: the position of the client; None before the first one is known.
+    is_active: whether the client knows that its subscription is active.
+    """
+
+    def __init__(self, context: Context, params: _Params) -> None:
+        self.cursor = params.cursor
+        self.is_active = False
+        self._caller = context.caller
+        self._principal = context.principal
+        self._oldest = _oldest(params)
+        # Whether the client knows that the hub cannot be reached.
+        self._is_reported = False
+        # Whether events were skipped since the client last got a position.
+        self._truncated = False
+        # Until this is true, events may be too old, and the subscription is not active.
+        self._is_recent = params.cursor is None or not self._oldest
+
+    async def send(self, item: EventDelivery) -> None:
+        """Send an event or a position to the client."""
+        self._is_reported = False
+        if not item.topic:
+            await self._send_position(item)
+        elif not self.is_active and _time_of(item) < self._oldest:
+            self.cursor, self._truncated = item.cursor, True
+        elif _is_visible(item, self._principal):
+            if not self.is_active:
+                await self._activate()
+            self.cursor = item.cursor
+            for occurrence in _occurrence(item):
+                params = {**occurrence, "cursor": item.cursor}
+                await self._caller.notify("notifications/events/event", params)
+
+    async def _send_position(self, item: EventDelivery) -> None:
+        is_first, self.cursor = self._is_recent, item.cursor
+        self._truncated = self._truncated or item.lost != 0
+        if not self.is_active:
+            # The second position follows the events of the past.
+            self._is_recent = True
+            if is_first:
+                await self._activate()
+        elif self._truncated:
+            await self._activate()
+        else:
+            await self._caller.notify("notifications/events/heartbeat", {"cursor": self.cursor})
+
+    async def _activate(self) -> None:
+        """Tell the client its position, and whether it has missed events before it."""
+        params = {"cursor": self.cursor, "truncated": self._truncated}
+        self.is_active, self._truncated = True, False
+        await self._caller.notify("notifications/events/active", params)
+
+    async def report(self, exc: ConcertinoError) -> None:
+        """Tell the client once that events are delayed, because the hub cannot be reached."""
+        if self._is_reported:
+            return
+        self._is_reported = True
+        code = exc.code if isinstance(exc, RpcError) else INTERNAL_ERROR
+        error = {"code": code, "message": str(exc)}
+        await self._caller.notify("notifications/events/error", {"error": error})
+
+
+def _read_params(call: Call) -> _Params:
+    """Return the params of a subscription. Raises RpcError if they are not acceptable."""
+    try:
+        params = call.decode_params(_Params)
+    except ValidationError as exc:
+        raise RpcError(INVALID_PARAMS, f"Invalid params: {exc}") from None
+    if params.cursor is not None and CURSOR.fullmatch(params.cursor) is None:
+        raise RpcError(INVALID_PARAMS, "Invalid params: cursor: not one of this server's")
+    for name, value in (("maxAgeMs", params.max_age_ms), ("maxEvents", params.max_events)):
+        if value is not None and value < 1:
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {name}: expected at least 1")
+    # The draft has no subscription to all topics, and nobody need know what others watch.
+    if params.name in ("*", WATCHED_TOPIC):
+        raise _not_found(params.name)
+    return params
+
+
+def _oldest(params: _Params) -> float:
+    """Return the time before which events are not sent again, in seconds; 0 if there is none."""
+    return time.time() - params.max_age_ms / 1000 if params.max_age_ms else 0.0
+
+
+def _time_of(event: EventDelivery) -> float:
+    return event.timestamp.seconds + event.timestamp.nanos / 1e9
+
+
+def _is_visible(event: EventDelivery, principal: Principal | None) -> bool:
+    """Return whether a user may get an event: it has no audience, or the user is its audience.
+
+    The user ids of Unix sockets are not the names that an audience contains.
+    """
+    if not event.audience:
+        return True
+    if principal is None or principal.issuer == UNIX:
+        return False
+    return principal.subject == event.audience
+
+
+def _occurrence(event: EventDelivery) -> list[Mapping[str, Any]]:
+    """Return the EventOccurrence of an event, without the cursor; nothing for a broken payload."""
+    try:
+        payload = unpack(event.payload, event.payload_json) if event.HasField("payload") else {}
+    except InvalidStruct as exc:
+        log.warning("an event of %s cannot be read: %s", event.topic, exc)
+        return []
+    meta = {"orchestra/type": event.event_type, "orchestra/source": event.source_plugin}
+    occurrence = {
+        "eventId": event.cursor,
+        "name": event.topic,
+        "timestamp": event.timestamp.ToDatetime(UTC),
+        "data": payload,
+        "_meta": meta,
+    }
+    return [occurrence]
+
+
+def _not_found(name: str) -> RpcError:
+    return RpcError(NOT_FOUND, f"NotFound: no event {name[:80]!r}", {"kind": "event"})
+
+
+def _unsupported(feature: str, value: str) -> RpcError:
+    data = {"feature": feature, "value": value}
+    return RpcError(UNSUPPORTED, f"Unsupported: {feature} {value}", data)
+
+
+async def _refuse_webhook(call: Call, context: Context) -> Raw:
+    """Raise RpcError: this server sends no requests to addresses that clients name."""
+    if context.principal is None:
+        raise RpcError(FORBIDDEN, "Forbidden: webhooks need an authenticated user")
+    raise _unsupported("deliveryMode", "webhook")
