@@ -1578,6 +1578,46 @@ def test_a_method_that_the_specification_does_not_define_is_unknown_to_other_bac
     assert code(rig.ask(1, "example.com/x", {"a": 1})) == NO_METHOD
 
 
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_call_that_is_held_open_ends_with_the_server_like_a_subscription(
+    is_running: bool,
+) -> None:
+    rig = Rig(replace(EVERYTHING, other_methods=True))
+    rig.onlooker = None
+    session = rig.session
+    ends: list[str] = []
+    for id in (1, 2):
+        rig.feed(request(id, "example.com/watch", modern()))
+        incoming = rig.started.pop()
+        incoming.on_cancel = ends.append
+        if is_running:
+            session.peer.add_running(incoming)
+        session.hold_open(incoming)
+    # No memory is reserved for their results, and they do not count as calls.
+    assert (session.open_subscriptions, len(session.peer.running)) == (2, 2)
+    assert not session.peer.unread.budget.unknown.total()
+    assert not session.peer.unread.budget.expected
+
+    # One whose handler has not waited for anything yet.
+    session.hold_open(rig.call(3, "example.com/watch", modern()))
+    session.peer.cancel(1, "enough")
+    assert (session.open_subscriptions, ends) == (2, ["enough"])
+    session.end_subscriptions()
+    answers = [(answer["id"], answer["result"]["resultType"]) for answer in rig.take_sent()]
+    assert answers == [(2, "complete"), (3, "complete")]
+    assert ends == ["enough", "the server ends the subscription"]
+    assert (session.open_subscriptions, len(session.peer.running)) == (0, 0)
+
+
+def test_a_call_in_a_batch_cannot_be_held_open() -> None:
+    rig = Rig(replace(EVERYTHING, other_methods=True)).opened(B)
+    rig.onlooker = None
+    assert rig.feed([request(1, "example.com/watch", {})]) == []
+    incoming = rig.started.pop()
+    with pytest.raises(RpcError, match="watch in a batch"):
+        rig.session.hold_open(incoming)
+
+
 def test_a_result_of_another_server_is_checked_like_others_where_somebody_asks() -> None:
     rig = Rig().opened(D)
     incoming = rig.call(1, "tools/call", {"name": "x"})

@@ -10,7 +10,7 @@ from msgspec import Struct
 from concertino.backend.caller import Caller
 from concertino.backend.interface import Context
 from concertino.logs.redact import redactor
-from concertino.runtime.call_hooks import RedactingCaller
+from concertino.runtime.guarded_calls import RedactingCaller
 
 __all__ = ["GuardContext"]
 
