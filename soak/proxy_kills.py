@@ -1,6 +1,9 @@
 """Kill hosts, proxies, servers and wrappers a thousand times, and check what is left and what came.
 
-    python soak/proxy_kills.py [--rounds 1000] [--at-once 4] [--within 2] [--seed N]
+    python soak/proxy_kills.py [--rounds 1000] [--at-once 4] [--within 2] [--seed N] [--for S]
+
+Problems are printed when they are found. With `--for`, no round begins later than S seconds after
+the start; the last line says how many were run.
 
 A round starts a host, `concertino proxy` and a server behind a wrapper: none, `sh -c`, `npx -c` or
 `uv run`, as far as they are installed. While calls are on their way, one of them gets SIGKILL. Half
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shlex
@@ -315,25 +319,35 @@ def run_round(
         log.unlink()
 
 
-def run(rounds: int, at_once: int, within_s: float, seed: int) -> list[str]:
-    """Run many rounds, and return what was wrong."""
+def run(rounds: int, at_once: int, within_s: float, seed: int, for_s: float) -> tuple[int, int]:
+    """Run many rounds, and print what was wrong. Returns how many were run, and how many failed."""
     dice = random.Random(seed)
     kinds = wrappers()
-    problems: list[str] = []
+    until = time.monotonic() + for_s
+    done = wrong = 0
+
+    def run_one(number: int, own: random.Random) -> str | None:
+        """Run a round, and return what was wrong; None if it is too late for a round."""
+        if time.monotonic() > until:
+            return None
+        wrapper = list(kinds)[number // len(VICTIMS) % len(kinds)]
+        victim = VICTIMS[number % len(VICTIMS)]
+        name = f"{os.getpid()}-{number}"
+        problem = run_round(name, own, kinds[wrapper], victim, Path(folder), within_s)
+        return problem and f"round {number}, {victim} killed, {wrapper}: {problem}"
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_once) as pool:
-        pending: list[tuple[str, Any]] = []
-        for number in range(rounds):
-            wrapper = list(kinds)[number // len(VICTIMS) % len(kinds)]
-            victim = VICTIMS[number % len(VICTIMS)]
-            name = f"{os.getpid()}-{number}"
-            own = random.Random(dice.random())
-            work = pool.submit(run_round, name, own, kinds[wrapper], victim, Path(folder), within_s)
-            pending.append((f"round {number}, {victim} killed, {wrapper}", work))
-        for label, work in pending:
-            if problem := work.result():
-                problems.append(f"{label}: {problem}")
-    return problems
+        pending = [
+            pool.submit(run_one, number, random.Random(dice.random())) for number in range(rounds)
+        ]
+        for work in pending:
+            problem = work.result()
+            done += problem is not None
+            if problem:
+                wrong += 1
+                sys.stdout.write(f"{problem}\n")
+                sys.stdout.flush()
+    return done, wrong
 
 
 def main() -> int:
@@ -344,14 +358,13 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--within", type=float, default=2.0, help="seconds until nothing is left")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--for", type=float, default=math.inf, dest="for_s", metavar="S")
     args = parser.parse_args()
     began = time.monotonic()
-    problems = run(args.rounds, args.at_once, args.within, args.seed)
-    sys.stdout.write("".join(f"{problem}\n" for problem in problems))
+    done, wrong = run(args.rounds, args.at_once, args.within, args.seed, args.for_s)
     took_s = time.monotonic() - began
-    names = ", ".join(wrappers())
-    sys.stdout.write(f"{args.rounds} rounds in {took_s:.0f} s ({names}): {len(problems)} wrong\n")
-    return 1 if problems else 0
+    sys.stdout.write(f"{done} rounds in {took_s:.0f} s ({', '.join(wrappers())}): {wrong} wrong\n")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
