@@ -170,6 +170,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--cwd": VALUE,
         "--isolation": "{auto,shared,principal,session}",
         "--idle-s": VALUE,
+        "--ping-s": VALUE,
         "--heartbeat-s": VALUE,
         "--opening-s": VALUE,
         "--no-cache": FLAG,

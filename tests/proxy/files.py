@@ -136,6 +136,7 @@ pin = true
         },
         "isolation": "session",
         "idle_s": 600,
+        "ping_s": 30,
         "shared": false,
         "pin": true,
         "inherit": ["HTTPS_PROXY"]

@@ -252,6 +252,17 @@ async def test_an_idle_server_is_ended_and_started_for_the_next_call(command: li
         assert await pid_of(caller) != first
 
 
+@pytest.mark.waits
+@on_a_loop
+async def test_a_server_that_hangs_is_restarted_if_it_is_pinged(command: list[str]) -> None:
+    async with Host(Proxy(command, ping_s=1)) as host, attached(host) as caller:
+        first = await pid_of(caller)
+        os.kill(first, signal.SIGSTOP)
+        response = await caller.call("tools/call", name="pid", arguments={})
+        assert "did not answer a ping within 1 s" in response["error"]["message"]
+        assert await pid_of(caller) != first
+
+
 # Which clients share a process
 
 

@@ -150,6 +150,7 @@ def test_our_own_keys() -> None:
         redact=True,
         isolation="session",
         idle_s=600,
+        ping_s=30,
         pin=True,
         inherit=("HTTPS_PROXY",),
     )
@@ -296,8 +297,8 @@ def test_a_mistake_is_an_error_with_its_place(text: str, error: str) -> None:
         (
             '{"zzz": 1}',
             "2:2: mcpServers.a.x-concertino.zzz: no such member; there are allow, deny, rename, "
-            "tools, prompts_as_tools, resources_as_tools, guards, isolation, idle_s, heartbeat_s, "
-            "cache, lazy, shared, pin, inherit, auth",
+            "tools, prompts_as_tools, resources_as_tools, guards, isolation, idle_s, ping_s, "
+            "heartbeat_s, cache, lazy, shared, pin, inherit, auth",
         ),
         (
             '{"pin": "yes"}',

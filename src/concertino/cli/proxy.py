@@ -97,6 +97,7 @@ def _add_process_options(parser: ArgumentParser) -> None:
     )
     for name, default, effect in (
         ("idle", None, "end the process after so long without a call (default never)"),
+        ("ping", None, "ping so often; restart if it is silent for so long then (default never)"),
         ("heartbeat", HEARTBEAT_S, "report progress when the server is silent for so long"),
         ("opening", None, "how long the first request waits for the start (default 10)"),
     ):
@@ -164,6 +165,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         limits=limits,
         isolation=args.isolation,
         idle_s=args.idle_s,
+        ping_s=args.ping_s,
         heartbeat_s=args.heartbeat_s,
         opening_s=opening_s,
         cache=ManifestCache() if args.cache and files is None else None,

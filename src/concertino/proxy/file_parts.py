@@ -34,7 +34,9 @@ __all__ = ["DefinedServer", "FileParts", "define_servers", "describe_unapproved"
 log = logging.getLogger("concertino.proxy")
 
 # The options that take effect only when the process of a server is started.
-PROCESS_OPTIONS = ("isolation", "shared", "idle_s", "heartbeat_s", "cache", "lazy", "pin")
+PROCESS_OPTIONS = (
+    "isolation", "shared", "idle_s", "ping_s", "heartbeat_s", "cache", "lazy", "pin",
+)  # fmt: skip
 
 
 class DefinedServer(Struct, frozen=True):

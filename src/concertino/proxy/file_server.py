@@ -90,6 +90,7 @@ class FileServer:
                 connect_s=self.start_timeout_s or START_S,
                 isolation="shared" if self.options.shared else self.options.isolation,
                 idle_s=self.options.idle_s,
+                ping_s=self.options.ping_s,
                 heartbeat_s=self.options.heartbeat_s,
                 cache=self._cache,
                 lazy=self.options.lazy,

@@ -105,6 +105,8 @@ class Proxy:
         progress to a client that wants progress, in seconds; None for never.
     idle_s: the time without calls after which the server is ended, in seconds; it is started again
         for the next call. None for never.
+    ping_s: how often to ping the server, in seconds. If it sends nothing for so long after a ping,
+        its calls fail and it is started again. None for never.
     parked: the calls that wait for an answer of their client; not shared with other proxies.
     opening_s: the time that a client's first request waits for the server to start, in seconds.
         Then it is refused with the last line of the server's stderr; the start goes on.
@@ -126,12 +128,18 @@ class Proxy:
         isolation: Isolation = "auto",
         heartbeat_s: float | None = HEARTBEAT_S,
         idle_s: float | None = None,
+        ping_s: float | None = None,
         parked: ParkedCalls | None = None,
         opening_s: float = OPENING_S,
         cache: ManifestCache | None = None,
         lazy: bool = False,
     ) -> None:
-        times = {"heartbeat_s": heartbeat_s, "idle_s": idle_s, "opening_s": opening_s}
+        times = {
+            "heartbeat_s": heartbeat_s,
+            "idle_s": idle_s,
+            "ping_s": ping_s,
+            "opening_s": opening_s,
+        }
         for option, value in times.items():
             if value is not None and not value > 0:
                 raise ValueError(f"{option}: expected a positive number of seconds, got {value!r}")
@@ -145,7 +153,13 @@ class Proxy:
             target,
             name=self.name,
             # No time limit: the client that waits for a call decides how long it waits.
-            timeouts=Timeouts(connect_s, request_s=FOREVER, total_s=FOREVER),
+            timeouts=Timeouts(
+                connect_s,
+                request_s=FOREVER,
+                total_s=FOREVER,
+                ping_every_s=ping_s or FOREVER,
+                ping_s=ping_s or FOREVER,
+            ),
             limits=limits,
             stderr=stderr,
             restart=RESTART if restart is None and location.can_reopen else restart,

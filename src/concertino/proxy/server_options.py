@@ -33,6 +33,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     isolation: which clients share a process of the server, as for a Proxy.
     shared: whether all clients share one process, even those of different users.
     idle_s: the time without calls after which a process is ended, in seconds.
+    ping_s: how often to ping the server, and how long it may be silent then, in seconds.
     heartbeat_s: the time of silence after which progress is sent to clients, in seconds.
     cache: whether to answer first requests with the lists of the server's last run.
     lazy: whether to start a server that is in the cache only for the first call that needs it.
@@ -54,6 +55,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     redact: bool = False
     isolation: Isolation = "auto"
     idle_s: float | None = None
+    ping_s: float | None = None
     heartbeat_s: float = 15.0
     cache: bool = True
     lazy: bool = False
@@ -66,8 +68,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 GUARD_KEYS = ("rate_limit", "max_in_flight", "timeout_s", "max_result_bytes", "redact")
 OPTION_KEYS = (
     "allow", "deny", "rename", "tools", "prompts_as_tools", "resources_as_tools", "guards",
-    "isolation", "idle_s", "heartbeat_s", "cache", "lazy", "shared", "pin", "inherit",
-    "auth",
+    "isolation", "idle_s", "ping_s", "heartbeat_s", "cache", "lazy", "shared", "pin",
+    "inherit", "auth",
 )  # fmt: skip
 
 
@@ -183,6 +185,7 @@ _READERS: Mapping[str, Callable[[ValueReader, FileValue, str], Any]] = {
     "redact": ValueReader.flag,
     "isolation": _read_isolation,
     "idle_s": ValueReader.positive_number,
+    "ping_s": ValueReader.positive_number,
     "heartbeat_s": ValueReader.positive_number,
     "cache": ValueReader.flag,
     "lazy": ValueReader.flag,
