@@ -155,6 +155,19 @@ async def running(
                 await http.closed
 
 
+async def open_session(client: Client) -> dict[str, str]:
+    """Open a session of 2025-11-25, and return the headers of its requests."""
+    client.post(INITIALIZE, {"Accept": "application/json"})
+    head = await client.read_head()
+    (line,) = [line for line in head.split(b"\r\n") if line.startswith(b"Mcp-Session-Id")]
+    await client.read_until(b"}}}")
+    return {
+        "Accept": "application/json",
+        "Mcp-Session-Id": line.partition(b": ")[2].decode(),
+        "Mcp-Protocol-Version": "2025-11-25",
+    }
+
+
 ECHO = modern("tools/call", name="echo", arguments={"text": "hi"})
 POST_HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -240,15 +253,7 @@ async def test_a_call_of_a_session_starts_when_an_earlier_response_is_read(
     monkeypatch.setattr("concertino.http.session_output.CHECK_S", PATIENT)
     async with running(HttpOptions(timeouts=USUAL)) as rig:
         slow, other = await rig.connect(read_ahead=2**16), await rig.connect()
-        other.post(INITIALIZE, {"Accept": "application/json"})
-        head = await other.read_head()
-        (line,) = [line for line in head.split(b"\r\n") if line.startswith(b"Mcp-Session-Id")]
-        await other.read_until(b"}}")
-        headers = {
-            "Accept": "application/json",
-            "Mcp-Session-Id": line.partition(b": ")[2].decode(),
-            "Mcp-Protocol-Version": "2025-11-25",
-        }
+        headers = await open_session(other)
         slow.post(call(1, "large", size=8_000_000), headers)
         length = re.search(rb"Content-Length: (\d+)", await slow.read_head())
         assert length is not None
@@ -265,15 +270,7 @@ async def test_requests_that_wait_are_forgotten_when_their_client_leaves() -> No
     """A session whose output is unread keeps no bodies of clients that have gone."""
     async with running(HttpOptions(timeouts=USUAL)) as rig:
         slow = await rig.connect(read_ahead=2**16)
-        slow.post(INITIALIZE, {"Accept": "application/json"})
-        head = await slow.read_head()
-        (line,) = [line for line in head.split(b"\r\n") if line.startswith(b"Mcp-Session-Id")]
-        await slow.read_until(b"}}")
-        headers = {
-            "Accept": "application/json",
-            "Mcp-Session-Id": line.partition(b": ")[2].decode(),
-            "Mcp-Protocol-Version": "2025-11-25",
-        }
+        headers = await open_session(slow)
         slow.post(call(1, "large", size=8_000_000), headers)
         await slow.read_head()
         for id in range(2, 5):
@@ -285,6 +282,28 @@ async def test_requests_that_wait_are_forgotten_when_their_client_leaves() -> No
 
         waiting = [item for item in gc.get_objects() if isinstance(item, Exchange)]
         assert [exchange.body for exchange in waiting if exchange.is_done] == []
+
+
+@on_a_loop
+async def test_a_request_that_waits_can_be_cancelled() -> None:
+    async with running(HttpOptions(timeouts=USUAL)) as rig:
+        slow, waiting, other = [await rig.connect(read_ahead=2**16) for _ in range(3)]
+        headers = await open_session(other)
+        slow.post(call(1, "large", size=8_000_000), headers)
+        await slow.read_head()
+        waiting.post(call(2, "echo", text="hi"), headers)
+        again = await rig.connect()
+        again.post(call(3, "echo", text="hi"), {**headers, "Accept": "text/event-stream"})
+
+        for id in (2, 3):
+            cancelled = {"method": "notifications/cancelled", "params": {"requestId": id}}
+            other.post({"jsonrpc": "2.0", **cancelled}, headers)
+            assert (await other.read_head()).startswith(b"HTTP/1.1 202")
+
+        # They end without a response, while the large one is still unread.
+        assert (await waiting.read_head()).startswith(b"HTTP/1.1 204")
+        assert b"text/event-stream" in await again.read_head()
+        assert await again.read_until(b"0\r\n\r\n") == b"0\r\n\r\n"
 
 
 @on_a_loop

@@ -197,11 +197,24 @@ class SessionConnection:
         id: the id of the cancelled request; None if the notification contains none.
         """
         self.deliver(exchange, AcceptedForms(json=True, stream=True), ())
-        stream = self._streams.find(id)
-        if id is not None and stream is not None:
+        if id is None:
+            return
+        stream = self._streams.find(id) or self._take_held(id)
+        if stream is not None:
             self._streams.finish(stream, id)
             if not stream.ids:
                 stream.end()
+
+    def _take_held(self, id: Id) -> EventStream | None:
+        """Return the stream of a waiting request that is alone in its POST, and drop the request.
+
+        Returns None if no such request waits.
+        """
+        for exchange, (accepted, ids) in self._held.items():
+            if [*ids] == [id]:
+                del self._held[exchange]
+                return self._streams.open(exchange, ids, accepted, is_primed=False)
+        return None
 
     def listen(self, exchange: Exchange) -> None:
         """Answer a GET with a stream of the session; see SessionStreams.listen()."""
