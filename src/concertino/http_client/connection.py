@@ -203,6 +203,8 @@ class StreamableHttpConnection:
                 await self._session.deletion
         except TimeoutError:
             _log.info("the server has not confirmed the end of the session")
+        finally:
+            exchange.abort()
 
     # Requests
 
@@ -349,12 +351,15 @@ class StreamableHttpConnection:
         they are. The response to `initialize` names the revision of the session, and the response
         to tools/list says which arguments have headers.
         """
-        try:
-            head = _decode_head(frame)
-        except (DecodeError, RecursionError):
-            return frame
-        if head.method is not None or head.id != exchange.id:
-            return frame
+        # The usual response is recognized without decoding it, which takes 0.16 ms for 1 MB, and
+        # which the Receiver does anyway.
+        if not _begins_result(frame, exchange.id):
+            try:
+                head = _decode_head(frame)
+            except (DecodeError, RecursionError):
+                return frame
+            if head.method is not None or head.id != exchange.id:
+                return frame
         exchange.is_answered = True
         if exchange.method == "initialize":
             self._read_revision(frame)
@@ -599,6 +604,11 @@ class StreamableHttpConnection:
         self._exchanges.add(exchange)
         pause = RETRY_S if events.retry_s is None else events.retry_s
         self._send_later(exchange, max(pause, LEAST_RETRY_S))
+
+
+def _begins_result(frame: bytes, id: Id | None) -> bool:
+    """Return whether a message is a result, written as most servers write it. id: its request's."""
+    return type(id) is int and frame.startswith(b'{"jsonrpc":"2.0","id":%d,"result"' % id)
 
 
 def _check_session(id: str) -> str:

@@ -112,13 +112,27 @@ class _Response:
     """The received part of a response: its head, and its body unless the body is a stream.
 
     authorization: the header Authorization of the request; "" for none.
+
+    Attributes:
+    head: the head; None until it is received.
+    is_accepted: whether the status is 2xx.
+    media_type: see ResponseHead. It is computed once for each response.
+    size: the number of received bytes of the body.
     """
 
     def __init__(self, authorization: str = "") -> None:
         self.authorization = authorization
         self.head: ResponseHead | None = None
+        self.is_accepted = False
+        self.media_type = ""
         self._pieces: list[bytes] = []
         self.size = 0
+
+    def begin(self, head: ResponseHead) -> None:
+        """Set the head."""
+        self.head = head
+        self.is_accepted = 200 <= head.status < 300
+        self.media_type = head.media_type
 
     def add(self, data: bytes) -> None:
         """Add a piece of the body."""
@@ -217,10 +231,11 @@ class ClientExchange:
 
     def on_head(self, head: ResponseHead) -> None:
         """Handle the head of the response."""
-        self._response.head = head
-        if not 200 <= head.status < 300:
+        response = self._response
+        response.begin(head)
+        if not response.is_accepted:
             return
-        if head.media_type == EVENT_STREAM:
+        if response.media_type == EVENT_STREAM:
             known = self.events
             self.events = EventStreamParser(self._max_bytes)
             if known is not None:
@@ -229,18 +244,17 @@ class ClientExchange:
 
     def on_body(self, data: bytes) -> None:
         """Handle a piece of the body."""
-        head = self._response.head
-        assert head is not None
+        response = self._response
         if self.is_over:
             return
-        if not 200 <= head.status < 300:
-            if self._response.size < MAX_REFUSAL_BYTES:
-                self._response.add(data)
-        elif head.media_type == EVENT_STREAM and self.events is not None:
+        if not response.is_accepted:
+            if response.size < MAX_REFUSAL_BYTES:
+                response.add(data)
+        elif response.media_type == EVENT_STREAM and self.events is not None:
             self._read_events(self.events, data)
         else:
-            self._response.add(data)
-            if self._response.size > self._max_bytes:
+            response.add(data)
+            if response.size > self._max_bytes:
                 self._fail(f"the response has more than {self._max_bytes} bytes")
 
     def _read_events(self, events: EventStreamParser, data: bytes) -> None:
@@ -259,17 +273,18 @@ class ClientExchange:
 
     def on_end(self) -> None:
         """Handle the end of the response."""
-        head, self._connection = self._response.head, None
+        response, self._connection = self._response, None
+        head = response.head
         assert head is not None
         self.stop_expiry()
         if self.is_over:
             return
-        body = self._response.body()
-        if not 200 <= head.status < 300:
+        body = response.body()
+        if not response.is_accepted:
             self._owner.on_refusal(self, head, body)
             return
-        if body.strip() and self.kind == "post" and self.id is not None:
-            if head.media_type != "application/json":
+        if self.kind == "post" and self.id is not None and body and not body.isspace():
+            if response.media_type != "application/json":
                 text = f"expected JSON or a stream of events, got {_describe(head, body)}"
                 self._fail(text)
                 return
