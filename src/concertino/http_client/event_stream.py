@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["EventStreamParser", "EventTooLong"]
+__all__ = ["MAX_RETRY_S", "EventStreamParser", "EventTooLong"]
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
+# The shortest and the longest pause before a broken stream is opened again, in seconds, if the
+# server has not sent one in the field `retry`.
+RETRY_S = 1.0
+MAX_RETRY_S = 30.0
+# The shortest pause that a server can demand. Without it, a server that ends each stream at once
+# would keep both sides busy.
+LEAST_RETRY_S = 0.01
 BOM = b"\xef\xbb\xbf"
 
 
@@ -45,6 +52,15 @@ class EventStreamParser:
         self._data: list[bytes] = []
         self._name = b""
         self._id: str | None = None
+
+    def pause_s(self, tries: int) -> float:
+        """Return the pause before the stream is opened again: the server's own, or a growing one.
+
+        tries: how many times it was opened since it was last open for long.
+        """
+        if self.retry_s is not None:
+            return max(self.retry_s, LEAST_RETRY_S)
+        return min(RETRY_S * 2 ** min(tries - 1, 10), MAX_RETRY_S)
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Read a piece of the stream, and return the data of the messages that end in it.

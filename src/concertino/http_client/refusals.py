@@ -10,18 +10,22 @@ import time
 from collections.abc import Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
-from concertino.http_client.exchange import describe_status
+from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND
+from concertino.http_client.exchange import HttpFailure, describe_status
 from concertino.http_client.pooled_connection import ResponseHead
-from concertino.jsonrpc.messages import Id, encode_id, one_line
+from concertino.jsonrpc.messages import Id, encode_error, encode_id, one_line
 
-__all__ = ["REDIRECTS", "describe_refusal", "error_of_body", "parse_retry_after"]
+__all__ = ["REDIRECTS", "describe_refusal", "encode_failure", "error_of_body", "parse_retry_after"]
 
 # The redirects that may be followed: they keep the method and the body of the request.
 REDIRECTS = frozenset((307, 308))
+# The statuses with which servers of older revisions refuse `server/discover`.
+UNKNOWN_REQUEST = frozenset((400, 404, 405, 406, 410, 415, 422, 501))
 # If a server asks for a longer pause, the request fails at once.
 MAX_RETRY_AFTER_S = 20.0
 
@@ -93,3 +97,22 @@ def describe_refusal(head: ResponseHead, body: bytes) -> str:
     if body.strip():
         text += f": {body[:200].decode('utf-8', 'replace').strip()}"
     return text
+
+
+def encode_failure(id: Id, method: str, failure: HttpFailure) -> bytes:
+    """Return the error response for a request that has got no JSON-RPC response.
+
+    id, method: those of the request.
+    """
+    code = HTTP_FAILURE
+    if method == "server/discover" and failure.status in UNKNOWN_REQUEST:
+        code = METHOD_NOT_FOUND
+    data: dict[str, Any] | None = None
+    if failure.head is not None:
+        data = {"status": failure.status}
+        challenge = failure.head.headers.get("www-authenticate")
+        if challenge:
+            data["challenge"] = challenge
+        if failure.login:
+            data["login"] = failure.login
+    return encode_error(encode_id(id), code, str(failure), data)
