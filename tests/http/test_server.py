@@ -34,7 +34,8 @@ from loops import on_a_loop
 
 from concertino import Context, Limits, Server
 from concertino.backend import Host
-from concertino.http.connection import Exchange, HttpTimeouts
+from concertino.http.connection import HttpTimeouts
+from concertino.http.exchange import Exchange
 from concertino.http.options import HttpOptions
 from concertino.http.server import HttpServer
 from concertino.transports import listen_tcp

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from concertino.http.access import AccessRules
 from concertino.http.challenges import Challenges
-from concertino.http.connection import Exchange
+from concertino.http.exchange import Exchange
 from concertino.http.exposure import check_exposure
 from concertino.http.options import HttpOptions
 from concertino.http.principal_limits import PrincipalUse

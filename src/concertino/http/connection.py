@@ -17,17 +17,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from concertino.errors import INVALID_REQUEST
-from concertino.http.request_head import HeadParser, HttpError, RequestHead
+from concertino.http.exchange import Exchange
+from concertino.http.request_head import HeadParser, HttpError, RequestHead, unavailable
 from concertino.http.request_reader import RequestReader
 from concertino.http.responses import (
     CONTINUE,
-    EVENT_STREAM,
-    KEEP_ALIVE_COMMENT,
-    LAST_CHUNK,
-    encode_chunk,
-    encode_head,
-    encode_json_head,
-    encode_json_response,
     encode_response,
 )
 from concertino.http.write_turn import WriteTurn
@@ -35,13 +29,11 @@ from concertino.jsonrpc.messages import encode_error
 from concertino.protocol.principal import Principal
 
 __all__ = [
-    "OK",
+    "READ_AHEAD_BYTES",
     "REPORTED_BYTES",
-    "Exchange",
     "HttpConnection",
     "HttpTimeouts",
     "RequestHandler",
-    "unavailable",
 ]
 
 # How much input is read while a request is being answered, in bytes.
@@ -55,11 +47,6 @@ BODY_BYTES_PER_S = 10_000
 # How long input is read and ignored after an error response, in seconds. If the connection were
 # closed while input is unread, the client might not get the response (RFC 9112, section 9.6).
 LINGER_S = 1.0
-# Reading a member of an enumeration takes a function call on Python 3.11.
-OK = HTTPStatus.OK
-CHUNKED = b"Transfer-Encoding: chunked\r\n"
-# The method whose stream lasts until the client or the server ends it.
-LISTEN = b"subscriptions/listen"
 
 
 class HttpTimeouts(Struct, frozen=True):
@@ -143,172 +130,6 @@ class RequestHandler(Protocol):
     def on_disconnect(self, connection: HttpConnection, /) -> None:
         """Remove a connection, because it is closed."""
         ...
-
-
-class Exchange(Struct, eq=False):
-    """One request and its response, which is a body or a stream of events.
-
-    The response begins with respond() or open_stream(). After its end, further calls do nothing.
-
-    head, body: the request.
-    principal: the user who has sent the request; None if the user is not known.
-    keeps_connection: whether the connection may carry another request after this one.
-    headers: additional headers for the response, as whole lines.
-    on_disconnect: called when the client has closed the connection before the end of the response.
-    on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
-    on_end: called when the response is complete, or cannot be sent any more.
-    on_data: called with what the client sends after switch_protocols(); None before.
-    is_passed_on: whether another process of the same server has passed the request on to this one.
-        Then it must be answered here.
-    sends_comments: whether comments keep the stream alive. A stream that comes from another process
-        contains them already, and one of ours could be sent in the middle of an event.
-    """
-
-    connection: HttpConnection
-    head: RequestHead
-    body: bytes
-    principal: Principal | None
-    keeps_connection: bool
-    headers: bytes = b""
-    on_disconnect: Callable[[], object] | None = None
-    on_idle: Callable[[], object] | None = None
-    on_end: Callable[[], object] | None = None
-    on_data: Callable[[bytes], object] | None = None
-    is_stream: bool = False
-    is_done: bool = False
-    is_passed_on: bool = False
-    sends_comments: bool = True
-
-    def respond(self, status: HTTPStatus, body: bytes = b"", headers: bytes = b"") -> None:
-        """Send a complete response. headers: additional headers, as whole lines."""
-        if self.is_done or self.is_stream:
-            return
-        connection = self.connection
-        keep_alive = self.keeps_connection and not connection.is_ending
-        headers += self.headers
-        if status is OK and keep_alive:
-            response = encode_json_response(body, headers)
-        else:
-            response = encode_response(status, body, headers, keep_alive=keep_alive)
-        connection.end_exchange(self, response)
-
-    def respond_as(self, headers: bytes, body: bytes) -> None:
-        """Send a 200 whose headers say what the body is. HEAD gets its head only.
-
-        headers: Content-Type and Cache-Control, as whole lines.
-        """
-        if self.is_done or self.is_stream:
-            return
-        described = b"%bContent-Length: %d\r\n%b" % (headers, len(body), self.headers)
-        keep_alive = self.keeps_connection and not self.connection.is_ending
-        head = encode_head(OK, described, keep_alive=keep_alive)
-        self.connection.end_exchange(self, head if self.head.method == "HEAD" else head + body)
-
-    def begin_response(self, status: HTTPStatus, length: int, headers: bytes) -> None:
-        """Send the head of a response whose JSON body is sent in several pieces.
-
-        Pass the pieces to connection.send(), and the last one to connection.end_exchange().
-        length: the length of the body, in bytes.
-        headers: additional headers, as whole lines.
-        """
-        keep_alive = self.keeps_connection and not self.connection.is_ending
-        head = encode_json_head(status, length, headers + self.headers, keep_alive=keep_alive)
-        self.connection.send(head)
-
-    def refuse(self, refusal: HttpError) -> None:
-        """Send an error response."""
-        body = encode_error(None, INVALID_REQUEST, str(refusal))
-        self.respond(refusal.status, body, refusal.headers)
-
-    def open_stream(self) -> None:
-        """Begin a response that is a stream of events."""
-        if self.is_done or self.is_stream:
-            return
-        self.is_stream = True
-        headers = EVENT_STREAM + self.headers
-        if self.head.is_http_1_0:
-            # HTTP/1.0 has no chunks: the end of the connection is the end of the stream.
-            self.keeps_connection = False
-        else:
-            headers += CHUNKED
-        keep_alive = self.keeps_connection
-        self.connection.send(encode_head(OK, headers, keep_alive=keep_alive))
-
-    def switch_protocols(self, headers: bytes, on_data: Callable[[bytes], object]) -> None:
-        """Use the connection for another protocol from now on. The exchange lasts until its end.
-
-        headers: the headers of the response, as whole lines.
-        on_data: called with the bytes that the client sends.
-        From now on, on_idle is called whenever nothing was sent for keep_alive_s.
-        """
-        self.is_stream = True
-        self.on_data = on_data
-        self.connection.send(
-            encode_head(HTTPStatus.SWITCHING_PROTOCOLS, headers + self.headers, keep_alive=True)
-        )
-        self.connection.pass_rest_on()
-
-    def send_event(self, event: bytes) -> None:
-        """Send an event of the stream, as encode_event() returns it."""
-        if self.is_stream and not self.is_done:
-            self.connection.send(event if self.head.is_http_1_0 else encode_chunk(event))
-
-    def end_stream(self) -> None:
-        """End the stream."""
-        if self.is_stream and not self.is_done:
-            self.connection.end_exchange(self, b"" if self.head.is_http_1_0 else LAST_CHUNK)
-
-    def keep_alive(self) -> None:
-        """Send a comment on the stream, or call on_idle if there is no stream of events.
-
-        Called when nothing was sent for keep_alive_s.
-        """
-        if self.is_stream and self.on_data is None:
-            if self.sends_comments:
-                self.send_event(KEEP_ALIVE_COMMENT)
-                self.connection.flush()
-        elif self.on_idle is not None:
-            self.on_idle()
-
-    def has_expired(self, now: float) -> bool:
-        """Return whether this is a stream without an end, and its user's token has expired.
-
-        Calls that run may finish, because the token was valid when they began.
-        now: the seconds since the epoch.
-        """
-        expires = None if self.principal is None else self.principal.expires
-        if expires is None or now < expires or not self.is_stream:
-            return False
-        head = self.head
-        if self.on_data is not None:
-            # A connection with another protocol, such as a WebSocket, ends by the rules of that
-            # protocol.
-            return False
-        return head.method == "GET" or head.headers.get(b"mcp-method") == LISTEN
-
-    def expire(self) -> None:
-        """End the stream and close the connection. The client may come back with a new token."""
-        on_disconnect = self.on_disconnect
-        self.keeps_connection = False
-        self.end_stream()
-        if on_disconnect is not None:
-            on_disconnect()
-
-    def on_connection_lost(self) -> None:
-        """End the exchange without a complete response, because the connection is closed."""
-        self.is_done = True
-        on_end, on_disconnect = self.on_end, self.on_disconnect
-        # They may refer to this exchange, whose body must not stay until a garbage collection.
-        self.on_end = self.on_disconnect = self.on_idle = self.on_data = None
-        if on_end is not None:
-            on_end()
-        if on_disconnect is not None:
-            on_disconnect()
-
-
-def unavailable(text: str) -> HttpError:
-    """Return the refusal of a request that the client may send again a moment later."""
-    return HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text, b"Retry-After: 1\r\n")
 
 
 class HttpConnection(asyncio.Protocol):

@@ -24,7 +24,6 @@ from concertino.errors import (
     UNSUPPORTED_VERSION,
 )
 from concertino.http.challenges import Challenges
-from concertino.http.connection import Exchange
 from concertino.http.envelope import (
     Envelope,
     Malformed,
@@ -33,6 +32,7 @@ from concertino.http.envelope import (
     decode_envelope,
     decode_messages,
 )
+from concertino.http.exchange import Exchange
 from concertino.http.malformed_bodies import MalformedBodies
 from concertino.http.mcp_headers import METHOD as METHOD_HEADER
 from concertino.http.mcp_headers import NAME as NAME_HEADER

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from concertino.http.accepted import AcceptedForms
-from concertino.http.connection import Exchange
+from concertino.http.exchange import Exchange
 from concertino.http.responses import encode_event, encode_retry
 from concertino.jsonrpc.messages import Id
 

@@ -21,8 +21,7 @@ from concertino.http.authorization import (
     VerifierUnavailable,
 )
 from concertino.http.challenges import Challenges
-from concertino.http.connection import unavailable
-from concertino.http.request_head import HttpError, RequestHead
+from concertino.http.request_head import HttpError, RequestHead, unavailable
 from concertino.http.verified_tokens import VerifiedTokens
 from concertino.protocol.principal import Principal
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from concertino.errors import ConcertinoError
-from concertino.http.connection import Exchange
+from concertino.http.exchange import Exchange
 from concertino.http.options import SharedSessions
 from concertino.http.request_head import HttpError
 from concertino.http.tls import Tls, TlsAcceptor, TlsCertificate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from concertino.http.access import AccessRules
 from concertino.http.admission import Admission
-from concertino.http.connection import Exchange
+from concertino.http.exchange import Exchange
 from concertino.http.options import HttpOptions
 from concertino.http.request_head import HttpError
 from concertino.http.worker_peers import NO_SESSION, SessionPeers

@@ -13,7 +13,7 @@ from math import ceil
 from msgspec import Struct
 
 from concertino.guards.rates import Rate, Window
-from concertino.http.connection import Exchange
+from concertino.http.exchange import Exchange
 from concertino.http.request_head import HttpError
 
 __all__ = ["PrincipalLimits", "PrincipalUse", "too_many"]

@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError:
     raise ImportError(missing_extra("HTTP", "http")) from None
 
-__all__ = ["HeadParser", "HttpError", "RequestHead", "bad_request", "feed_parser"]
+__all__ = ["HeadParser", "HttpError", "RequestHead", "bad_request", "feed_parser", "unavailable"]
 
 MAX_HEADERS = 64
 # The largest number of cached heads, and the longest of them, in bytes.
@@ -45,6 +45,11 @@ class HttpError(Exception):
         super().__init__(text)
         self.status = status
         self.headers = headers
+
+
+def unavailable(text: str) -> HttpError:
+    """Return the refusal of a request that the client may send again a moment later."""
+    return HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text, b"Retry-After: 1\r\n")
 
 
 def bad_request(text: str) -> HttpError:

@@ -23,12 +23,13 @@ from typing import Protocol
 
 from concertino.http.access import AccessRules
 from concertino.http.admission import Admission
-from concertino.http.connection import Exchange, HttpConnection, HttpTimeouts, unavailable
+from concertino.http.connection import HttpConnection, HttpTimeouts
 from concertino.http.connection_table import ConnectionTable
 from concertino.http.endpoint import McpEndpoint
+from concertino.http.exchange import Exchange
 from concertino.http.optional_transports import OptionalTransports, method_not_allowed
 from concertino.http.options import HttpOptions
-from concertino.http.request_head import HeadParser, HttpError, RequestHead
+from concertino.http.request_head import HeadParser, HttpError, RequestHead, unavailable
 from concertino.http.session_table import SessionTable
 from concertino.http.tls import TlsAcceptor, TlsCertificate
 from concertino.http.worker_peers import (

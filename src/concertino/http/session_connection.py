@@ -21,9 +21,9 @@ from msgspec.json import Decoder
 from concertino.errors import INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
-from concertino.http.connection import Exchange, HttpConnection
 from concertino.http.envelope import RESULT, ResponseHead, decode_envelope, read_outcome
 from concertino.http.event_streams import EventBudget, EventStream
+from concertino.http.exchange import Exchange, RequestConnection
 from concertino.http.options import Polling
 from concertino.http.request_head import HttpError
 from concertino.http.session_output import SessionOutput
@@ -107,7 +107,7 @@ class SessionConnection:
         self._receiver = receiver
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
-        connection: HttpConnection | None = None
+        connection: RequestConnection | None = None
         if frame.startswith(b"["):
             connection = self._write_batch(frame)
         else:
@@ -238,7 +238,7 @@ class SessionConnection:
 
     # Output
 
-    def _send(self, stream: EventStream, frame: bytes) -> HttpConnection | None:
+    def _send(self, stream: EventStream, frame: bytes) -> RequestConnection | None:
         """Send a notification or a request of the server as an event of a stream.
 
         Returns the connection on which it was queued; None if it was kept or dropped.
@@ -257,7 +257,7 @@ class SessionConnection:
 
     def _answer(
         self, stream: EventStream, frame: bytes, id: Id | None, outcome: int | None
-    ) -> HttpConnection | None:
+    ) -> RequestConnection | None:
         """Send the response to a request, and end its stream if it was the last one.
 
         outcome: what read_outcome() returns for the response; None for a batch.
@@ -285,7 +285,7 @@ class SessionConnection:
             stream.end()
         return None if exchange is None else exchange.connection
 
-    def _write_batch(self, frame: bytes) -> HttpConnection | None:
+    def _write_batch(self, frame: bytes) -> RequestConnection | None:
         """Send the responses to a batch (2025-03-26), which are one frame.
 
         Returns the connection on which they were queued; None if they were kept.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from concertino.http.connection import REPORTED_BYTES, HttpConnection
+from concertino.http.connection import REPORTED_BYTES
+from concertino.http.exchange import RequestConnection
 
 __all__ = ["SessionOutput"]
 
@@ -30,7 +31,7 @@ class SessionOutput:
         self._loop = asyncio.get_running_loop()
         # The connections with output that is not flushed, or that the client has not read, and how
         # many unread bytes each had when they were last counted.
-        self._unread: dict[HttpConnection, int] = {}
+        self._unread: dict[RequestConnection, int] = {}
         self._total_bytes = 0
         self._reported_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -48,7 +49,7 @@ class SessionOutput:
             # The system may have taken all of it.
             self._loop.call_soon(self._report)
 
-    def watch(self, connection: HttpConnection | None) -> int:
+    def watch(self, connection: RequestConnection | None) -> int:
         """Return how many bytes are unread. While there are some, they are counted again later.
 
         connection: the connection on which output was queued; None if none was. Only its output is
@@ -69,7 +70,7 @@ class SessionOutput:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _count(self, connection: HttpConnection) -> int:
+    def _count(self, connection: RequestConnection) -> int:
         """Count the unread bytes of a connection again, and return their number."""
         unread = connection.unread_bytes
         self._total_bytes += unread - self._unread.get(connection, 0)
@@ -83,7 +84,7 @@ class SessionOutput:
                 self._remove(connection)
         self._report()
 
-    def _remove(self, connection: HttpConnection) -> None:
+    def _remove(self, connection: RequestConnection) -> None:
         self._total_bytes -= self._unread.pop(connection)
         # The next request on the connection may have been for another session.
         if connection.on_drain == self._on_connection_drain:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 from concertino.http.accepted import AcceptedForms
-from concertino.http.connection import Exchange
 from concertino.http.event_streams import EventBudget, EventStore, EventStream, parse_event_id
+from concertino.http.exchange import Exchange
 from concertino.http.options import Polling
 from concertino.http.request_head import HttpError
 from concertino.jsonrpc.messages import Id

@@ -12,11 +12,11 @@ from http import HTTPStatus
 
 from concertino.http.caller import HttpCaller, identity_of
 from concertino.http.challenges import Challenges
-from concertino.http.connection import Exchange, unavailable
 from concertino.http.event_streams import EventBudget
+from concertino.http.exchange import Exchange
 from concertino.http.options import Polling
 from concertino.http.principal_limits import too_many
-from concertino.http.request_head import HttpError
+from concertino.http.request_head import HttpError, unavailable
 from concertino.http.session_connection import SessionConnection
 from concertino.http.worker_peers import NO_SESSION, SessionPeers, create_session_id, pass_on
 from concertino.runtime.host import Host, Wrap

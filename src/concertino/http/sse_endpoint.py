@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, quote
 from concertino.http.accepted import is_json, read_accept
 from concertino.http.caller import HttpCaller, identity_of
 from concertino.http.challenges import Challenges
-from concertino.http.connection import Exchange, unavailable
+from concertino.http.exchange import Exchange
 from concertino.http.principal_limits import too_many
-from concertino.http.request_head import HttpError
+from concertino.http.request_head import HttpError, unavailable
 from concertino.http.responses import encode_event
 from concertino.http.worker_peers import SessionPeers, create_session_id, pass_on
 from concertino.jsonrpc.messages import NEWLINE, Id, one_line

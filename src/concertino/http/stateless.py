@@ -22,8 +22,9 @@ from concertino.errors import (
 )
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
-from concertino.http.connection import OK, Exchange, HttpConnection, unavailable
 from concertino.http.envelope import RESULT, read_outcome
+from concertino.http.exchange import OK, Exchange, RequestConnection
+from concertino.http.request_head import unavailable
 from concertino.http.responses import KEEP_ALIVE_COMMENT, encode_event
 from concertino.jsonrpc.messages import Id
 from concertino.runtime.tasks import do_nothing
@@ -51,9 +52,9 @@ class StatelessConnection:
     http: the HTTP connection; None while this Connection waits in the StatelessPool.
     """
 
-    def __init__(self, http: HttpConnection, caller: HttpCaller) -> None:
+    def __init__(self, http: RequestConnection, caller: HttpCaller) -> None:
         self.caller = caller
-        self.http: HttpConnection | None = None
+        self.http: RequestConnection | None = None
         self._receiver: Receiver | None = None
         self._exchange: Exchange | None = None
         self._accepted = AcceptedForms(json=True, stream=True)
@@ -63,7 +64,7 @@ class StatelessConnection:
         self.flush: Callable[[], None] = http.flush
         self.bind(http)
 
-    def bind(self, http: HttpConnection) -> None:
+    def bind(self, http: RequestConnection) -> None:
         """Carry the requests that come on this HTTP connection from now on."""
         self.http = http
         self.flush = http.flush

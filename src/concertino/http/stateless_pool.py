@@ -13,7 +13,7 @@ from collections import OrderedDict
 
 from concertino.http.caller import HttpCaller, identity_of
 from concertino.http.challenges import Challenges
-from concertino.http.connection import Exchange, HttpConnection
+from concertino.http.exchange import Exchange, RequestConnection
 from concertino.http.stateless import StatelessConnection
 from concertino.runtime.host import Host, Wrap
 
@@ -34,7 +34,7 @@ class StatelessPool:
         self._host = host
         self._wrap = wrap
         self._challenges = challenges
-        self._bound: dict[HttpConnection, StatelessConnection] = {}
+        self._bound: dict[RequestConnection, StatelessConnection] = {}
         # The Connections without an HTTP connection -> the identity of their user. The most
         # recently used Connection is at the end.
         self._waiting: OrderedDict[StatelessConnection, bytes] = OrderedDict()
@@ -77,7 +77,7 @@ class StatelessPool:
         served.closed.add_done_callback(lambda _: self._remove(connection))
         return connection
 
-    def _release(self, http: HttpConnection, connection: StatelessConnection) -> None:
+    def _release(self, http: RequestConnection, connection: StatelessConnection) -> None:
         """Unbind a Connection from its HTTP connection, and keep it for its user's next request."""
         del self._bound[http]
         connection.unbind()

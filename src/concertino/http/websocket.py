@@ -17,7 +17,8 @@ from http import HTTPStatus
 
 from concertino.http.caller import HttpCaller
 from concertino.http.challenges import Challenges
-from concertino.http.connection import READ_AHEAD_BYTES, Exchange
+from concertino.http.connection import READ_AHEAD_BYTES
+from concertino.http.exchange import Exchange
 from concertino.http.principal_limits import PrincipalUse
 from concertino.http.request_head import HttpError
 from concertino.http.request_reader import LARGE_BODY

@@ -20,7 +20,7 @@ from msgspec import DecodeError
 from msgspec.json import Decoder, encode
 
 from concertino.http.chunked_body import ChunkedBody
-from concertino.http.connection import Exchange
+from concertino.http.exchange import Exchange
 from concertino.http.request_head import HttpError
 from concertino.protocol.principal import Principal
 from concertino.runtime.tasks import hide_from_all_tasks
