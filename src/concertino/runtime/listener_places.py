@@ -66,7 +66,7 @@ class ListenerPlaces:
     limit_per_stranger: how many clients may have the same identity, unless it is our own user.
     taken: how many clients there are.
     silent_strangers: the file descriptors of the sockets of strangers that have sent nothing so
-        far, oldest first. It is a dict whose values are not used. The Acceptor changes it.
+        far, oldest first: a dict that is used as an ordered set. The Acceptor changes it.
     evictions: how many silent strangers were disconnected to make room.
     """
 

@@ -120,8 +120,8 @@ class LoopWatcher:
             # If this thread woke up late, there are two possible reasons. Either the loop's thread
             # kept the GIL, as a long search of a regular expression does. Or the whole process was
             # suspended, by SIGSTOP or on a sleeping laptop, which is not the fault of the task.
-            # Only in the first case the loop's thread has used CPU time. So subtract the part of
-            # the delay in which it used none, by moving since_s forward.
+            # The loop's thread uses CPU time in the first case only. So move since_s forward by the
+            # part of the delay in which it used none.
             late_s = now_s - self._due_s
             if late_s > PERIOD_S:
                 since_s += max(0.0, late_s - (used_s - self._used_s))

@@ -301,9 +301,9 @@ async def _serve(
         closed = frontend.open(host, wrap, watchdog)
 
         await asyncio.wait((host.started, closed), return_when=asyncio.FIRST_COMPLETED)
-        if not watchdog.wanted:
-            # The input may have ended while the backend is still starting. Wait as long as calls
-            # would be drained, because a failure of the start must be logged.
+        if not watchdog.has_signal:
+            # If `closed` is done, the input has ended while the backend is still starting. Wait as
+            # long as calls would be drained, because a failure of the start must be logged.
             elapsed = 0.0 if watchdog.began is None else time.monotonic() - watchdog.began
             await asyncio.wait((host.started,), timeout=max(0.0, limits.drain_s - elapsed))
 

@@ -125,8 +125,12 @@ class ServerConnection:
         )
         # Calls wait until ready() is called, when the backend has started.
         self.session.peer.ready = False
-        # The function that gets each frame: at first _receive_early, then Session.receive, or
-        # RefusedInput.receive if the backend could not start.
+        # The function that gets each frame, which is one of these:
+        #   _receive_early        The backend is starting; frames are held back for opening_s.
+        #   _receive_unstarted    It is still starting; `initialize` is answered, and calls wait.
+        #   Session.receive       The backend has started.
+        #   RefusedInput.receive  The backend could not start; requests get the reason.
+        #   _receive_first        opens_with_handshake() waits for the first frame; see there.
         self._receive: Callable[[bytes], None] = self._receive_early
         self._opening_until = opening_until
         self._describe_start = describe_start

@@ -52,7 +52,7 @@ class ShutdownWatchdog:
     Attributes:
     code: the exit code with which the watchdog ends the process.
     serving: whether the backend has started.
-    wanted: whether a signal has begun the shutdown.
+    has_signal: whether a signal has begun the shutdown.
     began: when the shutdown began, by time.monotonic(); None before.
     on_blocked: called in a thread if a handler blocks the event loop when a signal comes, so that
         the loop itself cannot begin the shutdown.
@@ -69,7 +69,7 @@ class ShutdownWatchdog:
     ) -> None:
         self.code = 0
         self.serving = False
-        self.wanted = False
+        self.has_signal = False
         self.began: float | None = None
         self.on_blocked: Callable[[], object] = do_nothing
         self._writer = writer
@@ -119,7 +119,7 @@ class ShutdownWatchdog:
                 break
             # Wait for the call for 100 ms.
             called.poll(100)
-        if self.wanted and not self._runs_loop(BLOCKED_S):
+        if self.has_signal and not self._runs_loop(BLOCKED_S):
             # In another thread: a blocked thread may hold the locks of the logging module.
             threading.Thread(target=self.on_blocked, daemon=True).start()
         time.sleep(max(0.0, began + self._timeout_s - time.monotonic()))
@@ -173,7 +173,7 @@ def begin_shutdown_at_signals(
             release()
             _kill_children()
             os._exit(0)
-        watchdog.wanted = True
+        watchdog.has_signal = True
         watchdog()
         loop.call_soon_threadsafe(stop)
 
