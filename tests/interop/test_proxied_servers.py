@@ -79,7 +79,7 @@ SERVERS: Mapping[str, tuple[Sequence[str], Sequence[tuple[str, dict[str, Any]]]]
     "mcp 2": (("legacy", "modern"), [("add", {"a": 1, "b": 2}), ("fail", {})]),
     "fastmcp": (("legacy", "modern"), [("add", {"a": 1, "b": 2}), ("fail", {})]),
     "typescript": (("legacy", "modern"), [("add", {"a": 1, "b": 2})]),
-    "go": (("legacy",), [("echo", {"text": "hé"}), ("echo", {"text": 5})]),
+    "go": (("legacy", "modern"), [("echo", {"text": "hé"}), ("echo", {"text": 5})]),
     "rmcp": (("legacy",), [("echo", {"text": "hé"}), ("echo", {"text": 5})]),
 }
 PYTHON_SERVERS = (

@@ -8,5 +8,11 @@ serveStdio(() => {
   server.registerTool("add", { inputSchema: z.object({ a: z.number(), b: z.number() }) }, async ({ a, b }) => ({
     content: [{ type: "text", text: String(a + b) }],
   }));
+  server.registerResource("note", "text://note", { mimeType: "text/plain" }, async (uri) => ({
+    contents: [{ uri: uri.href, mimeType: "text/plain", text: "hé" }],
+  }));
+  server.registerPrompt("greet", { argsSchema: z.object({ name: z.string() }) }, ({ name }) => ({
+    messages: [{ role: "user", content: { type: "text", text: `Greet ${name}` } }],
+  }));
   return server;
 });
