@@ -90,16 +90,9 @@ class Telemetry(BackendWrapper):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         redact = redactor().text
         name = name_of(call)
-
-        # The attributes of both the metric and the span. The span gets more attributes below. The
-        # metric does not, because each combination of values uses memory until the process ends.
-        shared: dict[str, Any] = {
-            "mcp.method.name": call.method,
-            "mcp.protocol.version": context.client.protocol_version,
-            "network.transport": self._transport,
-        }
-        if call.method == "tools/call":
-            shared["gen_ai.operation.name"] = "execute_tool"
+        shared = self._shared_attributes(call, context)
+        # The span gets more attributes. The metric does not get them, because each combination of
+        # values uses memory until the process ends.
         attributes = dict(shared)
         if name is not None:
             attributes[ATTRIBUTES[call.method]] = redact(name)
@@ -149,13 +142,30 @@ class Telemetry(BackendWrapper):
                 if name is not None and call.method != "resources/read":
                     shared[ATTRIBUTES[call.method]] = self._names.count_as(redact(name), failure)
                 if failure is not None:
-                    shared["error.type"] = failure.kind
-                    span.set_attribute("error.type", failure.kind)
-                    if failure.code is not None:
-                        shared["rpc.response.status_code"] = str(failure.code)
-                        span.set_attribute("rpc.response.status_code", str(failure.code))
+                    reasons = _failure_attributes(failure)
+                    shared |= reasons
+                    span.set_attributes(reasons)
                     span.set_status(trace.StatusCode.ERROR, redact(error_message) or None)
                 self._duration.record(time.perf_counter() - began, shared)
+
+    def _shared_attributes(self, call: Call, context: Context) -> dict[str, Any]:
+        """Return the attributes of both the metric and the span."""
+        attributes: dict[str, Any] = {
+            "mcp.method.name": call.method,
+            "mcp.protocol.version": context.client.protocol_version,
+            "network.transport": self._transport,
+        }
+        if call.method == "tools/call":
+            attributes["gen_ai.operation.name"] = "execute_tool"
+        return attributes
+
+
+def _failure_attributes(failure: CallFailure) -> dict[str, str]:
+    """Return the attributes of a call that has failed."""
+    attributes = {"error.type": failure.kind}
+    if failure.code is not None:
+        attributes["rpc.response.status_code"] = str(failure.code)
+    return attributes
 
 
 def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
