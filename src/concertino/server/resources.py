@@ -193,7 +193,25 @@ class Resources:
                 f"{owner}: expected an absolute URI such as 'notes://today', other characters "
                 f"percent-encoded"
             )
+        resource = self._make_resource(uri, owner, handler, text, blob, path, options, access)
+        self.resources.add(uri, resource, function, access)
 
+    def _make_resource(
+        self,
+        uri: str,
+        owner: str,
+        handler: Handler | None,
+        text: str | None,
+        blob: bytes | None,
+        path: str | PathLike[str] | None,
+        options: ResourceSettings,
+        access: Access,
+    ) -> RegisteredResource:
+        """Return the RegisteredResource for a URI and the one source that is given.
+
+        owner: the name of the resource, for errors.
+        Raises RegistrationError for an invalid source or option.
+        """
         name, description = options.get("name"), options.get("description")
         mime_type, size = options.get("mime_type"), options.get("size")
         source: Source
@@ -227,9 +245,7 @@ class Resources:
         resource = check_against_schema(resource, owner)
         hints = _content_hints(options, self._hints, access)
         location = "" if isinstance(source, tuple) else caller_location()
-        self.resources.add(
-            uri, RegisteredResource(resource, source, hints, location), function, access
-        )
+        return RegisteredResource(resource, source, hints, location)
 
     def _make_template(
         self,
