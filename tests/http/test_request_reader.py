@@ -6,6 +6,7 @@ tests/interop/test_http_parsers.py with Node.
 
 from __future__ import annotations
 
+import tracemalloc
 from http import HTTPStatus
 
 import pytest
@@ -167,3 +168,24 @@ def test_heads_are_remembered_within_a_limit() -> None:
     for number in range(300):
         parser.parse(POST + b"X: %d\r\n\r\n" % number)
     assert parser.parse(POST + b"\r\n") is not first
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_in_tiny_pieces_takes_little_more_memory_than_its_size(is_chunked: bool) -> None:
+    size = 20_000
+    length = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % size
+    reader = RequestReader(HeadParser(), lambda _: None, lambda _: None, lambda _: None, size)
+    reader.feed(POST + length + b"\r\n\r\n")
+    assert reader.next() is None
+    # Two bytes, because Python keeps one object for each single byte.
+    piece = b"2\r\nab\r\n" if is_chunked else b"ab"
+
+    tracemalloc.start()
+    for _ in range(size // 2 - 1):
+        reader.feed(bytes(bytearray(piece)))
+        assert reader.next() is None
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert reader.held_bytes == size - 2
+    assert taken < 2 * size

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from concertino.http.byte_pieces import add_piece
 from concertino.http.request_head import bad_request
 
 __all__ = ["ChunkedBody"]
@@ -54,7 +55,7 @@ class ChunkedBody:
         while at < len(data) and not self.is_complete:
             if self._missing:
                 part = data[at : at + self._missing]
-                self.parts.append(part)
+                add_piece(self.parts, part)
                 self.size += len(part)
                 self._missing -= len(part)
                 at += len(part)

@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
+from concertino.http.byte_pieces import add_piece
 from concertino.http.chunked_body import ChunkedBody
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
 from concertino.protocol.principal import Principal
@@ -101,7 +102,7 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Add bytes that have arrived."""
-        self._pieces.append(data)
+        add_piece(self._pieces, data)
         self.unused_bytes += len(data)
 
     def take_rest(self) -> bytes:

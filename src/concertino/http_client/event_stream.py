@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from concertino.http.byte_pieces import add_piece
+
 __all__ = ["MAX_RETRY_S", "EventStreamParser", "EventTooLong"]
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -90,7 +92,7 @@ class EventStreamParser:
             elif (message := self._end_event()) is not None:
                 messages.append(message)
         if rest:
-            self._line.append(rest)
+            add_piece(self._line, rest)
             self._line_bytes += len(rest)
             self._check_size()
         return messages

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from concertino.http.byte_pieces import add_piece
 from concertino.http.envelope import Envelope
 from concertino.http_client.event_stream import EventStreamParser, EventTooLong
 from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
@@ -136,7 +137,7 @@ class _Response:
 
     def add(self, data: bytes) -> None:
         """Add a piece of the body."""
-        self._pieces.append(data)
+        add_piece(self._pieces, data)
         self.size += len(data)
 
     def body(self) -> bytes:

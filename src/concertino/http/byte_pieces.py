@@ -1,0 +1,20 @@
+"""add_piece(): collects the bytes of a body as they arrive, in a list that is joined at the end."""
+
+from __future__ import annotations
+
+__all__ = ["add_piece"]
+
+# Pieces below this size, in bytes, are joined with the next one at once.
+SMALL_BYTES = 4096
+
+
+def add_piece(pieces: list[bytes], data: bytes) -> None:
+    """Add bytes to a list of pieces.
+
+    Each piece takes about 45 bytes of memory more than its content. So a body in chunks of two
+    bytes would take twenty times its size, which no limit counts.
+    """
+    if pieces and len(pieces[-1]) < SMALL_BYTES:
+        pieces[-1] += data
+    else:
+        pieces.append(data)
