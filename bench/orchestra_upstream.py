@@ -34,8 +34,8 @@ from concertino.orchestra.authority import create_authority
 from concertino.orchestra.certificates import Certificates
 
 OURS = [sys.executable, "-m", "concertino"]
-# What each hub writes when it listens, and when its plugin runs.
-LISTENS = re.compile(r"[Ll]istening on (?:quic:)?(\S+)")
+# What each hub writes when it listens, and when its plugin runs. Upstream's listens for TCP too.
+LISTENS = re.compile(r"(?:QUIC server listening|\] Listening) on (\S+)")
 START_S = 60.0
 RUNS = re.compile(r"1 of 1 plugins run|registered and booted")
 
