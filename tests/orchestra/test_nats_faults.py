@@ -21,6 +21,8 @@ from orchestra.nats_servers import NatsServerProcess, shared_nats_server
 
 from concertino.errors import Disconnected
 from concertino.nats.cluster import NatsCluster
+from concertino.nats.connection import NatsConnection
+from concertino.nats.protocol import ServerInfo
 from concertino.nats.servers import NatsOptions, parse_servers
 from concertino.orchestra import cluster_plugins, nats_link, nats_listener
 from concertino.orchestra.cluster_plugins import ClusterPlugins
@@ -39,9 +41,12 @@ from concertino.orchestra.plugin_pb2 import (
     PluginManifest,
     PluginRequest,
     PluginResponse,
+    StreamChunk,
+    StreamStart,
     ToolResponse,
 )
 from concertino.orchestra.rpc_interface import RemotePeer, RequestHandler
+from concertino.orchestra.streams import ResponseStream
 
 # A worker that appends a line to a file for each call that it begins. The tool `hold` never ends,
 # and `block` blocks its event loop.
@@ -486,6 +491,68 @@ async def test_pieces_of_a_caller_that_falls_silent_are_dropped(
         # Others are served.
         async with caller(name) as link:
             assert (await link.request(call(), 60)).tool_call.success
+
+
+@on_a_loop
+async def test_a_request_that_is_begun_again_and_again_takes_no_room_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nats_listener, "MAX_INCOMING_BYTES", 2_000_000)
+    name = fresh_name()
+    async with worker(name), connected(shared_nats_server().address) as cluster:
+        for _ in range(3):
+            cluster.connection.publish(
+                request_subject(name, "orchestrator"),
+                bytes(PIECE_BYTES),
+                "i.orchestrator.1.2",
+                request_headers(60, 900_000),
+            )
+        async with caller(name) as link:
+            response = await link.request(call(arguments=bytes(1_000_000)), 60)
+            assert response.tool_call.success
+
+
+@on_a_loop
+async def test_a_stream_ends_at_its_time_limit_if_its_caller_was_lost() -> None:
+    name = fresh_name()
+    closed = asyncio.Event()
+
+    async def chunks() -> ResponseStream:
+        try:
+            while True:
+                yield PluginResponse(stream_chunk=StreamChunk(data=b"x"))
+        finally:
+            closed.set()
+
+    async def answer(request: PluginRequest, peer: RemotePeer) -> ResponseStream:
+        return chunks()
+
+    async with worker(name, answer), connected(shared_nats_server().address) as cluster:
+        # A caller that sends no credit for the chunks, and no cancellation.
+        start = PluginRequest(stream_start=StreamStart(stream_id="1", window=1024))
+        cluster.connection.publish(
+            request_subject(name, "orchestrator"),
+            start.SerializeToString(),
+            "i.orchestrator.1.2",
+            request_headers(0.2, None),
+        )
+        async with asyncio.timeout(20):
+            await closed.wait()
+
+
+@on_a_loop
+async def test_a_shutdown_that_is_announced_twice_is_followed_by_one_change_of_server() -> None:
+    async with connected(shared_nats_server().address) as cluster:
+        old = cluster.connection
+        changes: list[NatsConnection] = []
+        cluster.on_connect.append(changes.append)
+        old.on_info(ServerInfo(lame_duck=True))
+        # Again and again, while the new connection is opened.
+        while not changes:
+            await asyncio.sleep(0)
+            old.on_info(ServerInfo(lame_duck=True))
+        await old.ended
+        assert changes == [cluster.connection]
 
 
 @on_a_loop

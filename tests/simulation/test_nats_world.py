@@ -88,13 +88,13 @@ def _late_requests_are_run() -> Any:
 
 
 def _long_requests_are_run_late() -> Any:
-    make = nats_listener._Incoming.__init__  # pyright: ignore[reportPrivateUsage]
+    class WithoutDeadline(nats_listener._Incoming):  # pyright: ignore[reportPrivateUsage]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.deadline = inf
 
-    def without_deadline(self: Any, *args: Any) -> None:
-        make(self, *args)
-        self.deadline = inf
-
-    return patch.object(nats_listener._Incoming, "__init__", without_deadline)  # pyright: ignore[reportPrivateUsage]
+    # A request that has expired is also cancelled while its pieces arrive.
+    return patch.multiple(nats_listener, _Incoming=WithoutDeadline, _read_limit=lambda fields: inf)
 
 
 def _there_are_no_heartbeats() -> Any:

@@ -156,7 +156,6 @@ class NatsCluster:
 
         old: the connection to replace, which may have ended; None if there is none.
         """
-        self._is_lame.clear()
         pause = FIRST_S
         while True:
             candidates = self._candidates(old)
@@ -166,6 +165,8 @@ class NatsCluster:
             # A random part, so that the clients of a lost server do not all return at once.
             await asyncio.sleep(pause * random.uniform(1, 1.25))
             pause = min(LAST_S, 2 * pause)
+        # The old server may have announced its shutdown again meanwhile.
+        self._is_lame.clear()
         self._begin(new)
         log.info("connected to %s", new.server)
         if old is not None and not old.ended.done():

@@ -15,6 +15,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
+from math import inf
 from typing import Any, Generic, TypeVar, cast
 
 from msgspec import Struct
@@ -201,12 +202,16 @@ class NatsListener:
 class _Accepted:
     """A request that has no response yet.
 
+    caller: the name of its caller.
+    expires: when its caller does not wait for a response any more, by the loop's clock.
     is_acknowledged: whether an ack was sent. chunks: how many chunks of a stream were sent.
     """
 
-    __slots__ = ("chunks", "is_acknowledged")
+    __slots__ = ("caller", "chunks", "expires", "is_acknowledged")
 
-    def __init__(self) -> None:
+    def __init__(self, caller: str, expires: float) -> None:
+        self.caller = caller
+        self.expires = expires
         self.is_acknowledged = False
         self.chunks = 0
 
@@ -460,7 +465,15 @@ class _Worker:
         self._outgoing.clear()
 
     def _beat(self) -> None:
-        """Send a heartbeat while requests are in progress."""
+        """Send a heartbeat while requests are in progress, and cancel those that have expired.
+
+        A caller cancels its request itself. This is for callers that were killed: otherwise a
+        stream would wait for ever until its caller takes the chunks.
+        """
+        now = self._loop.time()
+        expired = [item for item in self._accepted.items() if item[1].expires < now]
+        for reply, accepted in expired:
+            self._cancel(accepted.caller, cast(str, reply))
         if self._accepted:
             self._publish(heartbeat_subject(self._name, self.id), b"")
             self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
@@ -471,6 +484,9 @@ class _Worker:
 
     def _on_request(self, message: NatsMessage) -> None:
         caller, reply = last_name(message.subject), message.reply
+        # The request is in progress already: its caller is not one of this package.
+        if reply in self._accepted:
+            return
         # Without this check, a caller could make this process publish to any subject.
         if not reply.startswith(inbox_prefix(caller)):
             log.warning("%s: %s wants the response at %s: ignored", self._name, caller, reply)
@@ -485,7 +501,7 @@ class _Worker:
 
         if not self._accepted:
             self._cluster.begin_use(self._connection)
-        self._accepted[reply] = _Accepted()
+        self._accepted[reply] = _Accepted(caller, self._loop.time() + _read_limit(fields))
         if self._heartbeats is None:
             self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
         if size is None:
@@ -634,9 +650,7 @@ class _Worker:
     def _drop(self, reply: str) -> None:
         """Drop a request or response whose caller has sent no pieces or receipts in time."""
         log.warning("%s: a message in pieces is dropped: its caller is silent", self._name)
-        self._incoming.remove(reply)
-        self._outgoing.remove(reply)
-        self._finish(reply)
+        self._cancel(self._accepted[reply].caller, reply)
 
     def _on_control(self, message: NatsMessage) -> None:
         caller = last_name(message.subject)
@@ -649,17 +663,22 @@ class _Worker:
             if rpc is not None:
                 rpc.receive(message.payload)
         elif kind == CANCEL and is_own:
-            self._incoming.remove(reply)
-            self._outgoing.remove(reply)
-            if rpc is not None:
-                rpc.cancel(reply)
-            self._finish(reply)
+            self._cancel(caller, reply)
         elif kind == PIECE and is_own:
             self._on_piece(reply, _read_int(fields.get("Number")), message.payload)
         elif kind == RECEIPT and is_own:
             self._on_receipt(reply)
         elif kind == ASK and is_own and reply not in self._accepted:
             self._publish(reply, b"", encode_headers(UNKNOWN))
+
+    def _cancel(self, caller: str, reply: str) -> None:
+        """Cancel a request, whose caller does not want a response any more."""
+        self._incoming.remove(reply)
+        self._outgoing.remove(reply)
+        rpc = self._callers.get(caller)
+        if rpc is not None:
+            rpc.cancel(reply)
+        self._finish(reply)
 
     def _on_piece(self, reply: str, number: int | None, piece: bytes) -> None:
         incoming = self._incoming.get(reply)
@@ -686,6 +705,16 @@ class _Worker:
 
 def _read_int(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() and len(text) < 12 else None
+
+
+def _read_limit(fields: Mapping[str, str]) -> float:
+    """Return for how many seconds at most the caller of a request waits.
+
+    The time that the request was on its way is not subtracted, because the clocks may differ.
+    """
+    left_ms = _read_int(fields.get("Left"))
+    # MAX_LEFT_S stands for any longer limit, too.
+    return inf if left_ms is None or left_ms >= MAX_LEFT_S * 1000 else left_ms / 1000
 
 
 def _ignore(is_full: bool) -> None:
