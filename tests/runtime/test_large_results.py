@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from concertino.jsonrpc.peer import Peer
 from concertino.jsonrpc.requests import IncomingRequest
 from concertino.runtime.result_turns import result_turns_of
 from concertino.runtime.tasks import eager_task_runner
+from concertino.runtime.thread_trials import WAIT_S
 from concertino.runtime.threads import Threads
 
 MIB = 2**20
@@ -272,3 +274,63 @@ async def test_what_follows_large_results_is_called_after_them(waiting: int) -> 
     for _ in range(5):
         await asyncio.sleep(0)
     assert seen == ["sent"] * waiting + ["after"]
+
+
+@on_a_loop
+async def test_no_more_than_eight_calls_of_a_tool_make_their_first_large_results_at_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(32, max_unread_bytes=4 * MIB)
+    know_small(served, "a")
+    release = os.pipe()
+
+    def make() -> str:
+        # Unlike threading.Event, this does not look like a call that waits for another one.
+        os.read(release[0], 1)
+        return LARGE
+
+    monkeypatch.setattr("concertino.runtime.threads.BLOCKED_S", 0.05)
+    tasks = [served.call(id, "a", make) for id in range(40)]
+    await served.until(lambda: len(served.begun) == 8)
+    while not caplog.records:
+        await asyncio.sleep(0.01)
+    assert (
+        caplog.records[0]
+        .getMessage()
+        .startswith(
+            "8 threads have been taken by calls of one tool for 0.05 s, and 32 calls wait; "
+        )
+    )
+    os.write(release[1], b"x" * 40)
+    # Three results of a little more than 1 MiB fit, and the other ones wait for room. The threads
+    # that have made those do not count as calls that wait for another one.
+    await served.until(lambda: len(served.frames) == 3)
+    await asyncio.sleep(2 * WAIT_S)
+    assert len(served.begun) == 8
+    answered: list[int] = []
+    while len(answered) < 40:
+        await served.until(lambda: len(served.frames) > 0)
+        answered += served.read()
+    await asyncio.wait(tasks)
+    served.threads.close()
+    for descriptor in release:
+        os.close(descriptor)
+
+
+@on_a_loop
+async def test_a_cancelled_call_on_trial_lets_another_one_begin() -> None:
+    served = Served(8)
+    release = threading.Event()
+    know_small(served, "a")
+    know_small(served, "b")
+    # Calls of another tool hold all threads.
+    holding = [served.call(id, "b", lambda: str(release.wait(20))) for id in range(8)]
+    tasks = [served.call(id, "a", lambda: "x") for id in range(100, 110)]
+    assert len(served.threads._jobs) == 8 + 8 - len(served.threads._running)
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
+    assert [len(results.kept) for results in served.threads._results.values()] == [1]
+    release.set()
+    await asyncio.wait([*holding, *tasks])
+    assert len(served.frames) == 17
+    served.threads.close()

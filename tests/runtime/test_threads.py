@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from concertino.runtime.threads import Threads, _Results
+from concertino.runtime.thread_jobs import JobResults
+from concertino.runtime.thread_trials import ThreadTrials
+from concertino.runtime.threads import Threads
 from concertino.types.results import CallToolResult, TextContent
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -406,7 +408,8 @@ def test_two_jobs_that_end_together_both_come_back() -> None:
 
     async def main() -> list[int]:
         threads, loop = Threads(2), asyncio.get_running_loop()
-        threads._results[loop] = results = _Results(loop, threads._on_large)
+        results = JobResults(loop, ThreadTrials(2), threads._on_large, threads._on_trial_end)
+        threads._results[loop] = results
         results._jobs = Slow()
         async with asyncio.timeout(10):
             values = await asyncio.gather(threads.run(lambda: 1), threads.run(lambda: 2))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.requests import IncomingRequest, Kind
 
-__all__ = ["LARGE_BYTES", "ProcessBudget", "UnreadResults"]
+__all__ = ["LARGE_BYTES", "ProcessBudget", "UnreadResults", "kind_of"]
 
 # Smaller responses never wait. At most max_in_flight of them can be made at the same time.
 LARGE_BYTES = 16 * 1024
@@ -42,7 +42,8 @@ LEAST_UNKNOWN_BYTES = 32 * 1024
 # The largest number of bytes in responses that wait, for all connections together.
 MAX_WAITING_BYTES = 20 * 2**20
 # The limit of the process may be exceeded by this many bytes for clients that have read everything:
-# they must get their results even if others do not read.
+# they must get their results even if others do not read. Calls that were kept back get half of it
+# if their client has never read a large result. Otherwise such calls could take it all.
 RESERVE_BYTES = 16 * 2**20
 # The budget is under pressure while more than a sixteenth of its limit is held.
 PRESSURE_PART = 16
@@ -160,6 +161,7 @@ class UnreadResults:
         "_expected",
         "_limit",
         "_nearly_read_bytes",
+        "_reserve_bytes",
         "_unknown",
         "blocked_kind",
         "budget",
@@ -175,6 +177,7 @@ class UnreadResults:
         self._limit = limits.max_unread_bytes
         # `held` is not updated below this mark.
         self._nearly_read_bytes = limits.low_water_bytes
+        self._reserve_bytes = RESERVE_BYTES // 2
         self.budget = ProcessBudget(limits) if budget is None else budget
         self._expected = 0
         # How many calls run whose kind has never returned a response, by kind.
@@ -194,7 +197,7 @@ class UnreadResults:
             everything, only the limit of the process counts, together with RESERVE_BYTES. Then a
             small result always fits. The result of one call of a tool that never returned fits too.
         """
-        kind = _kind(incoming)
+        kind = kind_of(incoming)
         budget = self.budget
         expected = expected_of_all = budget.sizes.get(kind, -1)
         if expected < 0 or kind in budget.unknown:
@@ -217,22 +220,24 @@ class UnreadResults:
         self.on_blocked()
         return False
 
-    def _will_fit(self, expected: int, expected_of_all: int, is_alone: bool) -> bool:
+    def _will_fit(
+        self, expected: int, expected_of_all: int, is_alone: bool, reserve: int = RESERVE_BYTES
+    ) -> bool:
         """Return whether the limits will probably not be exceeded.
 
         expected: how many bytes the new call will probably return. If its kind is unknown, this
             includes the running calls of its kind on this connection.
         expected_of_all: the same, with the running calls of its kind on all connections.
         is_alone: see has_room_for().
+        reserve: by how many bytes the limit of the process may be exceeded for a lone call.
         """
         budget = self.budget
         total = budget.held + budget.expected + expected_of_all
         if self.held + self._expected + expected <= self._limit and total <= budget.limit:
             return True
-        # Count at most RESERVE_BYTES for this connection: a client that has read nearly everything
+        # Count at most the reserve for this connection: a client that has read nearly everything
         # must be able to get a single result that is larger than the reserve.
-        beyond = max(0, expected - RESERVE_BYTES)
-        is_within = total - beyond <= budget.limit + RESERVE_BYTES
+        is_within = total - max(0, expected - reserve) <= budget.limit + reserve
         return is_alone and self.held < self._nearly_read_bytes and is_within
 
     def may_overtake(self, incoming: IncomingRequest) -> bool:
@@ -242,11 +247,11 @@ class UnreadResults:
         call is of another kind.
         """
         blocked = self.blocked_kind
-        return blocked is not None and _kind(incoming) != blocked
+        return blocked is not None and kind_of(incoming) != blocked
 
     def on_start(self, incoming: IncomingRequest) -> None:
         """Add the probable size of a call's result to the expected bytes, when the call starts."""
-        kind = incoming.kind = _kind(incoming)
+        kind = incoming.kind = kind_of(incoming)
         incoming.unread = self
         size = self.budget.sizes.get(kind)
         if size is None:
@@ -269,7 +274,7 @@ class UnreadResults:
 
     def on_response(self, incoming: IncomingRequest, size: int) -> None:
         """Remember the size of a call's response."""
-        self.budget.record_size(incoming.kind or _kind(incoming), size)
+        self.budget.record_size(incoming.kind or kind_of(incoming), size)
 
     def guess_size(self, incoming: IncomingRequest) -> int:
         """Return the expected size of a call's result, even if its kind was unknown at first."""
@@ -334,7 +339,7 @@ class UnreadResults:
         expected_of_all = size * (self.budget.unknown[kind] + 1)
         # Each call that is kept back counts as 1 byte, so these calls do not matter here.
         is_alone = not self._unknown and self._expected < LARGE_BYTES
-        if not self._will_fit(expected, expected_of_all, is_alone):
+        if not self._will_fit(expected, expected_of_all, is_alone, self._reserve_bytes):
             return False
         self.expect(incoming, size)
         return True
@@ -378,6 +383,8 @@ class UnreadResults:
         """Set how many bytes of output are buffered now."""
         budget = self.budget
         budget.held += held - self.held
+        if held < self._nearly_read_bytes <= self.held:
+            self._reserve_bytes = RESERVE_BYTES
         self.held = held
         budget.update_strain()
         has_pressure = budget.held > budget.limit // PRESSURE_PART
@@ -423,7 +430,7 @@ class UnreadResults:
         self.on_blocked = None
 
 
-def _kind(incoming: IncomingRequest) -> Kind:
+def kind_of(incoming: IncomingRequest) -> Kind:
     """Return the kind of a call: its method, and the name of its tool or prompt as JSON."""
     name = incoming.params.get("name")
     if name is None:

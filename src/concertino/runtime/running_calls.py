@@ -21,7 +21,7 @@ from concertino.excerpts import shorten
 from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime.tasks import subject_of
 
-__all__ = ["Place", "call_of", "place_of_thread"]
+__all__ = ["Place", "call_of", "place_of_thread", "waits_for_thread"]
 
 # A warning shows at most this many characters of a tool's name.
 SHOWN = 128
@@ -89,6 +89,15 @@ def place_of_thread(thread: int) -> Place | None:
     innermost, outermost = own[0], own[-1]
     file = innermost.f_code.co_filename.rpartition("/")[2]
     return Place(outermost.f_code.co_qualname, file, innermost.f_lineno)
+
+
+def waits_for_thread(thread: int) -> bool:
+    """Return whether a thread waits for another one, with a class of the module threading.
+
+    Queues and futures use these classes, too. thread: see place_of_thread().
+    """
+    frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
+    return frame is not None and frame.f_globals.get("__name__") == "threading"
 
 
 def _is_library(file: str) -> bool:

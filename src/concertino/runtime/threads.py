@@ -6,8 +6,9 @@
 Four things differ from concurrent.futures.ThreadPoolExecutor. The threads are daemon threads, so a
 handler that never returns does not keep the process alive. The event loop is woken once for all
 results that are ready, not once for each. When handlers occupy all threads for a second, a log
-message names them. And large results are limited, see docs/decisions/0094:
+message names them. And large results are limited, see docs/decisions/0094 and 0110:
 
+- While little is known about the results of a tool, few calls of it run at once (ThreadTrials).
 - A thread that has made a large result starts its next job only when the loop has sent or dropped
   that result. So there are never more large results than threads.
 - When the result of a call turns out to be large, other calls of the same tool may already wait for
@@ -21,18 +22,24 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
-from contextvars import copy_context
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from os import _exit, getpid
 from typing import Any, cast
 from weakref import WeakSet
 
-from msgspec import Struct, structs
-
 from concertino.jsonrpc.requests import IncomingRequest, Kind, ResultCounter
-from concertino.runtime.tasks import subject_of
+from concertino.jsonrpc.unread_results import kind_of
+from concertino.runtime.thread_jobs import (
+    LARGE_BYTES,
+    JobResults,
+    ThreadJob,
+    call_of_job,
+    is_large_result,
+    is_of_kind,
+    is_unexpected,
+)
+from concertino.runtime.thread_trials import FIRST_CALLS, ThreadTrials
 
 __all__ = ["Threads", "tasks_in_threads"]
 
@@ -43,16 +50,11 @@ log = logging.getLogger("concertino.host")
 BLOCKED_S = 1.0
 # How many different calls that log message names.
 MAX_NAMED = 5
-# A str or bytes of this length is a large result.
-LARGE_BYTES = 256 * 1024
-# A list or dict of this many items is a large result, too. If it is shorter, its first SAMPLE items
-# are checked, and the first SAMPLE items of each, down to a depth of SAMPLE_DEPTH.
-LARGE_ITEMS = 1000
-SAMPLE = 8
-SAMPLE_DEPTH = 4
 # How often, in seconds, to check whether calls that are kept back may start, because clients have
 # read results meanwhile.
 KEPT_CHECK_S = 0.05
+# At most this many handlers are remembered whose tools are not on trial any more.
+MAX_SETTLED = 4096
 # How often, in seconds, a thread whose result was not taken checks whether the pool is closed.
 CLOSED_CHECK_S = 1.0
 
@@ -65,74 +67,6 @@ def tasks_in_threads(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]
     return [task for pool in _pools for task in pool.tasks_of(loop)]
 
 
-class _Job:
-    """One function to call in a thread.
-
-    The thread stores the function's result in `value`, or its exception in `error`. Then the event
-    loop sets the result of `future`, which wakes Threads.run().
-    results: the queue that the job is put into when it has ended.
-    task: the task that called Threads.run(), for the log.
-    taken: an event that is set when a large value was taken by Threads.run() and sent; None if the
-        value is not large, or not known yet.
-    """
-
-    __slots__ = ("context", "error", "function", "future", "results", "taken", "task", "value")
-
-    def __init__(self, function: Callable[[], Any], results: _Results) -> None:
-        self.function = function
-        self.results = results
-        self.future: asyncio.Future[Any] = results.loop.create_future()
-        self.context = copy_context()
-        self.task = asyncio.current_task(results.loop)
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.taken: threading.Event | None = None
-
-
-class _Results:
-    """A queue of finished jobs, from the threads to one event loop.
-
-    on_large: called on the loop with each job that has a large result, before run() takes it.
-    kept: the jobs whose calls are kept back, see Threads._keep_back().
-    is_check_due: whether Threads._check_kept() will be called.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_large: Callable[[_Job], object]) -> None:
-        self.loop = loop
-        self.kept: deque[_Job] = deque()
-        self.is_check_due = False
-        self._on_large = on_large
-        self._jobs: deque[_Job] = deque()
-        self._is_waking = False
-
-    def add(self, job: _Job) -> None:
-        """Pass a finished job to the loop, and wake the loop unless it will wake already.
-
-        Called in the job's thread. Raises RuntimeError when the loop is closed.
-        """
-        # No lock is needed. This method appends the job and then reads the flag; _deliver() clears
-        # the flag and then takes jobs. So if the flag is set here, the coming _deliver() will take
-        # this job too. If two threads set the flag at once, the second _deliver() finds no jobs.
-        self._jobs.append(job)
-        if not self._is_waking:
-            self._is_waking = True
-            self.loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        """Resume the tasks that wait for the finished jobs. Runs on the event loop."""
-        self._is_waking = False
-        while self._jobs:
-            job = self._jobs.popleft()
-            # The future's result means only that the job has ended; run() then reads job.value or
-            # job.error. set_exception() cannot be used: it rejects StopIteration, and a
-            # GeneratorExit would close the coroutines that await the future. The future is done
-            # already if its task was cancelled.
-            if not job.future.done():
-                job.future.set_result(None)
-            if job.taken is not None:
-                self._on_large(job)
-
-
 class Threads:
     """A pool of at most `limit` threads, which start when they are needed.
 
@@ -141,8 +75,8 @@ class Threads:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._jobs: deque[_Job] = deque()
-        self._results: dict[asyncio.AbstractEventLoop, _Results] = {}
+        self._jobs: deque[ThreadJob] = deque()
+        self._results: dict[asyncio.AbstractEventLoop, JobResults] = {}
         self._changed = threading.Condition()
         # The number of threads that wait for a job and were not notified of one yet.
         self._idle = 0
@@ -150,7 +84,7 @@ class Threads:
         self._started = 0
         self._closed = False
         # The jobs that run now, by the identifier of their thread.
-        self._running: dict[int, _Job] = {}
+        self._running: dict[int, ThreadJob] = {}
         self._is_report_due = False
         _pools.add(self)
 
@@ -176,27 +110,32 @@ class Threads:
                     for known, results in self._results.items()
                     if not known.is_closed()
                 }
-                self._results[loop] = _Results(loop, self._on_large)
-            job = _Job(function, self._results[loop])
-            self._jobs.append(job)
-            if self._idle:
-                # Decrease the number here and not in the thread that wakes up, so that another job
-                # does not rely on the same idle thread meanwhile.
-                self._idle -= 1
-                self._changed.notify()
-            elif self._started < self._limit:
-                self._start_thread(job)
-            elif not self._is_report_due:
-                self._is_report_due = True
-                loop.call_later(BLOCKED_S, self._report_blocked, job)
+                trials = ThreadTrials(self._limit)
+                self._results[loop] = JobResults(loop, trials, self._on_large, self._on_trial_end)
+            job = ThreadJob(function, self._results[loop])
+            handler = function.func if isinstance(function, partial) else None
+            if (
+                len(self._running) + len(self._jobs) < FIRST_CALLS
+                or (handler is not None and job.results.settled.get(id(handler)) is handler)
+                or self._may_start(job)
+            ):
+                self._queue(job)
+            else:
+                job.results.kept.append(job)
+                self._check_later(job.results)
+                self._report_later(job)
 
         try:
             await job.future
         except asyncio.CancelledError:
             with self._changed:
+                is_waiting = job in self._jobs
                 for waiting in (self._jobs, job.results.kept):
                     if job in waiting:
                         waiting.remove(job)
+            if is_waiting and job.trial is not None:
+                job.results.trials.end(job.trial, None)
+                self._release(job.results)
             raise
         error = job.error
         if error is None:
@@ -211,6 +150,19 @@ class Threads:
             # The exception's traceback refers to this frame, and this frame to the exception. Break
             # this reference cycle, which would keep both until the next garbage collection.
             del error, job
+
+    def _queue(self, job: ThreadJob) -> None:
+        """Pass a job to a thread, or let it wait for one. The caller holds the lock."""
+        self._jobs.append(job)
+        if self._idle:
+            # Decrease the number here and not in the thread that wakes up, so that another job does
+            # not rely on the same idle thread meanwhile.
+            self._idle -= 1
+            self._changed.notify()
+        elif self._started < self._limit:
+            self._start_thread(job)
+        else:
+            self._report_later(job)
 
     def tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
         """Return the tasks of an event loop for which a thread runs a function."""
@@ -233,14 +185,66 @@ class Threads:
         for job in dropped:
             job.future.cancel()
 
+    # Tools whose results are not known. These methods run on the event loop.
+
+    def _may_start(self, job: ThreadJob) -> bool:
+        """Return whether a call may start although others run. The caller holds the lock."""
+        call = call_of_job(job)
+        if call is None:
+            return True
+        trials = job.results.trials
+        kind = kind_of(call)
+        if trials.is_known(kind):
+            if type(job.function) is partial:
+                handler = cast("partial[Any]", job.function).func
+                if len(job.results.settled) >= MAX_SETTLED:
+                    job.results.settled.clear()
+                job.results.settled[id(handler)] = handler
+            return True
+        if not trials.has_begun(kind):
+            begun = [
+                other
+                for other in (*self._running.values(), *self._jobs)
+                if other.results is job.results and is_of_kind(other, kind)
+            ]
+            for other in begun:
+                other.trial = kind
+            trials.begin(kind, len(begun))
+        if not trials.try_start(kind):
+            return False
+        job.trial = kind
+        return True
+
+    def _on_trial_end(self, job: ThreadJob) -> None:
+        """Let calls start that were kept back, because a call with a small result has ended."""
+        assert job.trial is not None
+        job.results.trials.end(job.trial, False)
+        if job.results.kept:
+            self._release(job.results)
+
+    def _is_waiting(self, results: JobResults, kind: Kind) -> bool:
+        """Return whether all running calls of a kind on trial wait for another thread."""
+        from concertino.runtime.running_calls import waits_for_thread
+
+        with self._changed:
+            running = [
+                (thread, job)
+                for thread, job in self._running.items()
+                if job.results is results and job.trial == kind
+            ]
+        # A thread that has made a large result waits, too, but its call does not.
+        return bool(running) and all(
+            job.taken is None and waits_for_thread(thread) for thread, job in running
+        )
+
     # Large results. These methods run on the event loop.
 
-    def _on_large(self, job: _Job) -> None:
+    def _on_large(self, job: ThreadJob) -> None:
         """Count a large result, and arrange that _on_sent() is called when it was sent.
 
         A result that is sent in a later iteration (ResultTurns) counts as expected until then.
         """
-        call = _call_of(job)
+        call = call_of_job(job)
         if call is not None and call.unread is not None:
             size = len(job.value) if isinstance(job.value, str | bytes) else LARGE_BYTES
             call.unread.expect(call, size)
@@ -256,13 +260,15 @@ class Threads:
         after = partial(result_turns_of(loop).call_after_waiting, on_sent)
         loop.call_soon(loop.call_soon, after)
 
-    def _on_sent(self, job: _Job, call: IncomingRequest | None, kind: Kind | None) -> None:
+    def _on_sent(self, job: ThreadJob, call: IncomingRequest | None, kind: Kind | None) -> None:
         """Keep back calls of the same kind if the result was large, and let the thread go on.
 
         call, kind: the call that has got the result, and its kind; None if the job belongs to none.
         """
         assert job.taken is not None
         try:
+            if job.trial is not None:
+                job.results.trials.end(job.trial, True)
             if call is not None and call.unread is not None and kind is not None:
                 # If the call has not ended, its handler has used the value for something else.
                 call.unread.count_as_unknown(call)
@@ -272,7 +278,7 @@ class Threads:
         finally:
             job.taken.set()
 
-    def _keep_back(self, results: _Results, kind: Kind, size: int) -> None:
+    def _keep_back(self, results: JobResults, kind: Kind, size: int) -> None:
         """Keep back the calls of a kind that wait for a thread, until their results will fit.
 
         Calls that were started because a result of such a size will fit are not kept back.
@@ -282,61 +288,99 @@ class Threads:
             running = list(self._running.values())
             waiting = list(self._jobs)
             self._jobs.clear()
+            # Those that wait for a thread have come before those that are kept back already.
+            older: list[ThreadJob] = []
             for job in waiting:
-                call = _call_of(job) if job.results is results else None
-                if call is not None and call.kind == kind and _is_unexpected(call, size):
-                    results.kept.append(job)
+                call = call_of_job(job) if job.results is results else None
+                if call is not None and call.kind == kind and is_unexpected(call, size):
+                    older.append(job)
                 else:
                     self._jobs.append(job)
+            results.kept.extendleft(reversed(older))
         for job in running:
-            call = _call_of(job) if job.results is results else None
-            if call is not None and call.kind == kind and _is_unexpected(call, size):
+            call = call_of_job(job) if job.results is results else None
+            if call is not None and call.kind == kind and is_unexpected(call, size):
                 assert call.unread is not None
                 call.unread.count_as_unknown(call)
         for job in results.kept:
-            call = _call_of(job)
-            if call is not None and call.unread is not None:
+            call = call_of_job(job)
+            if call is not None and call.unread is not None and call.kind == kind:
                 call.unread.keep_back(call)
         self._release(results)
 
-    def _release(self, results: _Results) -> None:
+    def _release(self, results: JobResults) -> None:
         """Pass the calls that are kept back to the threads, as far as their results will fit."""
-        ready: list[_Job] = []
-        kept: list[_Job] = []
+        ready: list[ThreadJob] = []
+        kept: list[ThreadJob] = []
         # A call of one tool may wait for a call of another one, which therefore must not wait
         # behind it.
         full: set[tuple[ResultCounter, Kind | None]] = set()
         for job in results.kept:
-            call = _call_of(job)
+            call = call_of_job(job)
             counter = None if call is None else call.unread
             if call is None or counter is None:
                 ready.append(job)
-            elif (counter, call.kind) in full or not counter.may_begin(call):
+            elif (counter, call.kind) in full or not self._may_begin(job, call, counter):
                 full.add((counter, call.kind))
                 kept.append(job)
             else:
                 ready.append(job)
         with self._changed:
             results.kept = deque(kept)
-            self._jobs.extend(ready)
-            notified = min(self._idle, len(ready))
-            self._idle -= notified
-            self._changed.notify(notified)
-        if kept and not results.is_check_due:
+            for job in ready:
+                self._queue(job)
+        if kept:
+            self._check_later(results)
+
+    def _may_begin(self, job: ThreadJob, call: IncomingRequest, counter: ResultCounter) -> bool:
+        """Return whether a call that is kept back may start."""
+        kind = call.kind
+        trials = job.results.trials
+        if kind is None or not trials.has_begun(kind):
+            is_large = kind is not None and counter.known_size(kind) >= LARGE_BYTES
+            return not is_large or counter.may_begin(call)
+        if not trials.try_start(kind):
+            return False
+        job.trial = kind
+        return True
+
+    def _check_later(self, results: JobResults) -> None:
+        """Arrange that the calls which are kept back are looked at again."""
+        if not results.is_check_due:
             results.is_check_due = True
             results.loop.call_later(KEPT_CHECK_S, self._check_kept, results)
 
-    def _check_kept(self, results: _Results) -> None:
+    def _check_kept(self, results: JobResults) -> None:
         """Look again at the calls that are kept back."""
         results.is_check_due = False
+        results.trials.grow(partial(self._is_waiting, results))
         self._release(results)
 
-    def _report_blocked(self, job: _Job) -> None:
-        """Log which calls occupy the threads, if `job` still waits for a thread."""
+    def _report_later(self, job: ThreadJob) -> None:
+        """Arrange that _report_blocked() is called, unless it will be called already."""
+        if not self._is_report_due:
+            self._is_report_due = True
+            job.results.loop.call_later(BLOCKED_S, self._report_blocked, job)
+
+    def _report_blocked(self, job: ThreadJob) -> None:
+        """Log which calls occupy the threads, if `job` still waits for them.
+
+        It waits for a thread, or, if its tool is on trial, for the calls of this tool.
+        """
+        kept = job.results.kept
         with self._changed:
             self._is_report_due = False
+            running = list(self._running.items())
+            waiting = len(self._jobs) + len(kept)
+            is_kept = job in kept
             is_waiting = job in self._jobs
-            waiting, running = len(self._jobs), list(self._running.items())
+        taken = f"all {self._limit} threads have been taken"
+        waiting_call = call_of_job(job) if is_kept else None
+        if waiting_call is not None:
+            kind = kind_of(waiting_call)
+            is_waiting = job.results.trials.has_begun(kind)
+            running = [(thread, holder) for thread, holder in running if holder.trial == kind]
+            taken = f"{len(running)} threads have been taken by calls of one tool"
         if not is_waiting:
             return
 
@@ -351,14 +395,14 @@ class Threads:
             holders[text] = holders.get(text, 0) + 1
         named = sorted(holders.items(), key=lambda item: -item[1])[:MAX_NAMED]
         log.warning(
-            "all %d threads have been taken for %g s, and %d calls wait; they are held by %s",
-            self._limit,
+            "%s for %g s, and %d calls wait; they are held by %s",
+            taken,
             BLOCKED_S,
             waiting,
             ", ".join(f"{text} ({count} calls)" for text, count in named),
         )
 
-    def _start_thread(self, job: _Job) -> None:
+    def _start_thread(self, job: ThreadJob) -> None:
         """Start a thread for `job`, which is in the queue. The caller holds the lock.
 
         Raises RuntimeError or MemoryError if the pool has no thread and cannot start one.
@@ -401,7 +445,7 @@ class Threads:
             if getpid() != pid:
                 _exit(0)
 
-            if _is_large_result(job.value):
+            if is_large_result(job.value):
                 # The job counts as running until its result is counted.
                 job.taken = threading.Event()
             else:
@@ -423,48 +467,8 @@ class Threads:
             # Without this, the variable would keep the job's result in memory until the next job.
             del job
 
-    def _wait_until_taken(self, job: _Job, taken: threading.Event) -> None:
+    def _wait_until_taken(self, job: ThreadJob, taken: threading.Event) -> None:
         """Wait until the loop has taken a large result, or is closed."""
         while not taken.wait(CLOSED_CHECK_S):
             if self._closed or job.results.loop.is_closed():
                 return
-
-
-def _call_of(job: _Job) -> IncomingRequest | None:
-    """Return the call of a client that has put a job into the pool; None if there is none."""
-    call = None if job.task is None else subject_of(job.task)
-    return call if isinstance(call, IncomingRequest) else None
-
-
-def _is_unexpected(call: IncomingRequest, size: int) -> bool:
-    """Return whether a call was started although a result of this size may not fit."""
-    return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2
-
-
-def _is_large_result(value: Any) -> bool:
-    """Return whether a handler's result is probably large; True if it cannot be examined.
-
-    Another thread may change a list or dict meanwhile, and classes may have methods that fail.
-    """
-    try:
-        return _is_large(value)
-    except Exception:
-        return True
-
-
-def _is_large(value: Any, depth: int = SAMPLE_DEPTH) -> bool:
-    """Return whether a handler's result is probably large. Takes a microsecond."""
-    if isinstance(value, str | bytes):
-        return len(value) >= LARGE_BYTES
-    items: Collection[Any]
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value).values()
-    elif isinstance(value, list | tuple):
-        items = cast("list[Any] | tuple[Any, ...]", value)
-    elif isinstance(value, Struct):
-        items = structs.astuple(value)
-    else:
-        return False
-    if len(items) >= LARGE_ITEMS:
-        return True
-    return depth > 0 and any(_is_large(item, depth - 1) for item in islice(items, SAMPLE))

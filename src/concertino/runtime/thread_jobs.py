@@ -1,0 +1,181 @@
+"""ThreadJob: one function that a thread of a pool calls, and JobResults: the way back to the loop.
+
+Threads (runtime/threads.py) makes the jobs. This module also finds the call of a client that a job
+belongs to, and whether the result of a job is large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from contextvars import copy_context
+from itertools import islice
+from typing import Any, cast
+
+from msgspec import Struct, structs
+
+from concertino.jsonrpc.requests import IncomingRequest, Kind
+from concertino.jsonrpc.unread_results import kind_of
+from concertino.runtime.tasks import subject_of
+from concertino.runtime.thread_trials import ThreadTrials
+
+__all__ = [
+    "LARGE_BYTES",
+    "JobResults",
+    "ThreadJob",
+    "call_of_job",
+    "is_large_result",
+    "is_of_kind",
+    "is_unexpected",
+]
+
+# A str or bytes of this length is a large result.
+LARGE_BYTES = 256 * 1024
+# A list or dict of this many items is a large result, too. If it is shorter, its first SAMPLE items
+# are checked, and the first SAMPLE items of each, down to a depth of SAMPLE_DEPTH.
+LARGE_ITEMS = 1000
+SAMPLE = 8
+SAMPLE_DEPTH = 4
+
+
+class ThreadJob:
+    """One function to call in a thread.
+
+    The thread stores the function's result in `value`, or its exception in `error`. Then the event
+    loop sets the result of `future`, which wakes Threads.run().
+    results: the queue that the job is put into when it has ended.
+    task: the task that called Threads.run(), for the log.
+    taken: an event that is set when a large value was taken by Threads.run() and sent; None if the
+        value is not large, or not known yet.
+    trial: the kind of its call, while ThreadTrials counts the call; otherwise None.
+    """
+
+    __slots__ = (
+        "context",
+        "error",
+        "function",
+        "future",
+        "results",
+        "taken",
+        "task",
+        "trial",
+        "value",
+    )
+
+    def __init__(self, function: Callable[[], Any], results: JobResults) -> None:
+        self.function = function
+        self.results = results
+        self.future: asyncio.Future[Any] = results.loop.create_future()
+        self.context = copy_context()
+        self.task = asyncio.current_task(results.loop)
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.taken: threading.Event | None = None
+        self.trial: Kind | None = None
+
+
+class JobResults:
+    """A queue of finished jobs, from the threads to one event loop.
+
+    on_large: called on the loop with each job that has a large result, before run() takes it.
+    on_trial_end: called on the loop with each other job that was on trial.
+    trials: limits the calls of tools about whose results little is known.
+    settled: handlers, by their id, whose tool is not on trial any more. It saves 3 us for each call
+        while many calls run.
+    kept: the jobs whose calls are kept back, see Threads._keep_back().
+    is_check_due: whether Threads._check_kept() will be called.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        trials: ThreadTrials,
+        on_large: Callable[[ThreadJob], object],
+        on_trial_end: Callable[[ThreadJob], object],
+    ) -> None:
+        self.loop = loop
+        self.trials = trials
+        self.settled: dict[int, object] = {}
+        self.kept: deque[ThreadJob] = deque()
+        self.is_check_due = False
+        self._on_large = on_large
+        self._on_trial_end = on_trial_end
+        self._jobs: deque[ThreadJob] = deque()
+        self._is_waking = False
+
+    def add(self, job: ThreadJob) -> None:
+        """Pass a finished job to the loop, and wake the loop unless it will wake already.
+
+        Called in the job's thread. Raises RuntimeError when the loop is closed.
+        """
+        # No lock is needed. This method appends the job and then reads the flag; _deliver() clears
+        # the flag and then takes jobs. So if the flag is set here, the coming _deliver() will take
+        # this job too. If two threads set the flag at once, the second _deliver() finds no jobs.
+        self._jobs.append(job)
+        if not self._is_waking:
+            self._is_waking = True
+            self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        """Resume the tasks that wait for the finished jobs. Runs on the event loop."""
+        self._is_waking = False
+        while self._jobs:
+            job = self._jobs.popleft()
+            # The future's result means only that the job has ended; run() then reads job.value or
+            # job.error. set_exception() cannot be used: it rejects StopIteration, and a
+            # GeneratorExit would close the coroutines that await the future. The future is done
+            # already if its task was cancelled.
+            if not job.future.done():
+                job.future.set_result(None)
+            if job.taken is not None:
+                self._on_large(job)
+            elif job.trial is not None:
+                self._on_trial_end(job)
+
+
+def call_of_job(job: ThreadJob) -> IncomingRequest | None:
+    """Return the call of a client that has put a job into the pool; None if there is none."""
+    call = None if job.task is None else subject_of(job.task)
+    return call if isinstance(call, IncomingRequest) else None
+
+
+def is_of_kind(job: ThreadJob, kind: Kind) -> bool:
+    """Return whether a job runs a call of this kind."""
+    call = call_of_job(job)
+    return call is not None and kind_of(call) == kind
+
+
+def is_unexpected(call: IncomingRequest, size: int) -> bool:
+    """Return whether a call was started although a result of this size may not fit."""
+    return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2
+
+
+def is_large_result(value: Any) -> bool:
+    """Return whether a handler's result is probably large; True if it cannot be examined.
+
+    Another thread may change a list or dict meanwhile, and classes may have methods that fail.
+    """
+    try:
+        return _is_large(value)
+    except Exception:
+        return True
+
+
+def _is_large(value: Any, depth: int = SAMPLE_DEPTH) -> bool:
+    """Return whether a handler's result is probably large. Takes a microsecond."""
+    if isinstance(value, str | bytes):
+        return len(value) >= LARGE_BYTES
+    items: Collection[Any]
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).values()
+    elif isinstance(value, list | tuple):
+        items = cast("list[Any] | tuple[Any, ...]", value)
+    elif isinstance(value, Struct):
+        items = structs.astuple(value)
+    else:
+        return False
+    if len(items) >= LARGE_ITEMS:
+        return True
+    return depth > 0 and any(_is_large(item, depth - 1) for item in islice(items, SAMPLE))

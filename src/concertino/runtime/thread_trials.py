@@ -1,0 +1,118 @@
+"""ThreadTrials: how many calls of a tool run in threads while little is known about its results.
+
+Threads that run calls of one tool may all return a large result at the same time, and the size of a
+result is known only when it has been made. So at first, FIRST_CALLS calls of a tool run at once.
+When more of its calls arrive, the tool is on trial: as many calls run as it has returned small
+results in the meantime. The trial ends after as many results as the pool has threads, or with the
+first large result; from then on UnreadResults limits the calls of the tool by its size.
+
+Calls may wait for one another, so the number also grows while all running calls of the tool wait
+for another thread, and when no result has come for SLOW_S seconds.
+See docs/decisions/0110.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from concertino.jsonrpc.requests import Kind
+
+__all__ = ["FIRST_CALLS", "ThreadTrials"]
+
+# Eight results of the largest size fit into the limits of one client.
+FIRST_CALLS = 8
+# The number of calls doubles at most once in this time, in seconds, while calls wait.
+WAIT_S = 0.25
+# The same, for calls that wait in a way that cannot be seen, such as for a lock of their own.
+SLOW_S = 30.0
+# At most this many kinds of calls are remembered.
+MAX_KINDS = 4096
+
+
+class _Trial:
+    """The trial of one kind of call.
+
+    running: how many calls have begun, or wait for a free thread.
+    allowed: how many may.
+    results: how many small results have come.
+    changed_at: when the last result came, or `allowed` was doubled.
+    """
+
+    __slots__ = ("allowed", "changed_at", "results", "running")
+
+    def __init__(self, running: int, now: float) -> None:
+        self.running = running
+        self.allowed = FIRST_CALLS
+        self.results = 0
+        self.changed_at = now
+
+
+class ThreadTrials:
+    """The trials of all kinds of calls whose results go to one event loop.
+
+    threads: how many threads the pool has.
+    clock: returns the time in seconds.
+    """
+
+    def __init__(self, threads: int, clock: Callable[[], float] = monotonic) -> None:
+        self._threads = threads
+        self._clock = clock
+        self._trials: dict[Kind, _Trial] = {}
+        # The kinds whose trial has ended.
+        self._known: set[Kind] = set()
+
+    def is_known(self, kind: Kind) -> bool:
+        """Return whether the trial of a kind has ended, so that it needs no further limit here."""
+        return kind in self._known
+
+    def has_begun(self, kind: Kind) -> bool:
+        """Return whether a kind is on trial."""
+        return kind in self._trials
+
+    def begin(self, kind: Kind, running: int) -> None:
+        """Begin the trial of a kind. running: how many calls of it have begun already."""
+        if len(self._trials) >= MAX_KINDS:
+            self._trials = {known: trial for known, trial in self._trials.items() if trial.running}
+        self._trials[kind] = _Trial(running, self._clock())
+
+    def try_start(self, kind: Kind) -> bool:
+        """Count one more call of a kind that is on trial. Returns False if it must wait."""
+        trial = self._trials[kind]
+        if trial.running >= trial.allowed:
+            return False
+        trial.running += 1
+        return True
+
+    def end(self, kind: Kind, is_large: bool | None) -> None:
+        """Note that a call which was counted has ended.
+
+        is_large: whether its result was large; None if it has none, because it was cancelled.
+        """
+        trial = self._trials.get(kind)
+        if trial is None:
+            return
+        trial.running -= 1
+        if is_large is None:
+            return
+        trial.results += 1
+        trial.allowed = max(trial.allowed, trial.results)
+        trial.changed_at = self._clock()
+        if is_large or trial.results >= self._threads:
+            del self._trials[kind]
+            if len(self._known) >= MAX_KINDS:
+                self._known.clear()
+            self._known.add(kind)
+
+    def grow(self, is_waiting: Callable[[Kind], bool]) -> None:
+        """Allow more calls of the kinds whose running calls may wait for further ones.
+
+        is_waiting: returns whether all running calls of a kind wait for another thread.
+        """
+        now = self._clock()
+        for kind, trial in self._trials.items():
+            unchanged_s = now - trial.changed_at
+            is_full = trial.running >= trial.allowed
+            if is_full and (unchanged_s >= SLOW_S or (unchanged_s >= WAIT_S and is_waiting(kind))):
+                trial.allowed *= 2
+                trial.changed_at = now
