@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from concertino.runtime.listener_places import ListenerPlaces, identity_of, places_per_listener
+from concertino.runtime.listener_places import ListenerPlaces, client_identity, places_per_listener
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from concertino.runtime.listener_places import ListenerPlaces, identity_of, plac
     ],
 )
 def test_who_a_client_is(facts: dict[str, object], identity: str) -> None:
-    assert identity_of(facts) == identity
+    assert client_identity(facts) == identity
 
 
 @pytest.mark.parametrize(

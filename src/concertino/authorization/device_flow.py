@@ -21,7 +21,7 @@ from concertino.authorization.token_endpoint import (
     TokenEndpoint,
     TokenError,
     TokenResponse,
-    describe_error,
+    make_error,
 )
 from concertino.errors import AuthorizationError
 
@@ -75,7 +75,7 @@ async def request_by_device(
         )
     response = await endpoint.post(url, fields)
     if response.status != 200:
-        raise describe_error(response)
+        raise make_error(response)
     device = response.decode(_decoder)
     prompt(check_page(device.verification_uri), _visible(device.user_code))
 

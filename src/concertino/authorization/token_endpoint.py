@@ -25,7 +25,7 @@ __all__ = [
     "TokenError",
     "TokenResponse",
     "choose_auth_method",
-    "describe_error",
+    "make_error",
     "token_expiry",
 ]
 
@@ -120,7 +120,7 @@ class TokenEndpoint:
         form, headers = self._authenticate(dict(fields))
         response = await self._fetcher.post_form(self._url, form, headers)
         if response.status != 200:
-            raise describe_error(response)
+            raise make_error(response)
         tokens = response.decode(_decoder)
         if tokens.token_type.lower() != "bearer":
             raise AuthorizationError(
@@ -180,7 +180,7 @@ class TokenEndpoint:
         return form, headers
 
 
-def describe_error(response: FetchedResponse) -> Exception:
+def make_error(response: FetchedResponse) -> Exception:
     """Return the exception for an error response.
 
     It is a ConnectionError if the server has failed or is busy (HTTP 5xx, 429), so that the caller

@@ -25,7 +25,7 @@ from msgspec import structs
 
 from concertino.jsonrpc.limits import Limits
 from concertino.runtime.host import Host, Wrap, unwrapped
-from concertino.runtime.listener_places import ListenerPlaces, identity_of, places_per_listener
+from concertino.runtime.listener_places import ListenerPlaces, client_identity, places_per_listener
 from concertino.runtime.server_connection import ServerConnection, load_calls
 from concertino.transports.listeners import Listener
 from concertino.transports.sockets import AcceptedSocket
@@ -73,7 +73,7 @@ class _SilentClient(NamedTuple):
 
     facts: the facts of the connection: `uid` (Unix socket) or `address` (TCP).
     places: counts the clients of the listener.
-    identity: the client's identity, see identity_of().
+    identity: the result of client_identity().
     name: for the log, such as "client 7".
     """
 
@@ -207,7 +207,7 @@ class Acceptor:
 
         try:
             facts = listener.examine(sock)
-            identity = identity_of(facts)
+            identity = client_identity(facts)
             sock.setblocking(False)
         except PermissionError as exc:
             self._refuse(sock, listener, exc.strerror)

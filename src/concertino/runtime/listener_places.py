@@ -18,7 +18,7 @@ import resource
 from collections import Counter
 from collections.abc import Mapping
 
-__all__ = ["ListenerPlaces", "identity_of", "places_per_listener"]
+__all__ = ["ListenerPlaces", "client_identity", "places_per_listener"]
 
 
 def places_per_listener(max_connections: int, listeners: int) -> int:
@@ -34,7 +34,7 @@ def places_per_listener(max_connections: int, listeners: int) -> int:
     return min(max_connections, max(1, descriptors // 2 // listeners))
 
 
-def identity_of(facts: Mapping[str, object]) -> str:
+def client_identity(facts: Mapping[str, object]) -> str:
     """Return the identity of a client: "uid 1000", "192.0.2.1" or "2001:db8::/64".
 
     Returns "" for a client of our own user, which is never a stranger. Only the first 64 bits of an
@@ -86,7 +86,7 @@ class ListenerPlaces:
     def find_refusal(self, identity: str) -> str:
         """Return the reason to refuse a client, for the log; "" if there is a place for the client.
 
-        identity: the client's identity_of(), as in the methods below.
+        identity: the result of client_identity() for the client, as in the methods below.
         """
         if self.taken >= self.limit:
             return f"{self.taken} are connected, which is the maximum"
