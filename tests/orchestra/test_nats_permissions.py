@@ -82,6 +82,10 @@ async def _ignore(message: Any) -> None:
         "h.tools/b.1",  # the heartbeat of another worker
         "a.tools/b.1",  # the announcement of another plugin
         "d.orchestrator",
+        "e.orchestrator",  # an event, which only hubs publish
+        "$JS.API.STREAM.CREATE.ORCHESTRA_EVENTS",
+        "$JS.API.STREAM.MSG.GET.ORCHESTRA_EVENTS",
+        "$JS.API.CONSUMER.CREATE.ORCHESTRA_EVENTS",
         "i.tools/b.1.2",  # a response to a request that it did not get
         "$KV.tools_2eb.key",  # the bucket of another plugin
         "$SYS.REQ.SERVER.PING",
@@ -109,6 +113,7 @@ async def test_a_plugin_may_not_publish_in_the_name_of_another(
         ("o.tools/a.*", ""),
         ("i.tools/b.>", ""),  # the responses to another plugin
         ("i.>", ""),
+        ("e.orchestrator", ""),  # the events of hubs
         ("_INBOX.>", ""),
         ("$KV.tools_2eb.>", ""),
         ("$SYS.>", ""),

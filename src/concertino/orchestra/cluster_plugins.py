@@ -92,8 +92,8 @@ class HubCluster:
             return ()
         return [plugin for _, plugin in sorted(self._plugins.by_id.items())]
 
-    async def open(self, answer: RequestHandler, relay: RelayHandler) -> None:
-        """Connect, answer requests for the hub, and find plugins.
+    async def open(self, answer: RequestHandler, relay: RelayHandler) -> NatsCluster:
+        """Connect, answer requests for the hub, and find plugins. Returns the connection.
 
         Raises ValueError, OSError, Disconnected, CertificateError and ImportError, as
         open_cluster() does.
@@ -104,6 +104,7 @@ class HubCluster:
         self._offers = ClusterOffers(self._cluster)
         self._plugins = ClusterPlugins(self._cluster, lambda id: id in self._own(), self._on_change)
         await self._plugins.open()
+        return self._cluster
 
     def offer_plugins(self) -> None:
         """Offer the hub's own plugins to other hubs, as they are now."""

@@ -19,7 +19,16 @@ from concertino.errors import ConcertinoError
 from concertino.orchestra.plugin_messages import EventDelivery, Publish, Subscribe, Timestamp
 from concertino.orchestra.structs import InvalidStruct, unpack
 
-__all__ = ["ANY_TOPIC", "CURSOR", "EventLog", "EventReader", "InvalidEvent", "LoggedEvent"]
+__all__ = [
+    "ANY_TOPIC",
+    "CURSOR",
+    "MAX_BYTES",
+    "EventLog",
+    "EventReader",
+    "InvalidEvent",
+    "LoggedEvent",
+    "log_event",
+]
 
 # The largest size of the log, and of one event, in bytes.
 MAX_BYTES = 16 * 2**20
@@ -60,6 +69,7 @@ class EventLog:
     Attributes:
     id: identifies the log in cursors.
     first, last: the numbers of the oldest event in the log and of the newest one.
+    start: the number of the last event that had happened when this log began; see restart().
     topics: the topics of all events that were ever in the log, at most MAX_TOPICS.
     """
 
@@ -72,41 +82,68 @@ class EventLog:
         self._waiting: set[asyncio.Future[None]] = set()
         self.last = 0
         self.first = 1
+        self.start = 0
 
     def append(self, event: Publish, source: str) -> None:
         """Add an event. source: the id of the plugin that has published it. Raises InvalidEvent."""
-        _check_topic(event.topic)
-        if event.topic == ANY_TOPIC:
-            raise InvalidEvent(f"topic: {ANY_TOPIC!r} stands for all topics in subscriptions only")
-        size = event.ByteSize() + EVENT_BYTES
-        if size > MAX_EVENT_BYTES:
-            raise InvalidEvent(f"expected an event of at most {MAX_EVENT_BYTES} bytes, got {size}")
-        try:
-            payload = unpack(event.payload, event.payload_json) if event.payload else {}
-        except InvalidStruct as exc:
-            raise InvalidEvent(f"payload: {exc}") from None
-        self.last += 1
-        now = Timestamp()
-        now.GetCurrentTime()
-        delivery = EventDelivery(
-            topic=event.topic,
-            event_type=event.event_type,
-            source_plugin=source,
-            timestamp=now,
-            cursor=self.cursor_of(self.last),
-            audience=event.audience,
-        )
-        if event.HasField("payload"):
-            delivery.payload = event.payload
-        if event.HasField("payload_json"):
-            delivery.payload_json = event.payload_json
-        self._events[self.last] = LoggedEvent(delivery, payload, size)
+        logged = log_event(event, source)
+        self.add(self.last + 1, logged.delivery, logged.payload, logged.size)
+
+    async def publish(self, event: Publish, source: str) -> None:
+        """Add an event; see append(). In a cluster, wait until it is stored."""
+        self.append(event, source)
+
+    def publish_soon(self, event: Publish, source: str) -> None:
+        """Add an event, without waiting. Raises InvalidEvent."""
+        self.append(event, source)
+
+    async def close(self) -> None:
+        """End the log. No event is added any more."""
+
+    def add(
+        self, number: int, delivery: EventDelivery, payload: Mapping[str, object], size: int
+    ) -> None:
+        """Add an event with its number, unless the log has an event with this or a higher number.
+
+        delivery, payload: see LoggedEvent. The delivery gets its cursor here.
+        size: its size in bytes.
+        """
+        if number <= self.last:
+            return
+        if number > self.last + 1:
+            # Events before this one are missing. The log is without gaps, so it begins here.
+            self._clear(number)
+        self.last = number
+        delivery.cursor = self.cursor_of(number)
+        self._events[number] = LoggedEvent(delivery, payload, size)
         self._bytes += size
-        if len(self.topics) < MAX_TOPICS:
-            self.topics.add(event.topic)
+        if len(self.topics) < MAX_TOPICS and delivery.topic:
+            self.topics.add(delivery.topic)
         while self._bytes > self._max_bytes:
             self._bytes -= self._events.pop(self.first).size
             self.first += 1
+        self._wake()
+
+    def restart(self, id: str, first: int, last: int) -> None:
+        """Begin a new log.
+
+        id: identifies it.
+        first: the number of its first event.
+        last: the number of the last event that has happened already. It will be added, but is no
+            news to subscribers without a cursor.
+        """
+        self.id = id
+        self._clear(first)
+        self.last, self.start = first - 1, last
+        self._wake()
+
+    def _clear(self, first: int) -> None:
+        self._events.clear()
+        self._bytes = 0
+        self.first = first
+
+    def _wake(self) -> None:
+        """Wake the readers that wait."""
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():
@@ -147,7 +184,9 @@ class EventReader:
         self._log = log
         self._topic = subscribe.topic
         self._filters = dict(subscribe.filters)
-        self._position = log.last
+        self._log_id = log.id
+        self._is_live = not subscribe.after
+        self._position = max(log.last, log.start)
         # How many events before the position were missed and not reported yet.
         self._lost = 0
         if subscribe.after:
@@ -170,10 +209,12 @@ class EventReader:
     @property
     def has_gap(self) -> bool:
         """Whether events before the next one were missed, and were not reported yet."""
+        self._follow_restart()
         return self._lost != 0 or self._position < self._log.first - 1
 
     def take(self) -> EventDelivery | None:
         """Return the next event that the subscriber wants; None if there is none yet."""
+        self._follow_restart()
         while self._position < self._log.last:
             self._skip_dropped()
             self._position += 1
@@ -191,10 +232,20 @@ class EventReader:
 
         This is an EventDelivery without topic.
         """
+        self._follow_restart()
         self._skip_dropped()
         lost, self._lost = self._lost, 0
         cursor = self._log.cursor_of(self._position)
         return EventDelivery(subscription_id=self.id, cursor=cursor, lost=lost)
+
+    def _follow_restart(self) -> None:
+        """Move to the beginning of the log if a new log has begun."""
+        if self._log_id != self._log.id:
+            self._log_id = self._log.id
+            if self._is_live:
+                self._position = self._log.start
+            else:
+                self._position, self._lost = self._log.first - 1, UNKNOWN
 
     def _skip_dropped(self) -> None:
         """Move to the oldest event that the log still has, if the position is before it."""
@@ -209,6 +260,37 @@ class EventReader:
         if self._topic not in (ANY_TOPIC, event.delivery.topic):
             return False
         return all(event.payload.get(name) == text for name, text in self._filters.items())
+
+
+def log_event(event: Publish, source: str) -> LoggedEvent:
+    """Return an event as it is logged, without its cursor. Raises InvalidEvent.
+
+    source: the id of the plugin that has published it.
+    """
+    _check_topic(event.topic)
+    if event.topic == ANY_TOPIC:
+        raise InvalidEvent(f"topic: {ANY_TOPIC!r} stands for all topics in subscriptions only")
+    size = event.ByteSize() + EVENT_BYTES
+    if size > MAX_EVENT_BYTES:
+        raise InvalidEvent(f"expected an event of at most {MAX_EVENT_BYTES} bytes, got {size}")
+    try:
+        payload = unpack(event.payload, event.payload_json) if event.payload else {}
+    except InvalidStruct as exc:
+        raise InvalidEvent(f"payload: {exc}") from None
+    now = Timestamp()
+    now.GetCurrentTime()
+    delivery = EventDelivery(
+        topic=event.topic,
+        event_type=event.event_type,
+        source_plugin=source,
+        timestamp=now,
+        audience=event.audience,
+    )
+    if event.HasField("payload"):
+        delivery.payload = event.payload
+    if event.HasField("payload_json"):
+        delivery.payload_json = event.payload_json
+    return LoggedEvent(delivery, payload, size)
 
 
 def _check_topic(topic: str) -> None:

@@ -158,7 +158,7 @@ class Hub:
         try:
             environment = await self._listeners.open(self.handle, self.relay, needs_network)
             if self._cluster is not None:
-                await self._cluster.open(self.handle, self.relay)
+                await self._events.join(await self._cluster.open(self.handle, self.relay))
         except BaseException:
             await self.stop()
             raise
@@ -179,7 +179,7 @@ class Hub:
         await self._plugins.stop()
         self._list_changes.cancel()
         self._calls.cancel()
-        self._events.close()
+        await self._events.close()
         if self._cluster is not None:
             await self._cluster.close()
         await self._listeners.close()
@@ -285,7 +285,7 @@ class Hub:
         if kind == "health":
             return PluginResponse(health=self._health())
         if kind in EVENT_KINDS:
-            return self._answer_event(request, kind, peer)
+            return await self._answer_event(request, kind, peer)
         return error_response(
             request.request_id, "unknown_request", f"the hub does not answer {kind}"
         )
@@ -295,7 +295,9 @@ class Hub:
         others = self._cluster.plugins if self._cluster is not None else ()
         return [plugin.features.manifest for plugin in [*self.plugins.values(), *others]]
 
-    def _answer_event(self, request: PluginRequest, kind: str, peer: RemotePeer) -> PluginResponse:
+    async def _answer_event(
+        self, request: PluginRequest, kind: str, peer: RemotePeer
+    ) -> PluginResponse:
         if kind == "list_events":
             topics = self._events.topics(self._manifests())
             return PluginResponse(list_events=ListEventsResponse(topics=topics))
@@ -308,7 +310,7 @@ class Hub:
         source = (request.publish.source_plugin or "unknown") if plugin is None else plugin.id
         if plugin is None and peer.name is not None:
             source = plugin_id(peer.name)
-        return self._events.publish(request.publish, source)
+        return await self._events.publish(request.publish, source)
 
     async def _answer_resources(
         self, request: PluginRequest, kind: str, peer: RemotePeer

@@ -20,6 +20,9 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.stream import StreamUnavailable
+from concertino.orchestra.cluster_events import ClusterLog
 from concertino.orchestra.event_log import EventLog, EventReader, InvalidEvent
 from concertino.orchestra.plugin_messages import (
     EventDelivery,
@@ -54,26 +57,43 @@ POSITION_S = 15.0
 # The error codes of a subscription that is not valid, and of one to a topic that does not exist.
 INVALID = "validation_error"
 UNKNOWN_TOPIC = "unknown_topic"
+# The error code of an event that the cluster has not acknowledged.
+UNAVAILABLE = "unavailable"
 
 
 class HubEvents:
     """The events of a hub, and the subscriptions of its plugins. Use it on one event loop."""
 
     def __init__(self) -> None:
-        self._log = EventLog()
+        self._log: EventLog = EventLog()
         # By plugin and subscription: the subscription, and the task that delivers its events.
         self._deliveries: dict[tuple[str, str], tuple[Subscribe, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
 
-    def publish(self, event: Publish, source: str) -> PluginResponse:
+    async def join(self, cluster: NatsCluster) -> None:
+        """Share the events with all hubs of a cluster. Call it before there are subscriptions.
+
+        Without JetStream or without the permissions for it, events stay at this hub.
+        """
+        shared = ClusterLog(cluster)
+        try:
+            await shared.open()
+        except StreamUnavailable as exc:
+            log.warning("events stay at this hub, because the cluster cannot store them: %s", exc)
+        else:
+            self._log = shared
+
+    async def publish(self, event: Publish, source: str) -> PluginResponse:
         """Add an event to the log, and return the response to its publisher.
 
         source: the id of the plugin that publishes it.
         """
         try:
-            self._log.append(event, source)
+            await self._log.publish(event, source)
         except InvalidEvent as exc:
             return error_response("", INVALID, str(exc))
+        except Disconnected as exc:
+            return error_response("", UNAVAILABLE, str(exc))
         return PluginResponse()
 
     def on_storage(self, request: PluginRequest, kind: str, response: PluginResponse) -> None:
@@ -91,7 +111,7 @@ class HubEvents:
         else:
             return
         payload = encode_struct({"path": path, "storage_type": storage or DEFAULT_STORAGE})
-        self._log.append(Publish(topic=STORAGE_TOPIC, event_type=type, payload=payload), "")
+        self._log.publish_soon(Publish(topic=STORAGE_TOPIC, event_type=type, payload=payload), "")
 
     def subscribe(self, plugin: PluginProcess | None, subscribe: Subscribe) -> PluginResponse:
         """Begin to deliver events to a plugin, and return the response.
@@ -180,9 +200,10 @@ class HubEvents:
                 )
                 yield PluginResponse(stream_chunk=chunk)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End all subscriptions."""
         self._end(list(self._deliveries))
+        await self._log.close()
 
     def _start(self, plugin: PluginProcess, subscribe: Subscribe) -> None:
         """Start the task that delivers the events of a subscription. Raises InvalidEvent."""

@@ -11,6 +11,7 @@ plugin (its workers) are one queue group, so one of them gets the request:
     worker -> h.CALLEE.WORKER           a heartbeat, while calls are in progress
     worker -> a.CALLEE.WORKER           an announcement: the plugin's manifest
     hub    -> d.HUB                     asks all workers for announcements
+    hub    -> e.HUB                     an event, for the stream EVENT_STREAM of JetStream
 
 Each subject of a sender contains the sender's name, so that the NATS server can check it against
 its permissions (nats_permissions.py). Reply subjects begin with `i.CALLER.`, where only that caller
@@ -35,6 +36,7 @@ __all__ = [
     "CHUNK",
     "DRAINING",
     "END",
+    "EVENT_STREAM",
     "LATE",
     "LEAVING",
     "MAX_LEFT_S",
@@ -49,6 +51,7 @@ __all__ = [
     "announcement_subject",
     "discovery_subject",
     "encode_headers",
+    "event_subject",
     "heartbeat_subject",
     "last_name",
     "plugin_of",
@@ -60,6 +63,9 @@ __all__ = [
 
 # The name for all workers of a plugin, in the subject of messages to a worker.
 ALL = "all"
+
+# The stream of JetStream with the events of all hubs.
+EVENT_STREAM = "ORCHESTRA_EVENTS"
 
 # The kinds of messages, in the header field Kind. A message without headers is a whole response.
 ACK = "ack"
@@ -126,6 +132,11 @@ def announcement_subject(plugin: str, worker: str) -> str:
 def discovery_subject(hub: str) -> str:
     """Return the subject at which a hub asks for announcements."""
     return f"d.{_part(hub)}"
+
+
+def event_subject(hub: str) -> str:
+    """Return the subject of the events that hubs publish."""
+    return f"e.{_part(hub)}"
 
 
 def _part(name: str) -> str:

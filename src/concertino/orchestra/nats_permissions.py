@@ -8,6 +8,7 @@ server guarantees that the names are true:
 - It receives the responses to its own requests only, and responds only to requests that it got.
 - It can use its own buckets only, and has no access to the system account.
 - A hub may also act as a worker of each plugin that hubs offer to other hubs.
+- Only hubs may publish events, and create and read the stream of events.
 - An HTTP front end can use the buckets that front ends share, and nothing else.
 
 Source: docs.nats.io, "Authorization".
@@ -30,8 +31,10 @@ from concertino.nats.subjects import (
 )
 from concertino.orchestra.nats_cluster import nats_user
 from concertino.orchestra.nats_messages import (
+    EVENT_STREAM,
     announcement_subject,
     discovery_subject,
+    event_subject,
     heartbeat_subject,
     request_subject,
     worker_subject,
@@ -65,7 +68,7 @@ def permissions_of(name: str, offered: Sequence[str] = ()) -> dict[str, Any]:
         f"{inbox_prefix(name)}>",
     ]
     if name == HUB:
-        publish.append(discovery_subject(name))
+        publish += [discovery_subject(name), *_event_subjects(name)]
         subscribe.append(announcement_subject("*", "*"))
     if name != HUB or offered:
         subscribe.append(discovery_subject("*"))
@@ -80,6 +83,19 @@ def permissions_of(name: str, offered: Sequence[str] = ()) -> dict[str, Any]:
         "subscribe": {"allow": subscribe},
         "allow_responses": RESPONSES,
     }
+
+
+def _event_subjects(hub: str) -> Sequence[str]:
+    """Return the subjects to which a hub publishes to share events with the other hubs.
+
+    It receives events at its own reply subjects.
+    """
+    return [
+        event_subject(hub),
+        f"$JS.API.STREAM.INFO.{EVENT_STREAM}",
+        f"$JS.API.STREAM.CREATE.{EVENT_STREAM}",
+        f"$JS.API.CONSUMER.CREATE.{EVENT_STREAM}",
+    ]
 
 
 def _bucket_subjects(bucket: str) -> Sequence[str]:

@@ -1,0 +1,355 @@
+"""Stream: a stream of JetStream that this process publishes to and follows, on an event loop.
+
+    stream = Stream(cluster, "EVENTS", "e.hub", "hub", max_bytes=16 * 2**20, follower=log)
+    await stream.open()
+    await stream.publish(payload)      # returns when a majority of the replicas has stored it
+
+A consumer without acknowledgements delivers the messages in order. When one is missing, when the
+consumer is silent, or after a reconnect, another consumer begins after the last message. A message
+that is published again, because its acknowledgement was lost, has the same id, and is stored once.
+Source: docs.nats.io, "JetStream wire API Reference"; ADR-15 (ordered consumers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.json import Decoder, encode
+
+from concertino.errors import Disconnected
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.connection import NatsConnection
+from concertino.nats.protocol import NatsMessage, read_headers, status_of
+from concertino.nats.subjects import inbox_prefix
+
+__all__ = ["Follower", "Stream", "StreamUnavailable"]
+
+log = logging.getLogger("concertino.nats")
+
+# Error codes of JetStream: the stream exists with other settings; the servers cannot store several
+# replicas: not a cluster, too few servers, too few resources.
+OTHER_SETTINGS = 10058
+FEW_SERVERS = (10074, 10005, 10023)
+# The status of the response when no server runs JetStream.
+NO_RESPONDERS = 503
+# On how many servers messages are stored, if there are so many.
+REPLICAS = 3
+# The time limit of each exchange with the servers, of open(), and of publish() with all its tries.
+REQUEST_S, OPEN_S, PUBLISH_S = 2.0, 5.0, 10.0
+RETRY_S = 0.25
+# How often the consumer shows that it is alive, and after which silence another one is made.
+HEARTBEAT_S, SILENCE_S = 1.0, 3.0
+
+
+class StreamUnavailable(Disconnected):
+    """The servers have no JetStream, or this client may not use the stream."""
+
+
+class Follower(Protocol):
+    """What gets the messages of a Stream."""
+
+    def begin(self, id: str, first: int, last: int) -> None:
+        """Prepare for messages. Called before the first message, and after each reconnect.
+
+        id: identifies the stream; another stream of the same name has another id.
+        first, last: the numbers of the oldest message in the stream, and of the newest one.
+        """
+        ...
+
+    @property
+    def last(self) -> int:
+        """The number of the last message that was handled; 0 if there was none."""
+        ...
+
+    def handle(self, number: int, payload: bytes) -> None:
+        """Handle a message. Numbers grow, but a message may come twice."""
+        ...
+
+
+class _Problem(Struct):
+    """An error of JetStream."""
+
+    err_code: int = 0
+    description: str = ""
+
+
+class _State(Struct):
+    """The numbers of the oldest and of the newest message in a stream."""
+
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class _Answer(Struct):
+    """A response of JetStream, with the members that this module reads."""
+
+    error: _Problem | None = None
+    created: str = ""
+    state: _State | None = None
+
+
+_decode_answer = Decoder(_Answer).decode
+
+
+class Stream:
+    """A stream, which open() creates if it does not exist. Use it on one event loop.
+
+    name: letters, digits, `-` and `_`.
+    subject: the subject of its messages.
+    user: the name of this client, for its reply subjects.
+    max_bytes: the size of the stream; the oldest messages are dropped.
+    follower: gets the messages.
+    """
+
+    def __init__(
+        self,
+        cluster: NatsCluster,
+        name: str,
+        subject: str,
+        user: str,
+        *,
+        max_bytes: int,
+        follower: Follower,
+    ) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._subject = subject
+        self._follower = follower
+        self._settings: Mapping[str, Any] = {
+            "name": name,
+            "subjects": [subject],
+            "max_bytes": max_bytes,
+            "discard": "old",
+            "storage": "file",
+            "duplicate_window": int(120e9),
+        }
+        self._inbox = f"{inbox_prefix(user)}{secrets.token_hex(8)}."
+        self._count = 0
+        # The requests that wait for a response: reply subject -> the request's subject, its future.
+        self._requests: dict[str, tuple[str, asyncio.Future[NatsMessage]]] = {}
+        # The number of the last message of the current consumer, by its own count, and whether it
+        # must be replaced.
+        self._delivered = 0
+        self._is_over = asyncio.Event()
+        self._heard_at = 0.0
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opened_at = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Create the stream if needed, and wait until the follower has its messages.
+
+        If the servers do not answer in OPEN_S, it goes on in the background.
+        Raises StreamUnavailable.
+        """
+        self._cluster.on_connect.append(self._on_connect)
+        with suppress(Disconnected):
+            self._on_connect(self._cluster.connection)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await asyncio.shield(self._opened)
+        except TimeoutError:
+            log.warning("%s: the servers do not answer yet; trying again", self._name)
+        except StreamUnavailable:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop following the stream."""
+        with suppress(ValueError):
+            self._cluster.on_connect.remove(self._on_connect)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    async def publish(self, payload: bytes) -> None:
+        """Store a message in the stream.
+
+        Raises Disconnected if it was not acknowledged in time; it may be stored nevertheless.
+        Raises ValueError if it is larger than the servers accept.
+        """
+        headers = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n\r\n" % secrets.token_hex(12).encode()
+        failure = Disconnected("no answer")
+        try:
+            async with asyncio.timeout(PUBLISH_S):
+                while True:
+                    try:
+                        answer = await self._request(self._subject, payload, headers)
+                        if answer.error is None:
+                            return
+                        failure = Disconnected(answer.error.description)
+                    except Disconnected as exc:
+                        failure = exc
+                    await asyncio.sleep(RETRY_S)
+        except TimeoutError:
+            text = f"{self._name}: the message was not acknowledged: {failure}"
+            raise Disconnected(text) from None
+
+    # Requests
+
+    def _on_connect(self, connection: NatsConnection) -> None:
+        connection.subscribe(f"{self._inbox}*", self._on_response)
+        connection.on_refusal.append(self._on_refusal)
+        self._is_over.set()
+
+    def _on_response(self, message: NatsMessage) -> None:
+        _, future = self._requests.pop(message.subject, ("", None))
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def _on_refusal(self, text: str) -> None:
+        """Fail the requests that the server does not permit. text: the server's error."""
+        for subject, future in self._requests.values():
+            if f'"{subject.lower()}"' in text.lower() and not future.done():
+                future.set_exception(StreamUnavailable(text))
+
+    async def _request(self, subject: str, payload: bytes, headers: bytes = b"") -> _Answer:
+        """Send a request, and return the response. Raises Disconnected, StreamUnavailable."""
+        self._count += 1
+        reply = f"{self._inbox}{self._count}"
+        future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
+        self._requests[reply] = subject, future
+        try:
+            connection = self._cluster.connection
+            size, limit = len(payload) + len(headers), connection.info.max_payload
+            if size > limit:
+                # The server would disconnect this client.
+                raise ValueError(f"a message of {size} bytes; the servers accept at most {limit}")
+            connection.publish(subject, payload, reply, headers)
+            message = await asyncio.wait_for(future, REQUEST_S)
+        except TimeoutError:
+            raise Disconnected(f"{self._name}: no answer within {REQUEST_S:g} s") from None
+        finally:
+            self._requests.pop(reply, None)
+        if status_of(message) == NO_RESPONDERS:
+            raise StreamUnavailable("JetStream is not enabled in the servers")
+        try:
+            return _decode_answer(message.payload)
+        except msgspec.MsgspecError as exc:
+            raise Disconnected(f"{self._name}: a response cannot be read: {exc}") from None
+
+    # Following
+
+    async def _run(self) -> None:
+        """Follow the stream with one consumer after the other, until cancelled."""
+        while True:
+            try:
+                await self._follow()
+            except StreamUnavailable as exc:
+                if not self._opened.done():
+                    self._opened.set_exception(exc)
+                    return
+                log.debug("%s: %s", self._name, exc)
+            except Disconnected as exc:
+                log.debug("%s: %s", self._name, exc)
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> None:
+        """Follow the stream with one consumer. Returns when it must be replaced.
+
+        Raises Disconnected, StreamUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        self._is_over.clear()
+        connection = self._cluster.connection
+        answer = await self._find_stream()
+        state = answer.state or _State()
+        self._follower.begin(answer.created, state.first_seq, state.last_seq)
+        self._opened_at = state.last_seq
+        self._check_opened()
+
+        self._count += 1
+        self._delivered, self._heard_at = 0, loop.time()
+        # Two tokens, so that the subscription to responses does not get it, too.
+        subject = f"{self._inbox}d.{self._count}"
+        sid = connection.subscribe(subject, self._on_delivery)
+        try:
+            config = {
+                "deliver_subject": subject,
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": self._follower.last + 1,
+                "ack_policy": "none",
+                "max_deliver": 1,
+                "idle_heartbeat": int(HEARTBEAT_S * 1e9),
+                "num_replicas": 1,
+                "mem_storage": True,
+            }
+            body = encode({"stream_name": self._name, "config": config})
+            made = await self._request(f"$JS.API.CONSUMER.CREATE.{self._name}", body)
+            if made.error is not None:
+                raise Disconnected(f"{self._name}: {made.error.description}")
+            while loop.time() - self._heard_at < SILENCE_S:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_over.wait(), HEARTBEAT_S)
+                if self._is_over.is_set():
+                    return
+        finally:
+            connection.unsubscribe(sid)
+
+    async def _find_stream(self) -> _Answer:
+        """Return the description of the stream, which is created if it does not exist.
+
+        A stream that exists with other settings is used as it is.
+        """
+        create = f"$JS.API.STREAM.CREATE.{self._name}"
+        answer = await self._request(f"$JS.API.STREAM.INFO.{self._name}", b"")
+        if answer.error is None:
+            return answer
+        for replicas in (REPLICAS, 1):
+            settings = {**self._settings, "num_replicas": replicas}
+            answer = await self._request(create, encode(settings))
+            if answer.error is None or answer.error.err_code not in FEW_SERVERS:
+                break
+        if answer.error is not None and answer.error.err_code == OTHER_SETTINGS:
+            answer = await self._request(f"$JS.API.STREAM.INFO.{self._name}", b"")
+        if answer.error is not None:
+            raise Disconnected(f"{self._name}: {answer.error.description}")
+        return answer
+
+    def _on_delivery(self, message: NatsMessage) -> None:
+        """Handle a message or a heartbeat of the consumer."""
+        self._heard_at = asyncio.get_running_loop().time()
+        position = _read_position(message.reply)
+        if position is None:
+            # A heartbeat tells the number of the last message.
+            number = read_headers(message.headers).get("Nats-Last-Consumer", "0")
+            if number != str(self._delivered):
+                self._is_over.set()
+            return
+        number, delivered = position
+        if delivered != self._delivered + 1:
+            # A message is missing, or it is of a consumer that another one has replaced.
+            self._is_over.set()
+            return
+        self._delivered = delivered
+        self._follower.handle(number, message.payload)
+        self._check_opened()
+
+    def _check_opened(self) -> None:
+        if self._follower.last >= self._opened_at and not self._opened.done():
+            self._opened.set_result(None)
+
+
+def _read_position(reply: str) -> tuple[int, int] | None:
+    """Return the number of a message in its stream, and among those of its consumer.
+
+    reply: its reply subject, `$JS.ACK.STREAM.CONSUMER.TRIES.NUMBER.DELIVERED.TIME.PENDING`; newer
+        servers may insert two tokens before STREAM. None if it is not such a subject.
+    """
+    tokens = reply.split(".")
+    if not reply.startswith("$JS.ACK.") or len(tokens) < 9:
+        return None
+    begin = 5 if len(tokens) == 9 else 7
+    try:
+        return int(tokens[begin]), int(tokens[begin + 1])
+    except ValueError:
+        return None

@@ -1,0 +1,89 @@
+"""ClusterLog: the EventLog of a hub in a NATS cluster, whose events are in a stream of JetStream.
+
+All hubs publish to one stream, and each follows it with a log of its own. So the events of every
+hub reach the subscribers of all hubs, and a cursor, which has the number of the event in the
+stream, is valid at each of them, also after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from hashlib import sha256
+
+from concertino.errors import Disconnected
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.stream import Stream
+from concertino.orchestra.event_log import (
+    MAX_BYTES,
+    EventLog,
+    InvalidEvent,
+    log_event,
+)
+from concertino.orchestra.nats_messages import EVENT_STREAM, event_subject
+from concertino.orchestra.plugin_messages import DecodeError, EventDelivery, Publish
+from concertino.orchestra.plugins_file import HUB
+from concertino.orchestra.structs import InvalidStruct, unpack
+
+__all__ = ["ClusterLog"]
+
+log = logging.getLogger("concertino.hub")
+
+
+class ClusterLog(EventLog):
+    """The latest events of all hubs. Call open() next, and close() at the end."""
+
+    def __init__(self, cluster: NatsCluster) -> None:
+        super().__init__()
+        self._stream = Stream(
+            cluster, EVENT_STREAM, event_subject(HUB), HUB, max_bytes=MAX_BYTES, follower=self
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Load the events of the stream. Raises StreamUnavailable, see Stream.open()."""
+        await self._stream.open()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._stream.close()
+
+    async def publish(self, event: Publish, source: str) -> None:
+        """See EventLog.publish(). Raises Disconnected if the cluster does not acknowledge it."""
+        data = log_event(event, source).delivery.SerializeToString()
+        try:
+            await self._stream.publish(data)
+        except ValueError as exc:
+            raise InvalidEvent(str(exc)) from None
+
+    def publish_soon(self, event: Publish, source: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._publish_or_log(event, source))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _publish_or_log(self, event: Publish, source: str) -> None:
+        try:
+            await self.publish(event, source)
+        except (InvalidEvent, Disconnected) as exc:
+            log.warning("an event of %s is lost: %s", event.topic, exc)
+
+    # The messages of the stream (Follower)
+
+    def begin(self, id: str, first: int, last: int) -> None:
+        id = sha256(id.encode()).hexdigest()[:8]
+        if id != self.id:
+            self.restart(id, max(first, 1), last)
+
+    def handle(self, number: int, payload: bytes) -> None:
+        try:
+            delivery = EventDelivery.FromString(payload)
+            values = (
+                unpack(delivery.payload, delivery.payload_json)
+                if delivery.HasField("payload")
+                else {}
+            )
+        except (DecodeError, InvalidStruct) as exc:
+            log.warning("event %d of the cluster cannot be read: %s", number, exc)
+            delivery, values = EventDelivery(), {}
+        self.add(number, delivery, values, len(payload))

@@ -1,0 +1,176 @@
+"""cluster_events.py, nats/stream.py: events of several hubs, at a real server with JetStream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import pytest
+from loops import on_a_loop
+from orchestra.hubs import SOMEBODY, write_plugins_file
+from orchestra.nats_servers import NatsServerProcess, shared_nats_server
+
+from concertino.orchestra.authority import create_authority
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.hub import Hub
+from concertino.orchestra.nats_server import server_configuration
+from concertino.orchestra.plugin_messages import (
+    EventDelivery,
+    PluginRequest,
+    PluginResponse,
+    Publish,
+    StreamStart,
+    Subscribe,
+)
+from concertino.orchestra.plugins_file import read_plugins
+from concertino.orchestra.structs import pack, unpack
+
+pytestmark = pytest.mark.waits
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServerProcess]:
+    """A server with JetStream, whose store is empty."""
+    with tempfile.TemporaryDirectory(prefix="nats") as folder:
+        settings = f"jetstream {{ store_dir: {json.dumps(folder + '/store')} }}"
+        process = NatsServerProcess(Path(folder), settings)
+        yield process
+        process.stop()
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, address: str, certificates: Certificates | None = None
+) -> AsyncIterator[Hub]:
+    file = read_plugins(write_plugins_file(folder))
+    certs = None if certificates is None else certificates.folder
+    hub = Hub(file, is_private=True, cluster=address, certs_dir=certs)
+    await hub.start()
+    try:
+        yield hub
+    finally:
+        await hub.stop()
+
+
+async def publish(hub: Hub, item: str, size: int = 0) -> PluginResponse:
+    payload = pack({"item": item, "text": "x" * size}).struct
+    event = Publish(topic="orders", event_type="made", payload=payload, source_plugin="me")
+    return await hub.answer(PluginRequest(publish=event), SOMEBODY)
+
+
+async def events(hub: Hub, after: str = "") -> AsyncIterator[EventDelivery]:
+    subscribe = Subscribe(topic="orders", after=after)
+    async for response in hub.stream(StreamStart(subscribe=subscribe), SOMEBODY):
+        yield EventDelivery.FromString(response.stream_chunk.data)
+
+
+def item(event: EventDelivery) -> object:
+    return unpack(event.payload)["item"]
+
+
+@on_a_loop
+async def test_events_of_one_hub_reach_subscribers_of_all_and_cursors_are_valid_everywhere(
+    folder: Path, server: NatsServerProcess
+) -> None:
+    async with running(folder, server.address) as one:
+        async with running(folder, server.address) as other:
+            here, there = events(one), events(other)
+            waiting = [asyncio.ensure_future(anext(here)), asyncio.ensure_future(anext(there))]
+            await asyncio.sleep(0)
+            assert await publish(one, "soup") == PluginResponse()
+            first, same = await asyncio.gather(*waiting)
+            assert first == same
+            assert (item(first), first.source_plugin, first.lost) == ("soup", "me", 0)
+            await publish(other, "cake")
+            assert item(await anext(here)) == "cake"
+            # The position of one hub, at the other.
+            assert item(await anext(events(other, first.cursor))) == "cake"
+        # A hub that starts later has the events of before, for those with a cursor.
+        async with running(folder, server.address) as late:
+            assert item(await anext(events(late, first.cursor))) == "cake"
+            news = asyncio.ensure_future(anext(events(late)))
+            await asyncio.sleep(0)
+            await publish(one, "tea")
+            assert item(await news) == "tea"
+    # The stream numbers them, from 1.
+    connection = await nats.connect(server.address)
+    info = await connection.jetstream().stream_info("ORCHESTRA_EVENTS")
+    assert (info.state.messages, info.config.subjects) == (3, ["e.orchestrator"])
+    assert (info.config.max_bytes, info.config.num_replicas) == (16 * 2**20, 1)
+    assert first.cursor[8:] == "-1"
+    await connection.close()
+
+
+@on_a_loop
+async def test_events_go_on_after_a_restart_of_the_server_and_none_is_lost_or_doubled(
+    folder: Path, server: NatsServerProcess
+) -> None:
+    async with running(folder, server.address) as one, running(folder, server.address) as other:
+        stream = events(other)
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        await publish(one, "before")
+        assert item(await first) == "before"
+        server.stop()
+        # Published while no server is there: it waits for the acknowledgement.
+        meanwhile = asyncio.ensure_future(publish(one, "meanwhile"))
+        await asyncio.sleep(0)
+        server.start()
+        assert await meanwhile == PluginResponse()
+        await publish(one, "after")
+        found = [await anext(stream), await anext(stream)]
+        assert [(item(event), event.cursor[8:], event.lost) for event in found] == [
+            ("meanwhile", "-2", 0),
+            ("after", "-3", 0),
+        ]
+
+
+@on_a_loop
+async def test_an_event_that_the_server_would_not_accept_is_refused(
+    folder: Path, server: NatsServerProcess
+) -> None:
+    async with running(folder, server.address) as hub:
+        refused = await publish(hub, "x", 2**20)
+        assert refused.tool_call.error_code == "validation_error"
+        assert await publish(hub, "x", 2**20 - 1000) == PluginResponse()
+
+
+@on_a_loop
+async def test_without_jetstream_events_stay_at_their_hub(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with running(folder, shared_nats_server().address) as hub:
+            stream = events(hub)
+            first = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+            await publish(hub, "soup")
+            assert item(await first) == "soup"
+    assert "JetStream is not enabled in the servers" in caplog.text
+
+
+@on_a_loop
+async def test_hubs_need_no_more_than_the_permissions_of_hubs(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="nats") as place:
+        certificates = Certificates(Path(place) / "certs")
+        create_authority(certificates)
+        text = server_configuration([], certificates, Path(place) / "store", -1)
+        settings = "\n".join(line for line in text.splitlines() if not line.startswith("listen:"))
+        server = NatsServerProcess(Path(place), settings)
+        address = server.address.replace("nats://", "tls://")
+        try:
+            async with running(folder, address, certificates) as hub:
+                stream = events(hub)
+                first = asyncio.ensure_future(anext(stream))
+                await asyncio.sleep(0)
+                await publish(hub, "soup")
+                assert item(await first) == "soup"
+            assert "Violation" not in (Path(place) / "server.log").read_text()
+        finally:
+            server.stop()
