@@ -146,7 +146,7 @@ class _Chaos:
     # Start and end
 
     def start_servers(self) -> None:
-        ports = _free_ports(3)
+        ports = free_ports(3)
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
         for number, port in enumerate(ports):
             folder = self.folder / f"server{number}"
@@ -340,7 +340,7 @@ def _retry(action):
             time.sleep(0.05)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return free ports. The servers of a cluster must know each other's before they start."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -33,14 +33,16 @@ __all__ = ["Follower", "Stream", "StreamUnavailable"]
 
 log = logging.getLogger("concertino.nats")
 
-# Error codes of JetStream: the stream exists with other settings; the servers cannot store several
-# replicas: not a cluster, too few servers, too few resources.
-OTHER_SETTINGS = 10058
-FEW_SERVERS = (10074, 10005, 10023)
+# Error codes of JetStream: the stream exists with other settings; the server is not in a cluster;
+# the cluster has too few servers or resources.
+OTHER_SETTINGS, NO_CLUSTER = 10058, 10074
+FEW_SERVERS = (10005, 10023)
 # The status of the response when no server runs JetStream.
 NO_RESPONDERS = 503
-# On how many servers messages are stored, if there are so many.
+# On how many servers messages are stored, if there are so many. A cluster may be starting, so they
+# are awaited for PATIENCE_S.
 REPLICAS = 3
+PATIENCE_S = 3.0
 # The time limit of each exchange with the servers, of open(), and of publish() with all its tries.
 REQUEST_S, OPEN_S, PUBLISH_S = 2.0, 5.0, 10.0
 RETRY_S = 0.25
@@ -141,6 +143,7 @@ class Stream:
         self._heard_at = 0.0
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened_at = 0
+        self._patient_until = 0.0
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -152,7 +155,9 @@ class Stream:
         self._cluster.on_connect.append(self._on_connect)
         with suppress(Disconnected):
             self._on_connect(self._cluster.connection)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        loop = asyncio.get_running_loop()
+        self._patient_until = loop.time() + PATIENCE_S
+        self._task = loop.create_task(self._run())
         try:
             async with asyncio.timeout(OPEN_S):
                 await asyncio.shield(self._opened)
@@ -300,20 +305,24 @@ class Stream:
 
         A stream that exists with other settings is used as it is.
         """
-        create = f"$JS.API.STREAM.CREATE.{self._name}"
-        answer = await self._request(f"$JS.API.STREAM.INFO.{self._name}", b"")
-        if answer.error is None:
-            return answer
-        for replicas in (REPLICAS, 1):
-            settings = {**self._settings, "num_replicas": replicas}
-            answer = await self._request(create, encode(settings))
-            if answer.error is None or answer.error.err_code not in FEW_SERVERS:
-                break
-        if answer.error is not None and answer.error.err_code == OTHER_SETTINGS:
-            answer = await self._request(f"$JS.API.STREAM.INFO.{self._name}", b"")
+        answer = await self._ask_stream("INFO")
+        if answer.error is not None:
+            answer = await self._ask_stream("CREATE", REPLICAS)
+            code = 0 if answer.error is None else answer.error.err_code
+            is_late = asyncio.get_running_loop().time() >= self._patient_until
+            if code == NO_CLUSTER or (code in FEW_SERVERS and is_late):
+                answer = await self._ask_stream("CREATE", 1)
+            elif code == OTHER_SETTINGS:
+                # Another process has created it just now.
+                answer = await self._ask_stream("INFO")
         if answer.error is not None:
             raise Disconnected(f"{self._name}: {answer.error.description}")
         return answer
+
+    async def _ask_stream(self, operation: str, replicas: int = 0) -> _Answer:
+        """Request the description of the stream, or its creation with this many replicas."""
+        body = encode({**self._settings, "num_replicas": replicas}) if replicas else b""
+        return await self._request(f"$JS.API.STREAM.{operation}.{self._name}", body)
 
     def _on_delivery(self, message: NatsMessage) -> None:
         """Handle a message or a heartbeat of the consumer."""
