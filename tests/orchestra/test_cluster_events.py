@@ -141,18 +141,34 @@ async def test_an_event_that_the_server_would_not_accept_is_refused(
         assert await publish(hub, "x", 2**20 - 1000) == PluginResponse()
 
 
+# Permissions from before hubs shared events.
+OLD_PERMISSIONS = """
+jetstream { store_dir: %s }
+authorization { users: [{ user: a, password: b, permissions: { publish: { deny: "$JS.>" } } }] }
+no_auth_user: a
+"""
+
+
+@pytest.mark.parametrize("is_enabled", [False, True])
 @on_a_loop
-async def test_without_jetstream_events_stay_at_their_hub(
-    folder: Path, caplog: pytest.LogCaptureFixture
+async def test_where_the_cluster_cannot_store_events_they_stay_at_their_hub(
+    folder: Path, caplog: pytest.LogCaptureFixture, is_enabled: bool
 ) -> None:
+    server = shared_nats_server()
+    if is_enabled:
+        server = NatsServerProcess(folder, OLD_PERMISSIONS % json.dumps(f"{folder}/store"))
     with caplog.at_level(logging.WARNING):
-        async with running(folder, shared_nats_server().address) as hub:
+        async with running(folder, server.address) as hub:
             stream = events(hub)
             first = asyncio.ensure_future(anext(stream))
             await asyncio.sleep(0)
             await publish(hub, "soup")
             assert item(await first) == "soup"
-    assert "JetStream is not enabled in the servers" in caplog.text
+    if is_enabled:
+        server.stop()
+    assert "events stay at this hub, because the cluster cannot store them: " in caplog.text
+    reason = "Permissions Violation" if is_enabled else "JetStream is not enabled in the servers"
+    assert reason in caplog.text
 
 
 @on_a_loop
