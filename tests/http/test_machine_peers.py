@@ -47,10 +47,14 @@ class FrontEnd:
     """A front end. port: where clients connect. peer_port: where the other front ends connect."""
 
     def __init__(self, folder: Path, cluster: str, peer_port: int = 0) -> None:
-        with socket.socket() as free:
-            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            free.bind(("127.0.0.1", peer_port))
-            self.peer_port = free.getsockname()[1]
+        # The port stays bound until the front end listens, so that no other program gets it.
+        with socket.socket() as reserved:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", peer_port))
+            self.peer_port = reserved.getsockname()[1]
+            self._start(folder, cluster)
+
+    def _start(self, folder: Path, cluster: str) -> None:
         options = [
             *("--http", "127.0.0.1:0", "--share-sessions", cluster),
             *("--share-addr", f"127.0.0.1:{self.peer_port}"),
