@@ -58,10 +58,11 @@ class AbandonedServer(Struct, frozen=True):
 def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
     """Return this user's abandoned servers, oldest first. commands: commands in hosts' files."""
     states = _own_processes()
-    own = _with_ancestors(os.getpid(), dict(live_processes()))
+    # This process, the shell that started it, and so on.
+    ancestors = _with_ancestors(os.getpid(), dict(live_processes()))
     reasons: dict[int, str] = {}
     for pid, state in states.items():
-        if pid in own or state.terminal or not _may_be_ended(pid):
+        if pid in ancestors or state.terminal or not _may_be_ended(pid):
             continue
         if reason := _find_reason(pid, state, commands):
             reasons[pid] = reason
@@ -78,7 +79,7 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
 def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     """End servers and their descendants with SIGTERM, then SIGKILL. Returns whether all ended.
 
-    Takes at most 1.5 s. If an id belongs to a new process meanwhile, this process is left alone.
+    Takes at most 1.5 s. A new process that has got the id of a server meanwhile is left alone.
     """
     members = {(server.pid, server.started_at) for server in servers}
 

@@ -63,7 +63,11 @@ _decode = Decoder(ApprovedFile).decode
 class ApprovalStore:
     """The approvals of this user.
 
-    folder: the folder in which the approvals are stored; by default the user's state folder.
+    folder: the folder for the user's key and for the folder `approvals`; by default the user's
+        state folder.
+
+    Attributes:
+    folder: the folder `approvals`, with a file for each server file.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -75,7 +79,7 @@ class ApprovalStore:
         return read_state_key(self._state)
 
     def read(self, path: Path) -> ApprovedFile:
-        """Return the approvals for a server file, with no servers if there are none.
+        """Return the approvals for a server file; no servers are in it if none is approved.
 
         Raises UnusableState.
         """

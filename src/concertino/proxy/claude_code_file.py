@@ -41,8 +41,8 @@ MAX_COLUMN = 2**16
 # How many projects an error names.
 MAX_NAMED = 5
 
-_members = Decoder(dict[str, Raw]).decode
-_names = Decoder(list[str]).decode
+_decode_members = Decoder(dict[str, Raw]).decode
+_decode_names = Decoder(list[str]).decode
 
 
 class ServerList(Struct, frozen=True):
@@ -102,14 +102,17 @@ def read_project_servers(
     try:
         lists = list(read_server_lists(data))
     except (DecodeError, RecursionError) as exc:
-        raise _broken(data, source, exc) from None
-    own = {item.folder: item for item in lists if item.folder}
-    folder = _nearest(own, current) if wanted is None else _exact(own, source, wanted)
+        raise _make_error(data, source, exc) from None
+    projects = {item.folder: item for item in lists if item.folder}
+    if wanted is None:
+        folder = _find_nearest_project(projects, current)
+    else:
+        folder = _find_project(projects, source, wanted)
     # The project's list comes last, so that its servers replace the user's of the same name.
     chosen = sorted(
         (item for item in lists if item.folder in ("", folder)), key=lambda item: item.folder != ""
     )
-    disabled = own[folder].disabled if folder else frozenset[str]()
+    disabled = projects[folder].disabled if folder else frozenset[str]()
     merged: dict[str, FileMember] = {}
     place: FileValue | None = None
     for item in chosen:
@@ -126,7 +129,7 @@ def read_project_servers(
     if not folder:
         warning = (
             f"{source}: {current} is in none of the projects, so only the user's own servers are "
-            f"served; {_name_projects(own)}"
+            f"served; {_name_projects(projects)}"
         )
     return ProjectServers(_as_file(FileValue(merged, line, column)), folder, warning)
 
@@ -136,9 +139,8 @@ def read_server_lists(data: bytes) -> Iterator[ServerList]:
 
     Raises DecodeError and RecursionError if the data is not JSON of the expected structure.
     """
-    whole = _members(data)
     at = 0
-    for name, raw in whole.items():
+    for name, raw in _decode_members(data).items():
         # The search begins behind the previous member, so that an equal text before it is not
         # found instead.
         at = data.index(raw, at)
@@ -155,11 +157,11 @@ def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
     at: the index in `data` at which the object of all projects begins.
     raw: that object, undecoded.
     """
-    for folder, project in _members(raw).items():
+    for folder, project in _decode_members(raw).items():
         at = data.index(project, at)
         try:
-            members = _members(project)
-            disabled = frozenset(_names(members.get("disabledMcpServers", b"[]")))
+            members = _decode_members(project)
+            disabled = frozenset(_decode_names(members.get("disabledMcpServers", b"[]")))
         except DecodeError:
             # Claude Code may change the format of its file. A project that cannot be read is
             # skipped, so that the others can still be used.
@@ -222,7 +224,7 @@ def _disable(server: FileMember) -> FileMember:
     return FileMember(FileValue(members, value.line, value.column), server.line, server.column)
 
 
-def _nearest(projects: Mapping[str, ServerList], current: Path) -> str:
+def _find_nearest_project(projects: Mapping[str, ServerList], current: Path) -> str:
     """Return the project of a folder, or of the nearest folder above it; "" if there is none."""
     by_path = {os.path.realpath(folder): folder for folder in reversed(list(projects))}
     place = Path(os.path.realpath(current))
@@ -232,7 +234,7 @@ def _nearest(projects: Mapping[str, ServerList], current: Path) -> str:
     return ""
 
 
-def _exact(
+def _find_project(
     projects: Mapping[str, ServerList],
     source: str,
     wanted: str,
@@ -254,10 +256,10 @@ def _name_projects(projects: Mapping[str, ServerList]) -> str:
     return f"projects with servers: {', '.join(folders[:MAX_NAMED])}{more}"
 
 
-def _broken(data: bytes, source: str, problem: Exception) -> InvalidServerFile:
+def _make_error(data: bytes, source: str, problem: Exception) -> InvalidServerFile:
     """Return the error for a file that is not JSON of the expected structure.
 
-    The error has the place if the file is small enough to be parsed with places.
+    The error names a line and column if the file is small enough to be parsed with places.
     """
     if len(data) <= MAX_LIST_BYTES:
         try:

@@ -98,7 +98,7 @@ def define_server(
 
 
 def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
-    """Return the definition with these members."""
+    """Return the definition with these members. key: the user's key for digests."""
     # If an argument contains the value of a hidden variable, the value is hidden there too.
     learn(
         {

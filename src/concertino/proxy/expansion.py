@@ -62,7 +62,10 @@ class Expander:
         }
 
     def text(self, template: Template, label: str) -> str:
-        """Replace the references in a text. Raises InvalidServerFile, also for a secret."""
+        """Replace the references in a text. Raises InvalidServerFile.
+
+        A reference to a secret is an error, too.
+        """
         parts = self.parts(template, label)
         secrets = [str(part) for part in parts if isinstance(part, SecretReference)]
         secrets += [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concertino.errors import INTERNAL_ERROR, ConcertinoError, Disconnected, RpcError
 
-__all__ = ["named", "to_rpc_error"]
+__all__ = ["add_name", "to_rpc_error"]
 
 # In the error texts of Client, the end of the server's stderr follows this text.
 STDERR = "; its stderr ends with:"
@@ -27,9 +27,9 @@ def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcEr
     data = None
     if isinstance(error, Disconnected) and error.exit_status is not None:
         data = {"exitStatus": error.exit_status}
-    return RpcError(INTERNAL_ERROR, named(name, text), data)
+    return RpcError(INTERNAL_ERROR, add_name(name, text), data)
 
 
-def named(name: str, text: str) -> str:
-    """Return a text that begins with the name of the server, adding the name if necessary."""
+def add_name(name: str, text: str) -> str:
+    """Return a text with the name of the server before it, unless it begins with that name."""
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"

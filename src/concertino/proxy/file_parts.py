@@ -1,4 +1,8 @@
-"""FileParts: makes the parts of a composition from a server file and the user's approvals."""
+"""FileParts: makes the parts of a composition from a server file and the user's approvals.
+
+A part is the Backend of one server. Servers (servers.py) composes the parts to one Backend, and
+asks for them again whenever the file or an approval has changed.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +100,7 @@ def describe_unapproved(
 
 
 class FileParts:
-    """Makes the parts of a composition from one server file, and again when the file changes.
+    """Makes the parts of a composition from one server file, and again when the file has changed.
 
     store: the user's approvals.
     environment: the environment variables for `${VAR}`.
@@ -120,7 +124,7 @@ class FileParts:
         self._environment = environment
         self._inputs = inputs
         self._parts: dict[str, FileServer | WithheldServer] = {}
-        # The servers that continue to run -> the options that set_options() will give them.
+        # Servers that continue to run, each with the options that set_options() will give it.
         self._new_options: list[tuple[FileServer, ServerOptions]] = []
         # Name of a server -> its last logged definition, which is not logged again.
         self._shown: dict[str, Definition] = {}
@@ -152,7 +156,7 @@ class FileParts:
         parts: dict[str, FileServer | WithheldServer] = {}
         for server in servers:
             name = server.entry.name
-            parts[name] = self._part(server, file, expander, approved)
+            parts[name] = self._make_part(server, file, expander, approved)
         self._parts = parts
         return dict(parts)
 
@@ -162,7 +166,7 @@ class FileParts:
             await part.set_options(options)
         self._new_options.clear()
 
-    def _part(
+    def _make_part(
         self,
         server: DefinedServer,
         file: ServerFile,
@@ -173,14 +177,14 @@ class FileParts:
         entry = server.entry
         current = self._parts.get(entry.name)
         if server.problem:
-            return self._withheld(entry.name, server.problem)
+            return self._withhold(entry.name, server.problem)
         if not is_same_definition(approved.servers.get(entry.name), server.definition):
-            return self._unapproved(server, approved)
+            return self._keep_unapproved(server, approved)
         self._shown.pop(entry.name, None)
         try:
             launch = expand_entry(entry, file, expander, server.env_file)
         except ConcertinoError as exc:
-            return self._withheld(entry.name, str(exc))
+            return self._withhold(entry.name, str(exc))
         if isinstance(current, FileServer) and (
             current.launch == launch
             and current.start_timeout_s == entry.start_timeout_s
@@ -200,12 +204,12 @@ class FileParts:
             cache=self._cache,
         )
 
-    def _unapproved(
+    def _keep_unapproved(
         self, server: DefinedServer, approved: ApprovedFile
     ) -> FileServer | WithheldServer:
-        """Return the part for a server that is not approved, and log its definition.
+        """Return the part for a server whose definition is not approved, and log the definition.
 
-        If the server runs with the definition that was approved before, it continues to run.
+        If the server runs with an older definition, which was approved, it continues to run.
         """
         name = server.entry.name
         command = f"concertino approve {self.path}"
@@ -225,13 +229,13 @@ class FileParts:
         if isinstance(current, FileServer):
             return current
         # The composition logs this reason.
-        return self._withheld(name, f"not approved, so not started; to approve it: {command}")
+        return self._withhold(name, f"not approved, so not started; to approve it: {command}")
 
-    def waiting(self) -> list[str]:
+    def unapproved_names(self) -> list[str]:
         """Return the names of the servers that need the user's approval."""
         return [name for name in self._parts if name in self._shown]
 
-    def _withheld(self, name: str, reason: str) -> WithheldServer:
+    def _withhold(self, name: str, reason: str) -> WithheldServer:
         """Return a part that refuses all calls: the same object for the same reason."""
         current = self._parts.get(name)
         if isinstance(current, WithheldServer) and current.reason == reason:

@@ -75,10 +75,11 @@ class FileServer:
         self._cache = cache if options.cache and pin is None else None
         self._pinned: PinnedTools | None = None
         self._outlet: Notifier | None = None
-        # The started server, and the same server with guards around it.
+        # The started server, and the same server inside its guards and transforms. Calls go to the
+        # latter.
         self._server: _StartedServer | None = None
         self._served: Backend | None = None
-        self._unknown = features_before_start(name)
+        self._features_before_start = features_before_start(name)
 
     async def start(self, outlet: Notifier) -> None:
         """Read the secrets, then start the server or connect to it. Raises ConcertinoError."""
@@ -168,7 +169,9 @@ class FileServer:
 
     def features(self) -> ServerFeatures:
         """Return the features of the server; all features before it has started."""
-        return self._unknown if self._served is None else self._served.features()
+        if self._served is None:
+            return self._features_before_start
+        return self._served.features()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         return await self._started().handle(call, context)
@@ -214,9 +217,9 @@ class _Relay:
 
 
 class _StartedServer(BackendWrapper):
-    """A started server, around which guards are put.
+    """A server that runs already, for new guards to wrap.
 
-    Its start() only sets the outlet, so that new guards can be put around a running server.
+    The start() of a guard also starts the Backend inside it. Here that only replaces the outlet.
     """
 
     def __init__(self, inner: Backend, relay: _Relay) -> None:

@@ -1,8 +1,8 @@
 """The calls that a proxy has forwarded to its server and that are not answered yet.
 
-While a call runs, an older server may send requests such as `elicitation/create` to its client.
-Such a request is a Question here. A client of 2026-07-28 cannot get requests; it gets the question
-in an `input_required` result instead. SuspendableCall converts between the two ways.
+While a call runs, a server before 2026-07-28 may send requests such as `elicitation/create` to its
+client. Such a request is a Question here. A client of 2026-07-28 cannot get requests; it gets the
+question in an `input_required` result instead. SuspendableCall converts between the two ways.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class ForwardedCall(Struct, eq=False):
         """Return whether the client speaks revision 2026-07-28."""
         return by_name[self.context.client.protocol_version].modern
 
-    def can_take(self) -> bool:
-        """Return whether a request of the server can be sent to the client of this call."""
+    def accepts_questions(self) -> bool:
+        """Return whether a request of the server can be passed to the client of this call."""
         return not self.is_modern and self.context.caller.session is not None
 
 
@@ -115,11 +115,11 @@ class SuspendableCall(ForwardedCall, eq=False):
     def __post_init__(self) -> None:
         self.work.add_done_callback(self._on_work_done)
 
-    def can_take(self) -> bool:
+    def accepts_questions(self) -> bool:
         return self.method in INPUT_METHODS
 
     def add(self, question: Question) -> None:
-        """Add a question for the client. It is sent at the end of the round."""
+        """Add a question for the client. The response to the client's request will contain it."""
         self._last_key += 1
         self._questions[f"q{self._last_key}"] = question
         self._has_news.set()
@@ -133,7 +133,7 @@ class SuspendableCall(ForwardedCall, eq=False):
             if question.is_open
         }
 
-    async def end_of_round(self) -> bool:
+    async def wait_for_result_or_question(self) -> bool:
         """Wait for the server's result or a question. Returns whether there is a result.
 
         If the waiting task is cancelled, the call to the server is cancelled, too.

@@ -33,6 +33,10 @@ PROJECT_FILES = (".mcp.json", "mcp.json", ".vscode/mcp.json", ".cursor/mcp.json"
 # A process that `npx` starts has this title, followed by the arguments without npx's options.
 NPM_TITLE = "npm exec "
 NPX_FLAGS = frozenset(("-y", "--yes", "-q", "--quiet"))
+# A title that is cut must have more characters than this after NPM_TITLE; a shorter rest could
+# belong to many packages.
+LEAST_TITLE = 3
+# The program `uvx` replaces itself by this command.
 UVX = ["uv", "tool", "uvx"]
 
 
@@ -57,8 +61,8 @@ class HostCommand(Struct, frozen=True):
         if before < 1 or list(arguments[before:]) != args:
             return False
         names = [Path(word).name for word in arguments[:before]]
-        # Accept the program itself, or an interpreter and its script. uvx becomes `uv tool uvx`.
-        # With other words in front, it is a different command that ends with the same words.
+        # Accept the program itself, or an interpreter and its script. With other words in front, it
+        # is a different command that ends with the same words.
         return (len(names) <= 2 and name in names) or (name == "uvx" and names == UVX)
 
 
@@ -69,7 +73,7 @@ def _matches_npx(args: Sequence[str], arguments: Sequence[str]) -> bool:
     """
     title = NPM_TITLE + " ".join(word for word in args if word not in NPX_FLAGS)
     text = " ".join(arguments).rstrip("\0 ")
-    is_cut = len(text) < len(title) and len(text) > len(NPM_TITLE) + 3
+    is_cut = len(NPM_TITLE) + LEAST_TITLE < len(text) < len(title)
     return text == title or (is_cut and title.startswith(text))
 
 
@@ -114,7 +118,10 @@ def _commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator[Host
 
 
 def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
-    """Yield the lists of servers in Claude Code's file, and add the folders of its projects."""
+    """Yield the lists of servers in Claude Code's file.
+
+    projects: the folders of the file's projects are appended to it.
+    """
     try:
         if path.stat().st_size > MAX_CLAUDE_CODE_BYTES:
             return

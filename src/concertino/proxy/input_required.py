@@ -1,9 +1,10 @@
-"""The questions that a proxy sends its clients for its server, and the state between the rounds.
+"""Converts `input_required` results between the server and the clients of a proxy.
 
 A server of 2026-07-28 asks its client with an `input_required` result. The proxy passes the
-questions on undecoded, so that members unknown to this package reach the client. The proxy sends
-its own state, sealed and bound to the caller, which contains the server's state. A call to an older
-server continues while its client is asked; then the proxy's state contains a handle of the call.
+questions on undecoded, so that members unknown to this package reach the client. Instead of the
+server's `requestState`, the client gets a state of the proxy, which contains the server's; the
+session seals it and binds it to the caller. If the server is older, the proxy's state contains the
+handle of the call, which goes on while the client is asked (parked_calls.py).
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
@@ -41,14 +42,18 @@ class _InputRequiredResult(Struct, rename="camel"):
 
 
 class ServerState(Struct, array_like=True, tag="server"):
-    """The state of a server of 2026-07-28, as JSON, and the keys of its last questions."""
+    """The proxy's state for a server of 2026-07-28.
+
+    asked: the keys of the server's last questions.
+    state: the server's `requestState`, as JSON.
+    """
 
     asked: list[str]
     state: Raw
 
 
 class ParkedState(Struct, array_like=True, tag="parked"):
-    """The handle of a call to an older server that goes on while the client is asked."""
+    """The proxy's state for an older server: the handle of a call in ParkedCalls."""
 
     handle: bytes
 

@@ -142,6 +142,7 @@ async def _read_list(
     A list is not stored if it is for one user only, too large, or endless.
     """
     fields = listing.result_type
+    # The name of the list in JSON, such as `resourceTemplates` for `resource_templates`.
     member = dict(zip(fields.__struct_fields__, fields.__struct_encode_fields__, strict=True))[
         listing.member
     ]

@@ -15,7 +15,9 @@ from concertino.proxy.forwarded_call import SuspendableCall
 
 __all__ = ["ParkedCalls"]
 
+# As many random bytes as nobody can guess.
 HANDLE_BYTES = 16
+# The default of `most`.
 MAX_PARKED = 256
 
 

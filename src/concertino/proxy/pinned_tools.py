@@ -63,6 +63,7 @@ class PinnedTools(BackendWrapper):
         # Name of each tool that may be served -> its JSON; None before the first comparison.
         self._approved: Mapping[str, str] | None = None
         self._withheld: frozenset[str] = frozenset()
+        # Whether the tools have been compared since the last sign of a change.
         self._is_current = False
         self._checking = asyncio.Lock()
 
@@ -75,7 +76,8 @@ class PinnedTools(BackendWrapper):
             page = decode_page(await self.inner.handle(call, context), LISTING)
             tools = [tool for tool in page.tools if self._is_approved(tool)]
             if any(tool.name not in self._withheld for tool in page.tools if tool not in tools):
-                # The list has changed since the comparison, and the server sent no notification.
+                # A tool is neither approved nor withheld. So the list has changed since the
+                # comparison, and the server has sent no notification.
                 self.forget()
                 await self._check()
                 tools = [tool for tool in page.tools if self._is_approved(tool)]

@@ -2,11 +2,15 @@
 
     run(Proxy(["npx", "-y", "@modelcontextprotocol/server-everything"]))
 
-If client and server speak the same era, calls and results are passed on undecoded; otherwise the
-session translates the results, as for any Backend. An Upstream (proxy/upstream.py) is one
-connection to the server. proxy/upstream_pool.py has all upstreams of a Proxy, and proxy/sharing.py
-decides which clients share one. proxy/manifests.py remembers the server's features and lists from
-its last run, so that clients get them before the server has started.
+MCP has two eras: revisions up to 2025-11-25 are "legacy" (a session begins with `initialize`),
+2026-07-28 is "modern" (it has no handshake). If client and server speak the same era, calls and
+results are passed on undecoded; otherwise the session translates the results, as for any Backend.
+
+An Upstream (upstream.py) is one connection to the server. upstream_pool.py has all upstreams of a
+Proxy, and sharing.py decides which clients share one. manifests.py remembers the server's features
+and lists from its last run, so that clients get them before the server has started. If a legacy
+server asks a modern client something, the call is *parked* until the client answers: the server
+still works on it, but no request of the client waits for it (parked_calls.py).
 """
 
 from __future__ import annotations
@@ -74,13 +78,14 @@ RESTART = Restart(longest_s=2.0, retry_s=30.0)
 HEARTBEAT_S = 15.0
 # The default of opening_s.
 OPENING_S = 10.0
-# The interval at which a call that waits for the server's start reports progress, in seconds, and
-# the step of that progress.
+# The interval at which a call that waits for the server's start reports progress, in seconds.
 START_BEAT_S = 1.0
+# How much each of these reports adds to the progress (see Heartbeat). Even after a start of minutes
+# the sum is less than the first progress that the call itself reports, since progress must grow.
 START_STEP = 1e-9
 # How much of the server's last line on stderr is shown, in characters.
 MAX_LINE = 200
-
+# The lists whose changes since the last run are reported.
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
 
 
@@ -234,7 +239,7 @@ class Proxy:
         # For nearly all calls, return the coroutine of the upstream directly: another coroutine
         # here would delay each result.
         if not call.state:
-            upstream = self._pool.of(context.caller.session)
+            upstream = self._pool.find_for_session(context.caller.session)
             if upstream is not None:
                 return upstream.handle(call, context)
         return self._handle_first(call, context)
@@ -250,18 +255,18 @@ class Proxy:
         if call.state:
             return None
         caller = context.caller
-        upstream = self._pool.of(caller.session)
+        upstream = self._pool.find_for_session(caller.session)
         return None if upstream is None else upstream.begin(call, context, caller, runner, slot)
 
     async def _handle_first(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward the first call of a session, or a call that comes with its client's answers."""
+        """Forward the first call of a session, or a call with the client's answers to questions."""
         if call.state:
             state = read_state(call.state)
             if isinstance(state, ParkedState):
                 return await resume_parked(self._maker.settings, state, call, context)
             call = restore(call, state)
         session = context.caller.session
-        upstream = self._pool.of(session)
+        upstream = self._pool.find_for_session(session)
         if upstream is None and call.method in LIST_METHODS:
             if (known := self._known_list(call, session)) is not None:
                 revision, result = known
@@ -307,9 +312,9 @@ class Proxy:
     ) -> None:
         """Forward a notification of a client, such as notifications/roots/list_changed.
 
-        It is dropped before the client's first call, because no server knows of the client yet.
+        Before the client's first call it is dropped, because the client has no upstream yet.
         """
-        upstream = self._pool.of(session)
+        upstream = self._pool.find_for_session(session)
         if upstream is not None and not upstream.is_modern:
             upstream.forward_notification(method, params)
 
@@ -343,7 +348,7 @@ class Proxy:
             await self._wait_for(self._pool.openings.get(key) or self._begin_for(session, client))
             key = self._sharing.key_of(session)
         upstream.sessions.is_private = key is not None
-        is_new = self._pool.of(session) is None
+        is_new = self._pool.find_for_session(session) is None
         self._pool.assign(session, upstream)
         self._learn_lists(upstream, self._sharing.principal_of(session))
         if is_new and session is not None and self._watched:
@@ -457,9 +462,9 @@ class Proxy:
         return None if result is None else (manifest.revision, result)
 
     def _learn_lists(self, upstream: Upstream, principal: bytes) -> None:
-        """Read the lists of a server that has just started, unless this was done for the principal.
+        """Read and store the lists that a principal gets from a server that has just started.
 
-        They are stored for the next run.
+        Does nothing if they have been read from this upstream already.
         """
         if self._manifests is not None and principal not in upstream.learned_for:
             upstream.learned_for.add(principal)

@@ -43,7 +43,7 @@ HANGS_S = 1.0
 MAX_STARTS = 5
 # The time that calls wait for new code, in seconds.
 WAIT_S = 10.0
-# The error text of a concertino server that cannot start, followed by a number of an error code.
+# The error text of a concertino server that cannot start; an error code in parentheses may follow.
 REASON = re.compile(r"(cannot start: .*?)(?: \(-\d+\))?$", re.DOTALL)
 # Method of a list -> the kind of change to report, which is also the name of the feature.
 LISTS: Mapping[str, ChangeKind] = {

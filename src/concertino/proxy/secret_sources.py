@@ -132,6 +132,7 @@ def _read_file(path: Path, label: str) -> str:
         raise SecretUnavailable(f"{label}: {path}: {exc.strerror}") from None
     if mode & stat.S_IWOTH:
         raise SecretUnavailable(f"{label}: {path}: every user can write this file")
+    # In /run/secrets, Docker makes every file readable for all users of the container.
     if mode & stat.S_IROTH and not path.is_relative_to("/run/secrets"):
         log.warning("%s: every user can read %s; chmod 600 hides it", label, path)
     return _decode(data, label)

@@ -124,7 +124,7 @@ class ServerFile(Struct, frozen=True):
     workspace: the folder that replaces `${workspaceFolder}`.
     servers: the servers, in the file's order.
     inputs: id -> input.
-    warnings: messages for the operator, with the places that they are about.
+    warnings: messages for the user, with the places that they are about.
     tools: whether to replace a long list of tools by a search.
     project: the folder of the project in Claude Code's file; "" for the other files.
     """
@@ -247,27 +247,15 @@ class _FileReader:
         """Return the content of the file."""
         reader = self._reader
         members = reader.members(value, "the file")
-        found = [name for name in SERVER_LISTS if name in members]
-        if len(found) != 1:
-            place, problem = value, "got none of them"
-            if found:
-                place, problem = members[found[1]], f"got {' and '.join(found)}"
-            for name, member in members.items():
-                if not found and (meant := _suggest_list_name(name)):
-                    place, problem = member, f"got {name!r}; did you mean {meant!r}?"
-                    break
-            raise reader.error(
-                place, "the file", f"expected one of {', '.join(SERVER_LISTS)}, {problem}"
-            )
-        label = found[0]
-        named = reader.members(members[label].value, label)
-        if not named:
+        label = self._find_list(value, members)
+        entries = reader.members(members[label].value, label)
+        if not entries:
             self._warn(members[label], f"{label}: there is no server")
-        if len(named) > MAX_SERVERS:
+        if len(entries) > MAX_SERVERS:
             raise reader.error(
-                members[label], label, f"expected at most {MAX_SERVERS} servers, got {len(named)}"
+                members[label], label, f"expected at most {MAX_SERVERS} servers, got {len(entries)}"
             )
-        servers = tuple(self._server(name, member, label) for name, member in named.items())
+        servers = tuple(self._server(name, member, label) for name, member in entries.items())
         inputs = self._inputs(members["inputs"].value) if "inputs" in members else {}
         path = Path(os.path.abspath(reader.source))  # noqa: PTH100
         folder = path.parent
@@ -281,6 +269,25 @@ class _FileReader:
             self._tools(members[OPTIONS_KEY].value)
             if OPTIONS_KEY in members
             else ToolListOptions(),
+        )
+
+    def _find_list(self, value: FileValue, members: Mapping[str, FileMember]) -> str:
+        """Return the name of the file's only list of servers, which is one of SERVER_LISTS.
+
+        Raises InvalidServerFile if there is no list or more than one.
+        """
+        found = [name for name in SERVER_LISTS if name in members]
+        if len(found) == 1:
+            return found[0]
+        place, problem = value, "got none of them"
+        if found:
+            place, problem = members[found[1]], f"got {' and '.join(found)}"
+        for name, member in members.items():
+            if not found and (meant := _suggest_list_name(name)):
+                place, problem = member, f"got {name!r}; did you mean {meant!r}?"
+                break
+        raise self._reader.error(
+            place, "the file", f"expected one of {', '.join(SERVER_LISTS)}, {problem}"
         )
 
     def _warn(self, place: FileValue | FileMember, text: str) -> None:
@@ -510,7 +517,7 @@ def _read_bearer(
     return {"Authorization": Template(f"Bearer ${{{name}}}", value.line, value.column)}
 
 
-def _read_not(
+def _read_inverted_flag(
     reader: ValueReader,
     value: FileValue,
     label: str,
@@ -553,7 +560,7 @@ _FIELDS: Mapping[str, tuple[str, _Read]] = {
     "env_http_headers": ("headers", _read_headers_from_variables),
     "bearer_token_env_var": ("headers", _read_bearer),
     "enabled": ("is_enabled", ValueReader.flag),
-    "disabled": ("is_enabled", _read_not),
+    "disabled": ("is_enabled", _read_inverted_flag),
     "startup_timeout_sec": ("start_timeout_s", ValueReader.positive_number),
     "startup_timeout_ms": ("start_timeout_s", _read_milliseconds),
     "connectionTimeout": ("start_timeout_s", _read_milliseconds),

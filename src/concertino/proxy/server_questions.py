@@ -66,7 +66,7 @@ class ServerQuestions:
         disconnected, another client of the same user is asked. If there is none, raises RpcError,
         because no other user may see the question.
         """
-        calls = [call for call in reversed(self._calls) if call.can_take()]
+        calls = [call for call in reversed(self._calls) if call.accepts_questions()]
         if not calls:
             return None
         for call in calls:
@@ -85,7 +85,7 @@ class ServerQuestions:
             try:
                 return await question.answer
             finally:
-                # The server may withdraw the question.
+                # If the server has withdrawn the question, do not send it to the client.
                 question.answer.cancel()
         session = call.context.caller.session
         assert session is not None
@@ -96,7 +96,7 @@ class ServerQuestions:
 
     def adopt(self, call: ForwardedCall) -> None:
         """Ask the client of a new call the questions that came when no client could be asked."""
-        if not call.can_take():
+        if not call.accepts_questions():
             return
         orphaned, self.orphaned = self.orphaned, []
         for question in orphaned:

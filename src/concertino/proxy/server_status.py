@@ -47,7 +47,9 @@ log = logging.getLogger("concertino.proxy")
 # The socket is opened this many seconds after the first server was added, so that it does not delay
 # the server's start, for which a client waits.
 OPEN_AFTER_S = 0.3
+# The largest number of servers in an answer.
 MAX_SERVERS = 256
+# The longest error text in an answer, in characters.
 MAX_ERROR = 400
 FOLDER = Path("concertino") / "proxies"
 
@@ -201,9 +203,10 @@ def remove_stale_sockets(folder: Path) -> None:
         if not (pid.isdecimal() and started_at.isdecimal()):
             continue
         state = read_process_state(int(pid))
-        # Without /proc nothing is known about the process; concertino ps will get no answer.
-        is_other = state is None or not state.is_live or state.started_at != int(started_at)
-        if is_other and read_process_state(os.getpid()) is not None:
+        has_ended = state is None or not state.is_live or state.started_at != int(started_at)
+        # Without /proc, not even the state of this process can be read. Then keep all sockets;
+        # concertino ps will find out which of them nobody answers.
+        if has_ended and read_process_state(os.getpid()) is not None:
             path.unlink(missing_ok=True)
 
 

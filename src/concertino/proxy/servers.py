@@ -178,7 +178,7 @@ class Servers(BackendWrapper):
                 "waits for approval",
                 last_error=f"to see and approve it: concertino approve {self._file_parts.path}",
             )
-            for name in self._file_parts.waiting()
+            for name in self._file_parts.unapproved_names()
         }
         failed = [
             ServerStatus(name, "failed", last_error=describe_error(text))

@@ -1,6 +1,7 @@
 """ServerSharing: decides which clients of a proxy share a connection to its server.
 
-Clients that share a connection share a process of the server, and see what belongs to one another.
+Clients that share a connection share a process of the server, and so also what it stores: one
+client may see data of another.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ class ServerSharing:
                 self._isolate("it has log levels")
 
     def on_question(self) -> None:
-        """Separate the sessions, if each user has a connection, because the server asks its client.
+        """Give each new session a connection of its own, because the server asks its client.
 
-        It does not say which of its calls asks.
+        A server before 2026-07-28 does not say for which call it asks. If several sessions of a
+        user shared a connection, the wrong one might get the question.
         """
         if self._isolation == "principal":
             self._isolate("it asks its client something")

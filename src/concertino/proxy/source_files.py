@@ -22,13 +22,14 @@ MAX_FILES = 5000
 MAX_ENTRIES = 20_000
 # A check that probably takes longer than this runs in a thread.
 CHEAP_S = 0.005
-# The time for which files must not have changed, because an editor may write a file in steps.
+# The time for which files must not have changed, in seconds. An editor may write a file in steps.
 SETTLE_S = 0.01
+# How often settle() waits for SETTLE_S, even if files change all the time.
+MAX_SETTLE_STEPS = 50
 # The interval of the checks between calls, in seconds. If a check takes long, the interval is at
 # least POLL_SHARE times its duration.
 POLL_S = 0.1
 POLL_SHARE = 50
-MAX_SETTLE_STEPS = 50
 # Folders that contain generated or installed files. Hidden folders are skipped, too.
 SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "target", "dist", "build"))
 # A folder with this file is a virtual environment of Python.

@@ -46,7 +46,7 @@ def parse_toml(text: str) -> FileValue:
 def _find_places(lines: list[str]) -> Places:
     """Return path of a value -> its place, for all values of a valid document."""
     places: Places = {}
-    # Path of a list of tables -> the number of its tables so far.
+    # Path of a list of tables -> the index of its last table so far.
     counts: dict[Path, int] = {}
     table: Path = ()
     start = 0
@@ -71,7 +71,12 @@ def _find_places(lines: list[str]) -> Places:
 
 
 def _read_header(parsed: Mapping[str, Any], counts: dict[Path, int]) -> Path:
-    """Return the path of the table that a header opens, with an index for each list of tables."""
+    """Return the path of the table that a header opens, with an index for each list of tables.
+
+    parsed: the header alone, as tomllib returns it: `[a.b]` is {"a": {"b": {}}}, and `[[a.b]]` is
+        {"a": {"b": [{}]}}.
+    counts: path of a list -> the index of its last table; updated if the header opens another.
+    """
     names: list[str | int] = []
     value: Any = parsed
     while value:
@@ -104,11 +109,10 @@ def _locate(
     value: Any,
     path: Path,
     places: Places,
-    around: tuple[int, int],
+    container: tuple[int, int],
 ) -> FileValue:
     """Return a value with its place. A value without a place gets the place of its container."""
-    line, column = places.get(path, around)
-    here = line, column
+    here = line, column = places.get(path, container)
     if isinstance(value, dict):
         members: dict[str, FileMember] = {}
         for name, item in cast("dict[str, Any]", value).items():

@@ -27,7 +27,7 @@ from concertino.client.pending_request import ForwardedReply
 from concertino.errors import ConcertinoError, SpawnError
 from concertino.protocol.call import InputRequired
 from concertino.protocol.revisions import by_name
-from concertino.proxy.failures import named, to_rpc_error
+from concertino.proxy.failures import add_name, to_rpc_error
 from concertino.proxy.forwarded_call import CallbackCall, ForwardedCall, SuspendableCall
 from concertino.proxy.heartbeat import Heartbeat
 from concertino.proxy.input_required import (
@@ -150,9 +150,8 @@ class Upstream:
         try:
             await self.client.open()
         except ConcertinoError as exc:
-            # The text says everything that a user needs. The class and traceback of the cause do
-            # not.
-            text = named(self._settings.name, str(exc))
+            # The text is all that a user needs, so hide the class and the traceback of the cause.
+            text = add_name(self._settings.name, str(exc))
             is_address = not isinstance(exc, SpawnError)
             if is_address and isinstance(
                 exc.__cause__, (FileNotFoundError, ConnectionRefusedError)
@@ -278,19 +277,22 @@ class Upstream:
         return partial(self._give_up, forwarded, reply)
 
     def _give_up(self, forwarded: CallbackCall, reply: ForwardedReply) -> None:
-        """Cancel a call that has begun by begin()."""
-        if self._calls.pop(forwarded, self) is None:
+        """Cancel a call that begin() has begun. Does nothing if it has ended."""
+        if forwarded in self._calls:
+            del self._calls[forwarded]
             reply.give_up()
 
     def _on_reply(self, forwarded: CallbackCall, reply: ForwardedReply) -> None:
-        """End a call that has begun by begin(), because its request has an outcome."""
-        if self._calls.pop(forwarded, self) is self:
+        """End a call that begin() has begun, because its request has an outcome."""
+        if forwarded not in self._calls:
             # The call was cancelled in the meantime.
             return
+        del self._calls[forwarded]
         runner, slot = forwarded.runner, forwarded.slot
         if reply.failed:
             error = reply.error(self._time())
             if isinstance(error, UnreadRequest):
+                # The server has ended before it read the request, so send the request again.
                 runner.run(self.handle(forwarded.call, forwarded.context), slot)
             else:
                 if isinstance(error, ConcertinoError):
@@ -340,7 +342,7 @@ class Upstream:
         forwarded.work.add_done_callback(partial(self._forget, forwarded))
         if self._questions.orphaned:
             self._questions.adopt(forwarded)
-        return await _end_of_round(self._settings, forwarded)
+        return await _result_or_questions(self._settings, forwarded)
 
     def _forget(self, forwarded: SuspendableCall, work: object) -> None:
         del self._calls[forwarded]
@@ -375,7 +377,7 @@ class Upstream:
         each session gets the messages that it wants.
         """
         is_lower = LEVELS[level] < LEVELS[self._level]
-        is_shared = self.sessions.only is None
+        is_shared = self.sessions.single is None
         if "logging" not in self.client.capabilities or (is_shared and not is_lower):
             return
         self._level = level
@@ -421,18 +423,18 @@ async def resume_parked(
     """
     forwarded = settings.parked.take(parked.handle, _principal(context))
     forwarded.resume(context, call.answers)
-    return await _end_of_round(settings, forwarded)
+    return await _result_or_questions(settings, forwarded)
 
 
-async def _end_of_round(
+async def _result_or_questions(
     settings: UpstreamSettings, forwarded: SuspendableCall
 ) -> Raw | InputRequired:
-    """Return the result of a call, or park it and return its questions for the client.
+    """Return the result of a call, or park the call and return its questions for the client.
 
     Raises RpcError with the server's error.
     """
     try:
-        if await forwarded.end_of_round():
+        if await forwarded.wait_for_result_or_question():
             return forwarded.work.result()
     except ConcertinoError as exc:
         raise to_rpc_error(settings.name, exc) from None

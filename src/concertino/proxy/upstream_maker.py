@@ -1,7 +1,7 @@
 """UpstreamMaker: makes the upstreams of a proxy, each in the era of its client.
 
-A server may be started before any client is known. Then it is opened in the era of the first
-client, when the message that shows this era has arrived.
+proxy.py says what an era is. A server may be started before any client is known; then its session
+is opened when the first message of the first client has shown the client's era.
 """
 
 from __future__ import annotations

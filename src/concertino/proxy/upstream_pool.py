@@ -57,12 +57,12 @@ class UpstreamPool:
         self._by_session: dict[CallerSession | None, Upstream] = {}
         # The background tasks that replace or close upstreams.
         self._renewals: set[asyncio.Task[list[Upstream]]] = set()
-        self._ends: set[asyncio.Task[None]] = set()
+        self._closings: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     # Looking up
 
-    def of(self, session: CallerSession | None) -> Upstream | None:
+    def find_for_session(self, session: CallerSession | None) -> Upstream | None:
         """Return the upstream that a session uses; None before its first call."""
         return self._by_session.get(session)
 
@@ -132,7 +132,8 @@ class UpstreamPool:
         try:
             await upstream.open()
         except BaseException:
-            # A second cancellation may have interrupted its end, so close() waits for that.
+            # The process may still run if a second cancellation has interrupted open() while it
+            # ended the process.
             self._close_soon(upstream.close())
             raise
         finally:
@@ -201,7 +202,7 @@ class UpstreamPool:
         try:
             return await renewal
         except asyncio.CancelledError:
-            # close() cancels the renewal, not the calling task. In this case raise Disconnected.
+            # If close() has cancelled the renewal, and nobody the calling task, raise Disconnected.
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 self._check_open()
@@ -258,8 +259,8 @@ class UpstreamPool:
 
     def _close_soon(self, closing_work: Coroutine[Any, Any, None]) -> None:
         closing = asyncio.get_running_loop().create_task(closing_work)
-        self._ends.add(closing)
-        closing.add_done_callback(self._ends.discard)
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
 
     def stop_opening(self) -> None:
         """Cancel all openings and renewals, and refuse new ones."""
@@ -277,8 +278,8 @@ class UpstreamPool:
         await asyncio.gather(*openings, *self._renewals, return_exceptions=True)
         for upstream in self.list_open():
             self.end(upstream)
-        while self._ends:
-            await asyncio.wait(list(self._ends))
+        while self._closings:
+            await asyncio.wait(list(self._closings))
 
 
 class IdleTimer:

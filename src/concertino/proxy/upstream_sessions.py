@@ -37,7 +37,7 @@ class UpstreamSessions(set[CallerSession]):
         self._outlet = outlet
 
     @property
-    def only(self) -> CallerSession | None:
+    def single(self) -> CallerSession | None:
         """Return the only session; None if there are several or none."""
         return next(iter(self)) if len(self) == 1 else None
 
@@ -54,7 +54,7 @@ class UpstreamSessions(set[CallerSession]):
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification of the server to the client, if there is only one."""
-        session = self.only
+        session = self.single
         if session is not None:
             session.notify(method, encode(params))
 

@@ -45,8 +45,9 @@ class WarmProgram:
         self._command = command
         self._environment = environment
         self._ladder = ladder
+        # The process that was started in advance, and the receiver of its stderr.
         self._waiting: ChildProcess | None = None
-        self._stderr = _Stderr()
+        self._stderr = _StderrReceiver()
         self._timer: asyncio.TimerHandle | None = None
         self._limits = Limits()
 
@@ -60,7 +61,8 @@ class WarmProgram:
         if child is None:
             child = self._spawn()
         self._stderr.receive = stderr
-        self._stderr = _Stderr()
+        # For the process that is started next.
+        self._stderr = _StderrReceiver()
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
@@ -90,10 +92,11 @@ class WarmProgram:
         )
 
 
-class _Stderr:
-    """Collects the stderr of a process until the process is used and a receiver is known."""
+class _StderrReceiver:
+    """Passes the stderr of one process on. Output is dropped until the process is used."""
 
     def __init__(self) -> None:
+        # Set when the process is used.
         self.receive: Callable[[bytes], object] | None = None
 
     def __call__(self, chunk: bytes) -> None:
@@ -102,5 +105,6 @@ class _Stderr:
 
 
 def _is_running(child: ChildProcess) -> bool:
+    """Return whether a process runs. Without /proc that is not known, and assumed."""
     state = read_process_state(child.pid)
     return state.is_live if state is not None else sys.platform != "linux"
