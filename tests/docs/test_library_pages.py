@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from docs.pages import DOCS, ask_server, blocks, environment, paste, run_shell
 
-from concertino.library.front_matter import MAX_BYTES, MAX_DEPTH, MAX_VALUES
+from concertino.library.front_matter import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES
 from concertino.library.library import MAX_FILES
 from concertino.library.problems import RULES
 from concertino.library.uris import key_of, uri_of
@@ -70,7 +70,7 @@ def test_what_the_reference_says_of_uris_is_true() -> None:
 def test_the_figures_of_the_reference_are_those_of_the_program() -> None:
     text = REFERENCE.read_text()
     assert (
-        f"nested more than {MAX_DEPTH} deep, more than {MAX_VALUES:,} of them or {MAX_BYTES:,}"
+        f"nested more than {MAX_DEPTH} deep, more than {MAX_VALUES:,} of them or {MAX_CHARACTERS:,}"
         " characters" in text
     )
     assert f"| files in a folder | {MAX_FILES:,} |" in text

@@ -296,7 +296,7 @@ def test_categories_in_singular_and_plural_are_the_same(tmp_path: Path) -> None:
 def test_a_document_has_the_uri_before_a_file_without_ending(tmp_path: Path) -> None:
     found = shelf(tmp_path, {"a/b": "file", "a/b.md": "document", "a/match": "file"})
     assert [each.path for each in found.items()] == ["a/b.md"]
-    assert [each.path for each in found.shadowed()] == ["a/b", "a/match"]
+    assert [each.path for each in found.find_shadowed()] == ["a/b", "a/match"]
 
 
 NAMES = st.sampled_from(

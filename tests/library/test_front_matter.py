@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import concertino
-from concertino.library.front_matter import MAX_BYTES, MAX_DEPTH, parse_front_matter
+from concertino.library.front_matter import MAX_CHARACTERS, MAX_DEPTH, parse_front_matter
 from concertino.library.outline import lines_outside_fences, parse_outline
 
 
@@ -111,7 +111,7 @@ def test_only_the_first_closing_fence_closes() -> None:
         ("a: " + "{b: " * 15000, 2, f"more than {MAX_DEPTH} deep"),
         ("- " * 30000 + "x", 2, f"more than {MAX_DEPTH} deep"),
         ("a: [" + "1," * 20000 + "]", 2, "more than 4096 values"),
-        ("a: " + "x" * MAX_BYTES, 1, "the limit is"),
+        ("a: " + "x" * MAX_CHARACTERS, 1, "the limit is"),
     ],
     ids=lambda value: str(value)[:12] if isinstance(value, str) else None,
 )

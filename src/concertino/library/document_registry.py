@@ -149,6 +149,7 @@ class DocumentRegistry:
             path = self._keys.get(key)
             if path is not None and not is_reserved(key):
                 return self._items[path]
+            # `agent/go` means `agents/go`.
             category, slash, rest = key.partition("/")
             if slash and (known := self._find_category(category)) is not None and known != category:
                 return self._find_alias(f"{known}/{rest}")
@@ -185,11 +186,11 @@ class DocumentRegistry:
         wanted = singular(name)
         return next((known for known in sorted(self._counts) if singular(known) == wanted), None)
 
-    def at(self, path: str) -> Item | None:
-        """Return the file at a path, relative to its folder; None if there is none."""
+    def find_path(self, path: str) -> Item | None:
+        """Return the file with this path, relative to its folder; None if there is none."""
         return self._items.get(path)
 
-    def has(self, path: str) -> bool:
+    def has_path(self, path: str) -> bool:
         """Return whether this path is a file, or a folder that contains files."""
         with self._lock:
             return (
@@ -207,10 +208,10 @@ class DocumentRegistry:
                 if len(paths) > 1 and alias not in self._keys and alias.count("/") < 2
             }
 
-    def shadowed(self) -> list[Item]:
-        """Return the files that have no URI.
+    def find_shadowed(self) -> list[Item]:
+        """Return the files that no URI leads to.
 
-        Another file has the same key, or the key stands for the registry or a search.
+        Another file has the same key, or the key means the registry or a search.
         """
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))

@@ -22,7 +22,7 @@ from concertino.library.file_parsing import (
     parse_document,
     parse_prompt,
 )
-from concertino.library.folder import FileMissing, Folder, FoundFile, is_hidden
+from concertino.library.folder import FileMissing, Folder, FoundFile, Listing, is_hidden
 from concertino.library.problems import LibraryProblem
 from concertino.library.prompt_files import PromptFile
 from concertino.library.uris import key_of, uri_of
@@ -68,14 +68,14 @@ class FolderState(Generic[Parsed]):
     def refresh(
         self,
         under: str,
-        known: Callable[[FoundFile], Parsed | None],
+        find_cached: Callable[[FoundFile], Parsed | None],
         *,
         distrust: bool,
     ) -> tuple[dict[str, Parsed], set[str], list[str]]:
         """List the folder again, and parse the files that are new or have changed.
 
         under: the file or folder to look at; empty for the whole folder.
-        known: returns the parsed form of a file from a cache; None if the file must be read.
+        find_cached: returns the parsed form of a file from a cache; None if the file must be read.
         distrust: whether to read files even if their size and modification time are unchanged.
         Returns the new and changed files by path, the paths of removed files, and messages about
         new problems.
@@ -85,13 +85,7 @@ class FolderState(Generic[Parsed]):
         for path, problem in listing.problems:
             problems.setdefault(path, []).append(problem)
 
-        removed: set[str] = set()
-        for path in [path for path in self.found if is_below(path, under)]:
-            if path not in listing.files:
-                del self.found[path]
-                if self.parsed.pop(path, None) is not None:
-                    removed.add(path)
-
+        removed = self._forget_missing(under, listing)
         changed: dict[str, Parsed] = {}
         for path, found in listing.files.items():
             if not distrust and self.found.get(path) == found:
@@ -99,7 +93,7 @@ class FolderState(Generic[Parsed]):
                 continue
             before = self.parsed.get(path)
             self.found[path] = found
-            parsed = known(found)
+            parsed = find_cached(found)
             if parsed is None:
                 parsed, problems[path] = self._read(found)
             if parsed is None:
@@ -111,12 +105,25 @@ class FolderState(Generic[Parsed]):
 
         messages = [
             f"{path or '.'}: {problem.message}"
-            for path, own in problems.items()
-            for problem in own
+            for path, path_problems in problems.items()
+            for problem in path_problems
             if problem not in self.problems.get(path, ())
         ]
         self._replace(under, problems, listing.links)
         return changed, removed, messages
+
+    def _forget_missing(self, under: str, listing: Listing) -> set[str]:
+        """Forget the files below `under` that are not in a new listing.
+
+        Returns the paths of those that were parsed.
+        """
+        removed: set[str] = set()
+        for path in [path for path in self.found if is_below(path, under)]:
+            if path not in listing.files:
+                del self.found[path]
+                if self.parsed.pop(path, None) is not None:
+                    removed.add(path)
+        return removed
 
     def _replace(
         self,
@@ -126,7 +133,7 @@ class FolderState(Generic[Parsed]):
     ) -> None:
         """Replace the problems and links below `under`."""
         self.problems = _not_below(under, self.problems)
-        self.problems |= {path: own for path, own in problems.items() if own}
+        self.problems |= {path: found for path, found in problems.items() if found}
         self.links = _not_below(under, self.links) | links
 
     @property
@@ -153,6 +160,9 @@ class FolderState(Generic[Parsed]):
 class FileLoader:
     """Loads the resources and prompts of a library. Call refresh() from one thread at a time.
 
+    Attributes:
+    resources, prompts: the state of the two folders; None for a folder that the library does not
+        have.
     known: cached documents by path, set before the first refresh(). A file is not read if it has
         the size and the modification time of its cached document.
     """
@@ -167,8 +177,6 @@ class FileLoader:
         def parse_item(found: FoundFile, data: bytes) -> ParseResult[Item]:
             return parse_document(scheme, found, data)
 
-        self._scheme = scheme
-
         def make_plain_file(found: FoundFile) -> Item:
             path = found.path
             return PlainFile(
@@ -182,6 +190,7 @@ class FileLoader:
             None if prompts is None else FolderState(prompts, parse_prompt, None)
         )
         self.known: Mapping[str, Document] = {}
+        self._scheme = scheme
         self._log = log
         # The folder of prompts may lie inside the folder of resources; prompts are not resources.
         if resources is not None and prompts is not None:
@@ -198,40 +207,41 @@ class FileLoader:
         if self.resources is not None:
             links = self.resources.links
             for under in _paths_to_refresh(self.resources, paths):
-                changed, removed, own = self.resources.refresh(
-                    under, self._known_item, distrust=bool(under)
+                changed, removed, new_messages = self.resources.refresh(
+                    under, self._find_cached, distrust=bool(under)
                 )
                 change.items |= changed
                 change.removed_items |= removed
-                messages += own
+                messages += new_messages
             if self.resources.links != links:
                 change.links = self.resources.links
 
         if self.prompts is not None:
             for under in _paths_to_refresh(self.prompts, paths):
-                prompts, removed, own = self.prompts.refresh(
+                # Prompts are not cached.
+                prompts, removed, new_messages = self.prompts.refresh(
                     under, lambda _: None, distrust=bool(under)
                 )
                 change.prompts |= prompts
                 change.removed_prompts |= removed
-                messages += own
+                messages += new_messages
 
         # Only the first refresh needs the cached documents.
         self.known = {}
         self._log_problems(messages)
         return change
 
-    def _known_item(self, found: FoundFile) -> Item | None:
-        """Return the cached document of a file, if it is up to date."""
+    def _find_cached(self, found: FoundFile) -> Item | None:
+        """Return the cached document of a file; None if there is none, or it is out of date."""
         known = self.known.get(found.path)
         if known is None or (known.size, known.mtime_ns) != (found.size, found.mtime_ns):
             return None
         # Do not trust the cache: the URI and the category must follow from the path.
-        is_own = (known.uri, known.category) == (
+        is_valid = (known.uri, known.category) == (
             uri_of(self._scheme, key_of(found.path)),
             category_of(found.path),
         )
-        return known if is_own else None
+        return known if is_valid else None
 
     def _log_problems(self, messages: list[str]) -> None:
         if self._log is None:
@@ -258,6 +268,8 @@ def _paths_to_refresh(state: FolderState[Parsed], paths: Iterable[str] | None) -
 
 
 def _relative_paths(state: FolderState[Parsed], paths: Iterable[str]) -> Iterator[str]:
+    """Yield the paths in a folder, relative to it. paths: absolute paths, from the watcher."""
+    # The watcher may report a path below the folder's own path or below its real path.
     folder = state.folder.path
     roots = {os.path.join(root, "") for root in (folder, os.path.realpath(folder))}  # noqa: PTH118
     for path in paths:

@@ -92,7 +92,7 @@ def parse_document(
     """
     text = decode_text(data)
     if text is None:
-        return None, [_undecodable(data)]
+        return None, [_describe_undecodable(data)]
     head = parse_front_matter(text)
     fields = _Fields(head)
 
@@ -106,10 +106,10 @@ def parse_document(
         capabilities = capabilities or outline.capabilities
 
     key = key_of(found.path)
-    stem = _encodable(found.path.rpartition("/")[2].rpartition(".")[0] or key)
+    stem = _replace_invalid_bytes(found.path.rpartition("/")[2].rpartition(".")[0] or key)
     document = Document(
         uri=uri_of(scheme, key),
-        category=_encodable(category_of(found.path)),
+        category=_replace_invalid_bytes(category_of(found.path)),
         id=fields.text("id") or stem,
         title=title or stem.replace("-", " ").replace("_", " "),
         description=description,
@@ -135,11 +135,11 @@ def parse_prompt(found: FoundFile, data: bytes) -> tuple[PromptFile | None, list
     """
     text = decode_text(data)
     if text is None:
-        return None, [_undecodable(data)]
+        return None, [_describe_undecodable(data)]
     head = parse_front_matter(text)
     fields = _Fields(head)
 
-    stem = _encodable(found.path.rpartition("/")[2].rpartition(".")[0])
+    stem = _replace_invalid_bytes(found.path.rpartition("/")[2].rpartition(".")[0])
     name = fields.text("name") or stem
     if len(name) > MAX_NAME or not name.isprintable():
         fields.add_problem(
@@ -294,12 +294,12 @@ def _kind(value: Value) -> str:
     return "a mapping" if isinstance(value, dict) else "a text"
 
 
-def _encodable(name: str) -> str:
+def _replace_invalid_bytes(name: str) -> str:
     """Return a file name with U+FFFD for each byte that is not UTF-8, so that JSON can hold it."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _undecodable(data: bytes) -> LibraryProblem:
+def _describe_undecodable(data: bytes) -> LibraryProblem:
     """Return the problem of a file for which decode_text() returned None."""
     if b"\0" in data:
         return LibraryProblem("unreadable", 0, "holds a NUL: no text, so it is not searched")

@@ -21,7 +21,7 @@ __all__ = ["FrontMatter", "Value", "parse_front_matter", "split_front_matter"]
 Value = str | list["Value"] | dict[str, "Value"] | None
 
 # The longest block, in characters. The longest of 413 real ones has 4,300.
-MAX_BYTES = 65536
+MAX_CHARACTERS = 65536
 
 # The largest depth of lists and mappings. Real files have 3 levels.
 MAX_DEPTH = 16
@@ -93,8 +93,8 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
         problems.append(LibraryProblem("front-matter", line, f"{message}: not used"))
         return {}
 
-    if len(block) > MAX_BYTES:
-        return refuse(1, f"has {len(block)} characters, the limit is {MAX_BYTES}")
+    if len(block) > MAX_CHARACTERS:
+        return refuse(1, f"has {len(block)} characters, the limit is {MAX_CHARACTERS}")
 
     try:
         root = read_node(block, max_depth=MAX_DEPTH, max_values=MAX_VALUES)

@@ -61,8 +61,8 @@ MAX_FILES = 200_000
 # The largest number of files that are read, or queries that are answered, at the same time.
 THREADS = 8
 
-# How many iterations the event loop makes before loading starts: one reads the handshake, one
-# answers it.
+# How many iterations the event loop makes before loading starts. It needs two: one reads the
+# handshake, one answers it.
 HANDSHAKE_ITERATIONS = 3
 
 # While the watcher polls, folders are scanned before a call if the last scan is older than this,
@@ -240,6 +240,7 @@ class Library:
     # Run in threads
 
     def _load(self) -> None:
+        """Load the folders, unless another host has done so, and follow their changes."""
         with self._reading:
             if self._loaded is not None:
                 return

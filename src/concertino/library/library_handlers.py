@@ -107,7 +107,7 @@ class LibraryHandlers:
         """
         documents = self._documents
         paths = [*change.items, *change.removed_items]
-        before = {path: documents.at(path) for path in paths}
+        before = {path: documents.find_path(path) for path in paths}
         paths_before = {uri: self.reader.path_of(uri) for uri in watched}
 
         self._update_index(change, before)
@@ -117,7 +117,8 @@ class LibraryHandlers:
         self._pages = {}
 
         list_changed = change.links is not None or any(
-            _listed(before[path]) != _listed(documents.at(path)) for path in paths
+            _entry_without_size(before[path]) != _entry_without_size(documents.find_path(path))
+            for path in paths
         )
         updated = [
             uri
@@ -227,10 +228,11 @@ class LibraryHandlers:
         return await in_thread(lambda: complete_argument(call, self._documents, self._templates))
 
 
-def _listed(item: Item | None) -> Resource | None:
-    """Return the members of a file's list entry that must change for the list to count as changed.
+def _entry_without_size(item: Item | None) -> Resource | None:
+    """Return a file's entry of `resources/list` without its size; None for no file.
 
-    The size is left out, so that clients get no notification when only the size has changed.
+    The list counts as changed if one of these entries has changed, so clients get no notification
+    if only the sizes of files have changed.
     """
     return None if item is None else _resource(item, with_size=False)
 

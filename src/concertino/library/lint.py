@@ -89,17 +89,17 @@ def lint(
     registry = DocumentRegistry()
     registry.apply(loader.refresh())
     documents = registry.documents()
-    check = _Linter(loader, registry, scheme, count)
-    check.check_parsing()
-    check.check_documents(documents)
-    check.check_prompts()
+    linter = _Linter(loader, registry, scheme, count)
+    linter.check_parsing()
+    linter.check_documents(documents)
+    linter.check_prompts()
 
     skipped: list[str] = []
     try:
-        check.check_reachability(documents)
+        linter.check_reachability(documents)
     except TargetError as exc:
         skipped.append(f"unreachable: {exc}")
-    return LintReport(len(documents), len(registry.prompts()), sorted(check.findings), skipped)
+    return LintReport(len(documents), len(registry.prompts()), sorted(linter.findings), skipped)
 
 
 class _Linter:
@@ -147,7 +147,7 @@ class _Linter:
             self._add("resources", document.path, self._links.check_document(document, first))
         for path, problem in _ambiguous_names(self._registry):
             self._add("resources", path, (problem,))
-        for item in self._registry.shadowed():
+        for item in self._registry.find_shadowed():
             problem = _problem("shadowed", f"cannot be read: {item.uri} is something else")
             self._add("resources", item.path, (problem,))
 
@@ -236,7 +236,7 @@ class _LinkChecker:
                     continue
                 folder = os.path.dirname(document.path)  # noqa: PTH120
                 path = os.path.normpath(os.path.join(folder, target))  # noqa: PTH118
-                if not self._registry.has(path.rstrip("/")):
+                if not self._registry.has_path(path.rstrip("/")):
                     message = f"{link[1]}: there is no {path}"
                     yield LibraryProblem("broken-link", first + line, message)
 

@@ -198,10 +198,13 @@ def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> Re
             left_out.append(hit)
 
     if not uris:
-        attempts = ((hit, at) for hit in left_out[:MAX_TRIED] for at in (HEADING, PARAGRAPH))
-        if part := next((hit for hit, at in attempts if _add_part(text, hit, at)), None):
-            uris.append(part.document.uri)
-            left_out.remove(part)
+        attempts = (
+            (hit, boundary) for hit in left_out[:MAX_TRIED] for boundary in (HEADING, PARAGRAPH)
+        )
+        added = next((hit for hit, boundary in attempts if _add_part(text, hit, boundary)), None)
+        if added is not None:
+            uris.append(added.document.uri)
+            left_out.remove(added)
 
     if left_out:
         _add_left_out(text, len(uris), left_out, len(hits), length)
@@ -245,10 +248,10 @@ def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
     return text.add(SEPARATOR, _comment(hit) + body)
 
 
-def _add_part(text: _BudgetedText, hit: Hit, at: re.Pattern[str]) -> bool:
+def _add_part(text: _BudgetedText, hit: Hit, boundary: re.Pattern[str]) -> bool:
     """Add the longest beginning of a document that fits. Returns False if none fits.
 
-    at: HEADING or PARAGRAPH; the beginning ends before a line that matches this pattern.
+    boundary: HEADING or PARAGRAPH; the beginning ends before a line that matches this pattern.
     """
     if text.limit - text.tokens < MIN_CUT_SHARE * text.limit:
         return False
@@ -263,7 +266,7 @@ def _add_part(text: _BudgetedText, hit: Hit, at: re.Pattern[str]) -> bool:
     cuts = [
         number
         for number, line in lines_outside_fences(body)
-        if number > first_text and at.match(line)
+        if number > first_text and boundary.match(line)
     ]
 
     def part(number: int) -> str:

@@ -43,7 +43,7 @@ class Watcher:
         in threads of the watcher; exceptions are logged.
     is_recursive: whether to watch the folders inside these folders, too.
 
-    Attribute:
+    Attributes:
     receives_events: whether the operating system reports changes; False while polling.
     """
 
