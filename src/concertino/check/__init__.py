@@ -14,7 +14,7 @@ Each case starts the server as a new process, causes one fault, and checks the s
     cases/                the cases, one or two modules for each section of docs/reference/check.md
     table.py              all cases, in order
     invariants.py         the checks that follow every case
-    run.py runs the cases, each with a new process of the server
+    run.py                runs the cases, each with a new process of the server
     report.py             the results as terminal text and as a JSON document
     reference_server.py   a server with every tool that the cases look for
 

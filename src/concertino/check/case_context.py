@@ -113,7 +113,8 @@ class CaseContext:
     def start_grace_s(self) -> float:
         """Return the time to wait for a first response that may never come, in seconds.
 
-        At least four times as long as the server took to open a session before the first case.
+        It is four times as long as the server took to open a session before the first case, and at
+        least 2 s.
         """
         return max(2.0, 4 * self.server.opening_s)
 

@@ -97,6 +97,7 @@ def check_shutdown(context: CaseContext) -> None:
         return
 
     process.close_stdin()
+    # A server that did not end before the first case will not end now either.
     within_s = 2.0 if context.server.obeys_eof else 0.2
     process.wait_until(lambda: process.exit_code is not None, within_s)
     code = process.exit_code

@@ -142,11 +142,16 @@ class Stopwatch:
 
 
 def _read_stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third one on."""
+    """Return the fields of /proc/PID/stat from the third one on, see proc_pid_stat(5).
+
+    The indices used here: 0 is the state, 1 the parent, 2 the process group, 11 and 12 the CPU time
+    in user and in kernel mode, and 17 the number of threads.
+    """
     # The second field is the program's name in parentheses, which may hold spaces and parentheses.
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 def _parse_kib(status: str, name: str) -> int:
+    """Return a size in /proc/PID/status, in bytes; 0 if the line `name` is missing."""
     _, found, rest = status.partition(name)
     return int(rest.split(None, 1)[0]) * 1024 if found else 0

@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable
 
 from concertino.check.findings import Violation
-from concertino.check.messages import Id, Message, StrayLine, is_id, parse_line
+from concertino.check.messages import (
+    KEPT_STRAY_BYTES,
+    Id,
+    Message,
+    StrayLine,
+    is_id,
+    parse_line,
+)
 
 # A server that writes more in one case is at fault.
 MAX_OUTPUT_BYTES = 512 * 2**20
@@ -59,7 +66,7 @@ class ServerOutput:
     def feed_eof(self) -> None:
         """Handle the end of stdout. An unfinished line becomes a stray line."""
         if self._partial:
-            line = StrayLine(bytes(self._partial[:1000]), "stdout ended inside a line")
+            line = StrayLine(bytes(self._partial[:KEPT_STRAY_BYTES]), "stdout ended inside a line")
             self.stray_lines.append(line)
 
     def reset_volume(self) -> None:

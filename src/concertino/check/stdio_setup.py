@@ -143,7 +143,8 @@ def _open_stream(kind: Kind, content: bytes, *, is_input: bool) -> tuple[int, in
 def _open_terminal() -> tuple[int, int]:
     own_end, server_end = pty.openpty()
     flags = termios.tcgetattr(server_end)
-    # No translation of newlines, no echo, and no line mode, which cuts lines at 4096 bytes.
+    # No translation of newlines, no echo, and no line mode, which cuts lines at 4096 bytes. The
+    # indices are those of termios.tcgetattr(): 1 for output modes, 3 for local modes.
     flags[1] &= ~termios.OPOST
     flags[3] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(server_end, termios.TCSANOW, flags)

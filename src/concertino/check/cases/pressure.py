@@ -86,6 +86,8 @@ def close_stderr(context: CaseContext) -> None:
 
 
 def make_4000_calls(context: CaseContext) -> None:
+    """Compare memory and descriptors before and after 4,000 calls."""
+
     def call_many(count: int) -> None:
         if "echo" in context.server.tools:
             messages = [context.make_call("echo", text=f"{number:1000}") for number in range(count)]
