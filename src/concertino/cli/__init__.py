@@ -4,6 +4,12 @@ main() parses the command line with argparse and runs the module of the command,
 names. Only that module is imported, so that a server need not wait for the imports of other
 commands. A command reports a failure by raising CommandFailure; main() writes it to stderr, sends
 it to the MCP client that has started the command, if there is one, and ends the process.
+
+The other modules serve several commands: parsers.py, help_text.py and options.py make the parsers;
+targets.py finds what `serve` serves, in Python files, folders (folders.py) and server files
+(server_files.py); server_session.py uses a server for `call` and for the interactive session, whose
+modules begin with shell_; suggestions.py and the modules with `hints` or `failures` in their names
+say what to do after a mistake.
 """
 
 from __future__ import annotations

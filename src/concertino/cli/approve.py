@@ -44,9 +44,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_input_option(parser)
 
 
-class _Defined(Struct, frozen=True):
-    """The definition of a server or plugin in a file: the program that it would run.
+class _Candidate(Struct, frozen=True):
+    """A server or plugin in a file, which the user may approve.
 
+    definition: describes the program that it would run.
     texts: the whole texts of its definition, see visible_texts().
     problem: why the definition is not known, or empty.
     """
@@ -95,7 +96,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 def _read_servers(
     name: str, inputs: Mapping[str, str], key: bytes
-) -> tuple[Path, Sequence[_Defined]]:
+) -> tuple[Path, Sequence[_Candidate]]:
     """Return the path to approve and the definitions of a server file. Raises ConcertinoError."""
     from concertino.proxy.expansion import Expander
     from concertino.proxy.file_parts import define_servers
@@ -104,13 +105,13 @@ def _read_servers(
     file = read_server_file(name)
     servers = define_servers(file, Expander(file, os.environ, inputs), key)
     return file.target, [
-        _Defined(item.entry.name, item.definition, item.texts, item.problem) for item in servers
+        _Candidate(item.entry.name, item.definition, item.texts, item.problem) for item in servers
     ]
 
 
 def _read_plugins(
     name: str, inputs: Mapping[str, str], key: bytes
-) -> tuple[Path, Sequence[_Defined]]:
+) -> tuple[Path, Sequence[_Candidate]]:
     """Return the path to approve and the definitions of a plugins file. Raises ConcertinoError."""
     from concertino.orchestra.plugin_definitions import define_plugin, visible_plugin_texts
     from concertino.orchestra.plugins_file import read_plugins
@@ -119,12 +120,12 @@ def _read_plugins(
     check_writers(name, os.stat(name))
     file = read_plugins(name)
     return file.path.resolve(), [
-        _Defined(entry.id, define_plugin(entry, key), visible_plugin_texts(entry))
+        _Candidate(entry.id, define_plugin(entry, key), visible_plugin_texts(entry))
         for entry in file.enabled
     ]
 
 
-def _describe_pending(servers: Sequence[_Defined], approved: ApprovedFile) -> list[str]:
+def _describe_pending(servers: Sequence[_Candidate], approved: ApprovedFile) -> list[str]:
     """Return lines for people about everything that is not approved; empty if all is approved."""
     from concertino.proxy.definitions import is_same_definition
     from concertino.proxy.file_parts import describe_unapproved

@@ -44,7 +44,8 @@ NOUNS = {
     "array": "a JSON array such as '[1, 2]'",
     "object": "a JSON object such as '{\"key\": 1}'",
 }
-# JSON type -> the Python types of its values. Compared exactly, because bool derives from int.
+# JSON type -> the Python types of its values. Compared exactly, because bool derives from int. Raw
+# has the digits of an integer of more than 64 bits.
 PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int, Raw),
     "number": (int, float, Raw),
@@ -237,29 +238,44 @@ def check_names(
             f"{subject} has no argument {unknown[0]!r}", f"{hint}\n{subject} takes {takes}".strip()
         )
     if missing:
-        # `a=1,b=2` is one word of a shell.
-        next_name = "|".join(map(re.escape, missing))
-        parts = [part for word in command for part in re.split(f",(?=(?:{next_name}):?=)", word)]
-        if len(parts) > len(command):
-            raise UsageError(
-                f"{subject}: arguments are separated by spaces, not by commas",
-                f"write: {example_command(shlex.join(parts), server)}",
-            )
-        misplaced = [word for word in server if re.match(f"(?:{next_name}):?=", word)]
-        if misplaced:
-            line = shlex.join([*command, *misplaced])
-            others = [word for word in server if word not in misplaced]
-            raise UsageError(
-                f"{subject}: its arguments go before --, and the server after it",
-                f"write: {example_command(line, others)}",
-            )
-        words = ", ".join(f"{name} ({takes.descriptions[name]})" for name in missing)
-        rest = " ".join(f"{name}={_placeholder(takes.descriptions[name])}" for name in missing)
-        raise UsageError(
-            f"{subject} needs {words}",
-            f"write: {example_command(f'{shlex.join(command)} {rest}', server)}",
-        )
+        raise _explain_missing(subject, missing, takes, command, server)
     return unknown
+
+
+def _explain_missing(
+    subject: str,
+    missing: Sequence[str],
+    takes: Parameters,
+    command: Sequence[str],
+    server: Sequence[str],
+) -> UsageError:
+    """Return the error for missing arguments. It says so if they stand in the wrong place.
+
+    missing: the names of the arguments.
+    The other parameters are those of check_names().
+    """
+    names = "|".join(map(re.escape, missing))
+    # `a=1,b=2` is one word of a shell.
+    parts = [part for word in command for part in re.split(f",(?=(?:{names}):?=)", word)]
+    if len(parts) > len(command):
+        return UsageError(
+            f"{subject}: arguments are separated by spaces, not by commas",
+            f"write: {example_command(shlex.join(parts), server)}",
+        )
+    misplaced = [word for word in server if re.match(f"(?:{names}):?=", word)]
+    if misplaced:
+        line = shlex.join([*command, *misplaced])
+        others = [word for word in server if word not in misplaced]
+        return UsageError(
+            f"{subject}: its arguments go before --, and the server after it",
+            f"write: {example_command(line, others)}",
+        )
+    words = ", ".join(f"{name} ({takes.descriptions[name]})" for name in missing)
+    rest = " ".join(f"{name}={_placeholder(takes.descriptions[name])}" for name in missing)
+    return UsageError(
+        f"{subject} needs {words}",
+        f"write: {example_command(f'{shlex.join(command)} {rest}', server)}",
+    )
 
 
 def example_command(line: str, server: Sequence[str]) -> str:

@@ -84,26 +84,11 @@ def explain_failure(
     if isinstance(error, SpawnError):
         text, hint = _explain_start(error, server, path)
     elif isinstance(error, Disconnected) and not is_open:
-        if _is_address(server):
-            hint = suggest_listening(server[0], error)
-        elif error.exit_status is not None:
-            text = _describe_exit(error, server)
-            if error.stderr.rstrip().endswith("No module named 'concertino'"):
-                # Suggest this interpreter, which exists.
-                command = shlex.join([sys.executable, *server[1:]])
-                hint = f"{server[0]} is a Python without concertino; write -- {command}"
-            elif error.exit_status == 0 and not error.stderr:
-                hint = "a server runs until its stdin is closed: does it call run()?"
+        text, hint = _explain_disconnected(error, server)
     elif isinstance(error, TimedOut) and is_open:
         hint = "--timeout-s S waits longer"
     elif isinstance(error, TimedOut):
-        # Drop the request, and keep the state of the server.
-        state = text.partition("; ")[2]
-        text = f"{_quote(server)} did not answer within {connect_s:g} s{state and f'; {state}'}"
-        hint = "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
-        if isinstance(error, HangingStart):
-            text = f"{_quote(server)} did not answer within {connect_s:g} s; {error.place}"
-            hint = f"{HANGING_HINT}\n{hint}"
+        text, hint = _explain_late_start(error, server, connect_s)
     elif isinstance(error, NotAServer):
         hint = (
             suggest_http(server[0], text)
@@ -169,6 +154,35 @@ def _explain_start(error: SpawnError, server: Sequence[str], path: str) -> tuple
     if os.sep in program and not os.access(program, os.X_OK):
         return str(error), suggest_program(server, path)
     return str(error), ""
+
+
+def _explain_disconnected(error: Disconnected, server: Sequence[str]) -> tuple[str, str]:
+    """Return why a session could not be opened with a server that has ended, and advice."""
+    if _is_address(server):
+        return str(error), suggest_listening(server[0], error)
+    if error.exit_status is None:
+        return str(error), ""
+    hint = ""
+    if error.stderr.rstrip().endswith("No module named 'concertino'"):
+        # Suggest this interpreter, which exists.
+        command = shlex.join([sys.executable, *server[1:]])
+        hint = f"{server[0]} is a Python without concertino; write -- {command}"
+    elif error.exit_status == 0 and not error.stderr:
+        hint = "a server runs until its stdin is closed: does it call run()?"
+    return _describe_exit(error, server), hint
+
+
+def _explain_late_start(
+    error: TimedOut, server: Sequence[str], connect_s: float
+) -> tuple[str, str]:
+    """Return what is known about a server that gave no first answer in time, and advice."""
+    late = f"{_quote(server)} did not answer within {connect_s:g} s"
+    hint = "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
+    if isinstance(error, HangingStart):
+        return f"{late}; {error.place}", f"{HANGING_HINT}\n{hint}"
+    # Drop the request, and keep the state of the server.
+    state = str(error).partition("; ")[2]
+    return f"{late}; {state}" if state else late, hint
 
 
 def _describe_exit(error: Disconnected, server: Sequence[str]) -> str:

@@ -16,7 +16,10 @@ DESCRIPTION = (
     "Run the plugins of one hub on several machines, which a NATS cluster connects. "
     "Exit codes: 0 success, 1 when the server could not be started, 2 usage."
 )
+# The port of NATS.
 PORT = 4222
+# The length of a public key (nkey), in characters.
+NKEY_LENGTH = 56
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,10 +118,11 @@ def _plugin_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _read_keys(words: Sequence[str]) -> dict[str, str]:
+    """Return name -> public key for the values of --nkey. Raises ValueError."""
     keys: dict[str, str] = {}
     for word in words:
         name, equals, key = word.partition("=")
-        if not equals or len(key) != 56 or not key.startswith("U"):
+        if not equals or len(key) != NKEY_LENGTH or not key.startswith("U"):
             raise ValueError(f"--nkey: expected PLUGIN=KEY with a public key, U..., got {word!r}")
         keys[name] = key
     return keys

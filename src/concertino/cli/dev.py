@@ -56,6 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     """Serve the target until the client disconnects, and end the process."""
     reject_extra_args(args, server)
+    # A target is file.py, file.py:attribute or package.module:attribute.
     source, _, attribute = args.target.rpartition(":")
     file = Path(args.target if not attribute or args.target.endswith(".py") else source)
     if not source and file.suffix != ".py":
@@ -80,6 +81,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     # -P: the folder must not come before the standard library in sys.path.
     command = [sys.executable, "-P", "-m", "concertino.cli.warm_server", args.target]
     program = WarmProgram(file.stem.rpartition(".")[2], command, dict(os.environ), SHUTDOWN)
+    # The server is made with concertino, so it speaks 2026-07-28 and needs no negotiation.
     proxy = Proxy(program, era="modern", limits=limits)
     run_process(
         ReloadingProxy(proxy, files, program.close),

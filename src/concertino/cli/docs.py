@@ -77,8 +77,9 @@ def find_pages() -> dict[str, Path]:
         index = start.find(f"({path.relative_to(folder).as_posix()}")
         return len(start) if index < 0 else index
 
-    folders = [folder if name == folder.name else folder / name for name in SECTIONS]
-    paths = [path for parent in folders for path in parent.glob("*.md") if path.name != START_PAGE]
+    # The section "docs" has the pages in the folder itself.
+    sections = [folder if name == folder.name else folder / name for name in SECTIONS]
+    paths = [path for parent in sections for path in parent.glob("*.md") if path.name != START_PAGE]
     paths.sort(key=lambda path: (order_on_start_page(path), path))
     names = [path.stem for path in paths]
     return {

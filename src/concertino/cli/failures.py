@@ -45,17 +45,18 @@ def _format_data(data: Any) -> list[str]:
         return []
     if isinstance(data, dict):
         members = cast("dict[str, Any]", data)
-        lines = [f"{name}: {_in_words(value)}" for name, value in members.items()]
+        lines = [f"{name}: {_format_value(value)}" for name, value in members.items()]
     elif isinstance(data, list):
-        lines = [_in_words(item) for item in cast("list[Any]", data)]
+        lines = [_format_value(item) for item in cast("list[Any]", data)]
     else:
-        lines = _in_words(data).splitlines()
+        lines = _format_value(data).splitlines()
     if len(lines) > MAX_DATA_LINES:
         lines[MAX_DATA_LINES:] = [f"... ({len(lines) - MAX_DATA_LINES} more)"]
     return lines
 
 
-def _in_words(value: Any) -> str:
+def _format_value(value: Any) -> str:
+    """Return a text as it is, a list of texts and numbers with commas, and the rest as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

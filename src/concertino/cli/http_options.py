@@ -232,15 +232,6 @@ def read_http_options(
             if values[name] not in (None, False, []):
                 raise UsageError(f"{option} is for --http")
         return None, []
-    if args.unix or args.tcp:
-        raise UsageError(
-            "--http: not together with --unix or --tcp; start one more process for those"
-        )
-    if args.allow_remote:
-        raise UsageError(
-            "--allow-remote is for --tcp; with --http, an address that others can reach needs "
-            "authorization, TLS and --public-url"
-        )
     _check_combinations(values)
     try:
         from concertino.http.frontend import split_http_address
@@ -334,7 +325,16 @@ def _check_address(text: str) -> None:
 
 
 def _check_combinations(values: dict[str, Any]) -> None:
-    """Raise UsageError for an option that does nothing without another one."""
+    """Raise UsageError for options that exclude each other, or do nothing without another one."""
+    if values["unix"] or values["tcp"]:
+        raise UsageError(
+            "--http: not together with --unix or --tcp; start one more process for those"
+        )
+    if values["allow_remote"]:
+        raise UsageError(
+            "--allow-remote is for --tcp; with --http, an address that others can reach needs "
+            "authorization, TLS and --public-url"
+        )
     for name, other in NEEDS.items():
         if values[name] not in (None, []) and values[other] is None:
             raise UsageError(f"{HTTP_ONLY[name]}: add {HTTP_ONLY[other]}")
@@ -364,7 +364,7 @@ def _read_authorization(args: Namespace) -> Authorization | None:
 
     verifiers: list[TokenVerifier | VerifyToken] = []
     if args.auth is not None:
-        found = _load(args.auth)
+        found = _load_verifier(args.auth)
         if isinstance(found, Authorization):
             if args.auth_tokens or args.auth_issuer or args.auth_scope:
                 raise UsageError(
@@ -416,7 +416,7 @@ def _issuer_verifier(args: Namespace) -> TokenVerifier:
     return JwtVerifier(args.auth_issuer, audience, algorithms=algorithms, jwks_url=args.auth_jwks)
 
 
-def _load(target: str) -> Any:
+def _load_verifier(target: str) -> Any:
     """Return the object that --auth names: a function, a TokenVerifier or an Authorization.
 
     Raises UsageError for any other object, and if there is none.

@@ -172,7 +172,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
 
 
 def _make_counts() -> CallCounts:
-    # Most servers count no calls.
+    # Imported here, because most servers count no calls.
     from concertino.guards.call_counts import CallCounts
 
     return CallCounts()

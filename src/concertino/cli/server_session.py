@@ -79,7 +79,7 @@ class ServerSession:
     as_json: whether to print results as JSON, and no notes.
     shows_log: whether the server's log is printed already, and need not be described in notes.
 
-    Attribute:
+    Attributes:
     is_open: whether the session is open.
     """
 
@@ -107,7 +107,7 @@ class ServerSession:
     async def open(self) -> None:
         """Start the server or connect to it. Raises ConcertinoError."""
         logging.getLogger("concertino").addHandler(self._warnings)
-        with self._waiting("the server's first answer", self.client.timeouts.connect_s):
+        with self._show_waiting("the server's first answer", self.client.timeouts.connect_s):
             try:
                 await open_or_dump_stack(self.client)
             except asyncio.CancelledError:
@@ -124,7 +124,7 @@ class ServerSession:
 
     async def run(self, command: ServerCommand) -> int:
         """Run one command and return its exit code. Raises ConcertinoError and CommandFailure."""
-        with self._waiting("the answer", self.client.timeouts.request_s):
+        with self._show_waiting("the answer", self.client.timeouts.request_s):
             code = await self._send(command)
         self.print_news()
         return code
@@ -252,7 +252,7 @@ class ServerSession:
     # The status line and notes
 
     @contextmanager
-    def _waiting(self, awaited: str, limit_s: float) -> Generator[None]:
+    def _show_waiting(self, awaited: str, limit_s: float) -> Generator[None]:
         """Show on the status line that the command waits, until _stop_waiting() is called.
 
         awaited: what the command waits for, in words.

@@ -12,7 +12,7 @@ from concertino.runtime.shutdown import exit_process, handle_signals
 def reject_extra_args(args: Namespace, server: Sequence[str]) -> None:
     """End the process with a usage error if there are words after `--`.
 
-    The commands that serve do not accept the command of another server.
+    For commands that do not use a server, and so take no command of one.
     """
     if server:
         args.parser.error(f"this command takes no words after --, got {server[0]!r}")

@@ -39,8 +39,8 @@ class StreamInput:
 
     def __init__(self) -> None:
         self._lines: asyncio.Queue[str | None] | None = None
-        # Only one line is read ahead.
-        self._room = Semaphore(1)
+        # Released when a line is taken, so only one line is read ahead.
+        self._may_read = Semaphore(1)
 
     async def read_line(self, prompt: str, suggest: Suggest | None) -> str:
         """Return the next line. Raises EOFError."""
@@ -55,7 +55,7 @@ class StreamInput:
             # Put the end back for the next call.
             self._lines.put_nowait(None)
             raise EOFError
-        self._room.release()
+        self._may_read.release()
         return line
 
     def _read_all(self, lines: asyncio.Queue[str | None], loop: asyncio.AbstractEventLoop) -> None:
@@ -63,6 +63,6 @@ class StreamInput:
         # The loop is closed when the session has ended.
         with suppress(RuntimeError):
             for line in sys.stdin:
-                self._room.acquire()
+                self._may_read.acquire()
                 loop.call_soon_threadsafe(lines.put_nowait, line.rstrip("\r\n"))
             loop.call_soon_threadsafe(lines.put_nowait, None)

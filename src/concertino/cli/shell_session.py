@@ -70,8 +70,8 @@ class Shell:
                 _print("help shows the commands of this session, Ctrl-D ends it;")
                 _print("`concertino --help` shows what else concertino does.")
             while (line := await self._read_line()) is not None:
-                failed = await self._run_interruptibly(line)
-                code = code or failed
+                line_code = await self._run_interruptibly(line)
+                code = code or line_code
         finally:
             await self._close()
         return 0 if self._input.is_terminal else code

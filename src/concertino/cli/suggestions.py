@@ -127,18 +127,18 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
         file = start = is_file.index(True)
         while start and STARTER.fullmatch(words[start - 1]):
             start -= 1
-        own, server = list(words[:start]), shlex.join(words[start:])
+        before, server = list(words[:start]), shlex.join(words[start:])
         if start == file:
             # The file has no interpreter before it, so add one.
             server = f"{INTERPRETERS[os.path.splitext(words[file])[1]]} {shlex.quote(words[file])}"
-            own += words[file + 1 :]
+            before += words[file + 1 :]
     elif words and words[-1].startswith(("unix:", "tcp:")):
-        own, server = list(words[:-1]), shlex.quote(words[-1])
+        before, server = list(words[:-1]), shlex.quote(words[-1])
     elif unknown:
-        own, server = [word for word in words if word not in unknown], shlex.join(unknown)
+        before, server = [word for word in words if word not in unknown], shlex.join(unknown)
     else:
         return f"for example: concertino {command} ... -- python server.py"
-    line = shlex.join([command, *own])
+    line = shlex.join([command, *before])
     return f"write the command of the server after --: concertino {line} -- {server}"
 
 

@@ -296,7 +296,7 @@ def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
 def _list_servers(module: ModuleType, source: str) -> str:
     """Return `; the servers in it: ...` for messages, or "" for a module without servers."""
     names = [
-        f"{source}:{name}" for name, value in vars(module).items() if _parts(value) is not None
+        f"{source}:{name}" for name, value in vars(module).items() if _find_parts(value) is not None
     ]
     return f"; the servers in it: {', '.join(names)}" if names else ""
 
@@ -310,10 +310,10 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     servers = {
         id(value): (name, cast("Backend", value))
         for name, value in vars(module).items()
-        if _parts(value) is not None
+        if _find_parts(value) is not None
     }
     for _, backend in list(servers.values()):
-        for inner in _inner_backends(backend):
+        for inner in _find_inner(backend):
             servers.pop(id(inner), None)
     # By identity, because one server may have two names.
     candidates: list[Backend] = list({id(call.backend): call.backend for call in calls}.values())
@@ -332,13 +332,13 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     raise TargetError(f"{source}: several servers ({names}); {hint}")
 
 
-def _inner_backends(backend: Backend) -> list[Backend]:
+def _find_inner(backend: Backend) -> list[Backend]:
     """Return the backends that a backend wraps, directly or indirectly."""
-    parts = _parts(backend) or []
-    return parts + [inner for part in parts for inner in _inner_backends(part)]
+    parts = _find_parts(backend) or []
+    return parts + [inner for part in parts for inner in _find_inner(part)]
 
 
-def _parts(value: object) -> list[Backend] | None:
+def _find_parts(value: object) -> list[Backend] | None:
     """Return the backends that a value wraps directly; None if the value is not a backend."""
     if isinstance(value, BackendWrapper):
         return [value.inner]

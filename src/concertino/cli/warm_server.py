@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from concertino.cli import main
 
-# The modules that a server of tools imports before its first answer.
+# The modules that `concertino serve` imports before a server with tools has given its first answer.
 MODULES = (
     "asyncio",
     "concertino",

@@ -5,6 +5,7 @@ again, inherits the listening sockets, and accepts clients from the same queue. 
 queue are not affected if a worker dies. Parent and worker share a pair of sockets: a worker sends a
 byte when it is ready, and ends when the parent's socket is closed, which also happens if the parent
 is killed.
+
 The workers share a key for sealed states, and a record of used states. A worker passes a request on
 to the worker that has the request's session, see http/worker_peers.py.
 """
@@ -40,7 +41,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 STEADY_S = 5.0
 # After a signal, workers that have not ended by themselves are killed.
 KILL_AFTER_S = 30.0
-# Descriptors are moved above this one before they get the numbers that a worker expects.
+# A worker's descriptors are first moved to this number and above, so that giving them the numbers
+# that the worker expects does not close one of them.
 HIGH_DESCRIPTOR = 64
 
 
