@@ -1,4 +1,16 @@
-"""Clients of MCP servers. Each public name, such as Client, is imported on its first use."""
+"""Clients of MCP servers. Each public name, such as Client, is imported on its first use.
+
+The layers, from the top:
+
+- Client (client.py) has the methods that users call; SyncClient (sync.py) has the same methods
+  without async.
+- ClientConnection (client_connection.py) starts the server or connects to it (targets.py),
+  negotiates the revision (negotiation.py), and restarts a server that has ended (supervision.py).
+- Conversation (conversation.py) speaks MCP over one connection: it adds what the revision requires
+  to requests (request_builder.py), and answers the requests of the server (request_handlers.py).
+- Channel (channel.py) speaks JSON-RPC: it assigns ids, and resumes the callers whose responses have
+  arrived (pending_request.py).
+"""
 
 from __future__ import annotations
 

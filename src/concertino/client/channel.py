@@ -97,6 +97,7 @@ class Channel:
         self._output = ConnectionOutput(connection, limits)
         first_id = SystemRandom().randrange(1, MAX_FIRST_ID)
         self.peer = Peer(self._output.queue, limits, self._deadlines.time, first_id)
+        # JSON-RPC lets only servers answer a message that cannot be parsed.
         self.peer.invalid_input.answered = False
         self.counts = RequestCounts(self.peer.outgoing)
         self._messages = ServerMessages(
@@ -428,9 +429,9 @@ class Channel:
 
                 # Try the decoder of the request that was sent last, because its response will
                 # probably come next.
-                read = state.decode
+                decode = state.decode
                 try:
-                    reply = read(frame)
+                    reply = decode(frame)
                     if not frame.isascii():
                         str(frame, "utf-8")
                     pending = outgoing.pop(reply.id)
@@ -439,14 +440,14 @@ class Channel:
                     # exceptions of a resumed caller would get this one as their __context__.
                     pass
                 else:
-                    if type(pending) is PendingReply and pending.request.decode is read:
+                    if type(pending) is PendingReply and pending.request.decode is decode:
                         # This does the same as pending.done(), without a function call.
                         if pending.callback is not None and pending.outcome is None and outside:
                             pending.outcome = reply.result
                             pending.context.run(pending.callback, pending)
                         else:
                             pending.done(reply.result)
-                    elif read is decode_reply:
+                    elif decode is decode_reply:
                         pending.done(reply.result)
                     else:
                         pending.done(decode_reply(frame).result)

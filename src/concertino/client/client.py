@@ -347,8 +347,8 @@ class Client(ConnectionFacts):
                 # the restart.
                 body = encode_finite({"name": name, "arguments": arguments or {}})
                 raw = await connection.call("tools/call", body, name, timeout_s, progress, meta)
-            # `raw` is undecoded, because another than the fast path was taken, or the result is
-            # unusual.
+            # `raw` is undecoded if it did not come from conversation.call_tool(), or if the result
+            # is unusual.
             result = await self._decode_result(name, raw, validate)
         content = result.structured_content
         if type(content) is dict and "result" in content:

@@ -39,6 +39,7 @@ class ConnectionOutput:
         self._loop = asyncio.get_running_loop()
 
         self.send_and_poll: Callable[[bytes, Id | None], bytes | int | None] = _cannot_poll
+        # Without polling there are no lines to defer, so this function is never called.
         self.defer_line: Callable[[bytes], object] = bytes
         if isinstance(connection, SupportsPolling):
             self.send_and_poll = connection.send_and_poll
@@ -81,4 +82,4 @@ class ConnectionOutput:
 
 
 def _cannot_poll(frame: bytes, request_id: Id | None) -> None:
-    return None
+    """Send nothing. This stands for send_and_poll() of a Connection without direct sends."""

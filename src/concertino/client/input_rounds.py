@@ -99,6 +99,7 @@ class InputRounds:
             added["inputResponses"] = answers
         if bytes(question.request_state):
             added["requestState"] = question.request_state
+        # Join two JSON objects, both of which have members.
         return b"%b,%b" % (body[:-1], encode(added)[1:])
 
 

@@ -137,6 +137,7 @@ async def open_conversation(
     except BaseException as exc:
         await conversation.close()
         error = _explain(conversation, exc)
+        # A more helpful error replaces `exc`, which is then not shown as its context.
         raise error from (exc.__cause__ if error is exc else error.__cause__)
     return conversation
 

@@ -84,7 +84,7 @@ class NotificationDispatcher:
     handlers: the user's functions.
     start_task: runs a coroutine as a task, which is cancelled when the conversation ends.
 
-    Attribute:
+    Attributes:
     tool_changes: how often the list of tools has changed.
     """
 

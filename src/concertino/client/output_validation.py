@@ -33,7 +33,7 @@ class OutputValidator:
     wanted: whether to validate results; None to validate if the extra `validate` is installed.
     Raises ImportError if `wanted` is True and the extra is not installed.
 
-    Attribute:
+    Attributes:
     schemas: name of a tool -> its output schema.
     """
 

@@ -54,6 +54,9 @@ __all__ = [
     "parse_target",
 ]
 
+# The types of the words of a command.
+_WORD = (str, os.PathLike)
+
 
 class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
     """A program to start as a server.
@@ -129,7 +132,6 @@ def _check_env(env: Any) -> None:
             raise TypeError(f"{expected} {type(value).__name__} for {name}")
 
 
-_WORD = (str, os.PathLike)
 # Words of a command that start a program, and so are not used as the name of the server.
 LAUNCHERS = frozenset(
     ("run", "tool", "exec", "dlx", "x", "uv", "uvx", "npx", "python", "python3", "node")
@@ -330,6 +332,7 @@ class _LooksLikeConnection(Protocol):
 
 
 def _parse_address(text: str) -> TargetLocation:
+    """Parse `unix:PATH` or `tcp:HOST:PORT`. Raises ValueError, which suggests a command."""
     try:
         place = parse_address(text)
     except ValueError:
