@@ -71,27 +71,28 @@ class EscapedProcesses:
         state = read_process_state(pid)
         self._started_at = 0 if state is None else state.started_at
 
-    def note_descendants(self, parent: int) -> None:
+    def note_descendants(self, child: int) -> None:
         """Remember all descendants of the child, because some may have cleared the variable.
 
         Must be called while the child runs, because a process whose parent ends gets another
         parent.
-        parent: the process id of the child, which is also the id of its group. The parameter has
+        child: the process id of the child, which is also the id of its group. The parameter has
             the same meaning in the methods below.
         """
-        below: set[tuple[int, int]] = set()
-        left = read_children(parent)
-        while left:
-            pid = left.pop()
-            stat = read_process_state(pid)
-            if stat is not None and stat.is_live and (pid, stat.started_at) not in below:
-                below.add((pid, stat.started_at))
-                left += read_children(pid)
-        self._descendants = below
+        descendants: set[tuple[int, int]] = set()
+        unvisited = read_children(child)
+        while unvisited:
+            pid = unvisited.pop()
+            state = read_process_state(pid)
+            if state is None or not state.is_live or (pid, state.started_at) in descendants:
+                continue
+            descendants.add((pid, state.started_at))
+            unvisited += read_children(pid)
+        self._descendants = descendants
 
     async def end(
         self,
-        parent: int,
+        child: int,
         number: signal.Signals,
         within_s: float,
     ) -> bool:
@@ -102,51 +103,51 @@ class EscapedProcesses:
         now = time.monotonic()
         until, settled_at = now + within_s, now + SETTLE_S
         while True:
-            found, is_complete = self._find(parent)
-            found = self._signal(found, parent, number)
+            found, is_complete = self._find(child)
+            found = self._signal(found, child, number)
             if not found and (is_complete or time.monotonic() >= settled_at):
                 return True
             # When they have ended, search again, because they may have started others meanwhile.
             await asyncio.sleep(CHECK_S)
             while found := [
-                pid for pid in found if (stat := read_process_state(pid)) and stat.is_live
+                pid for pid in found if (state := read_process_state(pid)) and state.is_live
             ]:
                 if time.monotonic() >= until:
                     return False
                 await asyncio.sleep(CHECK_S)
 
-    def kill(self, parent: int) -> None:
+    def kill(self, child: int) -> None:
         """Kill all escaped processes, without waiting for their end. Blocks briefly."""
         settled_at = time.monotonic() + SETTLE_S
         is_complete = False
         while not is_complete and time.monotonic() < settled_at:
-            found, is_complete = self._find(parent)
-            self._signal(found, parent, signal.SIGKILL)
+            found, is_complete = self._find(child)
+            self._signal(found, child, signal.SIGKILL)
             if not is_complete:
                 time.sleep(CHECK_S)
 
-    def _find(self, parent: int) -> tuple[list[int], bool]:
+    def _find(self, child: int) -> tuple[list[int], bool]:
         """Return the ids of all escaped processes, and whether the search was complete.
 
-        The search is not complete if a process is just being started, so that its environment
-        cannot be read yet.
+        It is not complete while the environment of a process cannot be read yet.
         """
         found: list[int] = []
         is_complete = True
-        for pid, stat in live_processes():
+        for pid, state in live_processes():
             # A process that has started before the child is not one of its descendants. This test
             # comes first, because reading an environment takes time.
-            if stat.group == parent or stat.started_at < self._started_at:
+            if state.group == child or state.started_at < self._started_at:
                 continue
             environment = read_environment(pid)
             is_marked = environment is not None and self._mark in environment
             if (
                 is_marked
-                or (pid, stat.started_at) in self._descendants
-                or self._has_pipe(pid, stat)
+                or (pid, state.started_at) in self._descendants
+                or self._has_pipe(pid, state)
             ):
                 found.append(pid)
             elif environment == b"":
+                # The process is just being started.
                 is_complete = False
         return found, is_complete
 
@@ -162,7 +163,7 @@ class EscapedProcesses:
     def _signal(
         self,
         pids: list[int],
-        parent: int,
+        child: int,
         number: signal.Signals,
     ) -> list[int]:
         """Send a signal to processes, and return the ids of those that have received it."""
@@ -175,11 +176,11 @@ class EscapedProcesses:
             except ProcessLookupError:
                 continue
             except PermissionError:
-                # A process of another user can only be found by its parents. Forget it, so that the
-                # warning is logged once.
-                log.warning(text, pid, name, parent, "it belongs to another user and is not ended")
+                # A process of another user is found only because note_descendants() has remembered
+                # it. Forget it, so that the warning is logged once.
+                log.warning(text, pid, name, child, "it belongs to another user and is not ended")
                 self._descendants = {item for item in self._descendants if item[0] != pid}
             else:
-                log.warning(text, pid, name, parent, number.name)
+                log.warning(text, pid, name, child, number.name)
                 signalled.append(pid)
         return signalled

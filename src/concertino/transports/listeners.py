@@ -44,6 +44,8 @@ BACKLOG = 1024
 FIRST_INHERITED = 3
 # How many seconds to wait for another process that creates a socket in the same folder.
 LOCK_TIMEOUT_S = 2.0
+# How often, in seconds, to try to get the lock meanwhile.
+LOCK_RETRY_S = 0.01
 SYSTEMD_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
 
 
@@ -251,7 +253,7 @@ def _folder_lock(folder: Path, name: str) -> Generator[None]:
                     raise OSError(
                         errno.EBUSY, f"unix:{name}: another process holds a lock on {folder}"
                     ) from None
-                time.sleep(0.01)
+                time.sleep(LOCK_RETRY_S)
             except OSError:
                 # The file system does not support locks.
                 break
@@ -381,13 +383,13 @@ def inherited_listeners(
     environment: usually os.environ. systemd's variables are removed from it.
     allow_remote: see listen_tcp().
     Raises ValueError for a descriptor that is not a listening stream socket, and for an address
-    that
-    is not allowed. Source: sd_listen_fds(3).
+    that is not allowed. Source: sd_listen_fds(3).
     """
     variables = {name: environment.pop(name, "") for name in SYSTEMD_VARIABLES}
     text = variables["LISTEN_FDS"]
     if variables["LISTEN_PID"] != str(os.getpid()) or not text:
         return []
+    # No process can have a million descriptors open, so a longer number is a mistake.
     if not (text.isascii() and text.isdecimal()) or len(text) > 6:
         raise ValueError(f"LISTEN_FDS: expected a number of descriptors, got {text!r}")
 

@@ -3,7 +3,7 @@
     ours, theirs = memory_pair()
 
 A frame that is written to one Connection is delivered by the other one, in the next iteration of
-the event loop. It is used for tests, demos, and servers in the process of their client.
+the event loop. Tests, demos, and clients with a server in the same process use such a pair.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from concertino.transports.connection import Receiver
 
 __all__ = ["MemoryConnection", "memory_pair"]
 
-# At most this many frames are delivered in one loop iteration; one read of a pipe contains about as
-# many.
+# At most this many frames are delivered in one loop iteration. One read of a pipe contains about as
+# many short ones.
 MAX_BATCH = 256
 
 

@@ -33,6 +33,8 @@ PROC = "/proc"
 READ_BYTES = 2**16
 # The flag of kernel threads, see include/linux/sched.h.
 PF_KTHREAD = 0x00200000
+# The states of processes that have ended, and were not reaped yet or are just being removed.
+ENDED_STATES = (b"Z", b"X")
 
 
 class ProcessState(NamedTuple):
@@ -55,14 +57,24 @@ class ProcessState(NamedTuple):
 def read_process_state(pid: int) -> ProcessState | None:
     """Return the state of a process; None if there is no such process. See proc(5)."""
     try:
-        # Split after the last parenthesis: the name of the program, in parentheses, may itself
-        # contain spaces and parentheses.
-        fields = _read(f"{pid}/stat").rpartition(b")")[2].split(None, 20)
-        is_live = fields[0] not in (b"Z", b"X") and not int(fields[6]) & PF_KTHREAD
+        fields = _read_stat(pid, 20)
+        state, flags = fields[0], int(fields[6])
+        is_live = state not in ENDED_STATES and not flags & PF_KTHREAD
         parent, group, session, terminal = map(int, fields[1:5])
         return ProcessState(is_live, parent, group, session, terminal, int(fields[19]))
     except (OSError, IndexError, ValueError):
         return None
+
+
+def _read_stat(pid: int, count: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the third one, the state. See proc(5).
+
+    proc(5) counts from 1, so its field N is the item N - 3.
+    count: how many fields the caller needs; the others are one last item.
+    """
+    # Split after the last parenthesis: the second field, the name of the program in parentheses,
+    # may itself contain spaces and parentheses.
+    return _read(f"{pid}/stat").rpartition(b")")[2].split(None, count)
 
 
 def live_processes() -> Iterator[tuple[int, ProcessState]]:
@@ -157,8 +169,9 @@ def read_memory(pid: int) -> int:
 def read_cpu_s(pid: int) -> float:
     """Return the processor time that a process has used, in seconds; 0 if it has ended."""
     try:
-        fields = _read(f"{pid}/stat").rpartition(b")")[2].split(None, 14)
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        fields = _read_stat(pid, 14)
+        user_ticks, system_ticks = int(fields[11]), int(fields[12])
+        return (user_ticks + system_ticks) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return 0.0
 

@@ -49,6 +49,7 @@ BLANK = b" \t\r\n"
 JSON_STARTS = (b"{", b"[", b"\xef\xbb\xbf")
 # How TLS may begin: with a handshake record, or with the ClientHello of SSL 2.
 TLS_STARTS = (b"\x16\x03", b"\x80\x2e")
+# How many seconds to wait before the next attempt to connect to a listener whose backlog is full.
 CONNECT_RETRY_S = 0.01
 
 
@@ -168,6 +169,7 @@ def credentials(sock: socket.socket) -> tuple[int | None, int]:
     does not report it. Raises OSError if the system does not report the user id.
     """
     if sys.platform == "linux":
+        # A struct ucred, see unix(7): pid, uid and gid.
         pid, uid, _ = struct.unpack(
             "iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         )
@@ -265,8 +267,8 @@ async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
                 sock.connect(name)
                 return sock
             except BlockingIOError:
-                # EAGAIN means that the listener's backlog is full. No event reports when it is no
-                # longer full, see unix(7), so try again after a moment.
+                # EAGAIN means that the listener's backlog is full. No event reports when there is
+                # room again, see unix(7).
                 await asyncio.sleep(CONNECT_RETRY_S)
     except BaseException:
         sock.close()

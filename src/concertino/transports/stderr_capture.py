@@ -27,7 +27,7 @@ class StderrCapture:
     pid: the process id of the child, for the log.
     sink: called with each chunk; None if the chunks are only read.
 
-    Attribute:
+    Attributes:
     tail: the last TAIL_BYTES of stderr.
     """
 

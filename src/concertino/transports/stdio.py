@@ -32,13 +32,13 @@ from concertino.transports.pipe import PipeConnection
 if TYPE_CHECKING:
     from concertino.transports.connection import Receiver
 
-log = logging.getLogger("concertino.stdio")
 __all__ = ["StdioConnection", "StdioDescriptors", "bounded_stderr", "take_over"]
 
-# A server whose parent has ended shuts down after this many seconds without input.
+log = logging.getLogger("concertino.stdio")
+
+# A server whose parent has ended shuts down after this many seconds without input, unless the
+# environment variable CONCERTINO_ORPHAN is "stay".
 ORPHAN_S = 5.0
-
-
 # The errors of a write to a pipe, a socket or a terminal whose reader has ended.
 _READER_GONE = frozenset(
     (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN, errno.EIO)
@@ -204,6 +204,7 @@ class StdioConnection(PipeConnection):
     # The parent process
 
     def _check_parent(self, parent: int) -> None:
+        """Check regularly whether the parent has ended. Used where there are no pidfds."""
         if os.getppid() != parent:
             self._on_parent_exit()
         else:

@@ -1,9 +1,9 @@
 """Finds out which frames a child process has not read from its stdin when it ends.
 
-A client can send these frames to the restarted server, without the risk that a call is executed
-twice. They are the frames that could not be written, and the frames that are still in the pipe. A
-pipe delivers each byte once, so no other process has read the bytes that this process takes out of
-it.
+ChildProcess (process.py) uses this. A client can send the frames to the restarted server, without
+the risk that a call is executed twice. They are the frames that could not be written, and the
+frames that are still in the pipe. A pipe delivers each byte once, so no other process has read the
+bytes that this process takes out of the pipe.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from termios import FIONREAD
 
 __all__ = ["UnreadInput", "count_unread", "read_back"]
 
+# The size of one read: the capacity of a pipe, unless it was enlarged.
 READ_BYTES = 65536
 
 
@@ -29,7 +30,7 @@ class UnreadInput:
 
     def __init__(self, max_bytes: int) -> None:
         self._chunks: list[bytes] = []
-        self._room = max_bytes
+        self._free_bytes = max_bytes
 
     def add(self, chunks: Iterable[bytes | memoryview]) -> None:
         """Add output that was not written.
@@ -37,8 +38,8 @@ class UnreadInput:
         chunks: complete lines, or the end of a line whose beginning was written.
         """
         for chunk in chunks:
-            self._room -= len(chunk)
-            if self._room < 0:
+            self._free_bytes -= len(chunk)
+            if self._free_bytes < 0:
                 return
             self._chunks.append(bytes(chunk))
 
