@@ -56,6 +56,7 @@ _LIMITS = {
     "minProperties": "of length >=",
     "maxProperties": "of length <=",
 }
+# A message quotes at most this many characters of a text.
 MAX_QUOTED = 80
 
 

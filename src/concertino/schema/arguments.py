@@ -4,9 +4,9 @@
     decoder.schema                                     # {"type": "object", "properties": ...}
     args, kwargs = decoder.bind(b'{"a": 1}', None)     # (1, 0), {}
 
-A generated msgspec Struct decodes all arguments at once. msgspec stops at the first error. If there
-is one, each argument is decoded on its own, so that all violations can be reported. A number such
-as `1.0` is accepted as an integer, as in JSON Schema.
+A generated msgspec Struct decodes all arguments at once. msgspec stops at the first error. After an
+error, each argument is decoded on its own, so that all violations can be reported. A number such as
+`1.0` is accepted as an integer, as in JSON Schema.
 
 Spec: 2026-07-28 server/tools "Tool", "Error Handling"; JSON Schema 2020-12 validation 6.1.1.
 """
@@ -32,6 +32,7 @@ Bound = tuple[tuple[Any, ...], dict[str, Any]]
 
 # A message names at most this many unknown arguments, because a client may send any number of them.
 _MAX_UNKNOWN = 20
+# A message has at most this many characters of a name or an enum value that the client has sent.
 _MAX_NAME_CHARS = 80
 
 # The messages for an argument that is missing, or that the handler does not have.
@@ -152,13 +153,17 @@ def _field(parameter: Parameter, builder: SchemaBuilder, description: str | None
     built = builder.build(annotation)
     field_type, schema = built.type, built.schema
     if default is not MISSING:
-        # msgspec copies or rejects defaults of other types, so a factory returns them unchanged.
+        # msgspec copies or rejects defaults of other types; a factory returns them unchanged.
         is_plain = type(default) in _PLAIN
         optional = {"default": default} if is_plain else {"default_factory": lambda: default}
 
         # `x: str = None` accepts null, too.
         if default is None and not _accepts_null(schema):
-            outer = {word: schema.pop(word) for word in ("description", "title") if word in schema}
+            outer = {
+                keyword: schema.pop(keyword)
+                for keyword in ("description", "title")
+                if keyword in schema
+            }
             field_type = field_type | None
             schema = {"anyOf": [schema, {"type": "null"}], **outer}
         try:
@@ -172,6 +177,7 @@ def _field(parameter: Parameter, builder: SchemaBuilder, description: str | None
     return _Field(field_type, schema, optional)
 
 
+# The types of defaults that msgspec takes unchanged.
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -193,14 +199,7 @@ def _binder(
 
     strict: False to convert strings; see `coerce` of argument_decoder().
     """
-    # Fields have generated names, because an argument may be called __init__.
-    definitions: list[Any] = [
-        (f"f{index}", field.type, msgspec.field(name=name, **field.optional))
-        for index, (name, field) in enumerate(fields.items())
-    ]
-    struct = msgspec.defstruct(
-        "Arguments", definitions, forbid_unknown_fields=True, kw_only=True, gc=False
-    )
+    struct = _argument_struct(fields)
     decode = json.Decoder(struct, strict=strict, dec_hook=decode_hook).decode
     if not strict:
         decode = _refuse_nan(decode)
@@ -239,6 +238,19 @@ def _binder(
         return values[:first_keyword], dict(zip(keywords, values[first_keyword:], strict=True))
 
     return bind
+
+
+def _argument_struct(fields: dict[str, _Field]) -> type[msgspec.Struct]:
+    """Return the generated Struct, which has one field for each argument."""
+    # Fields have generated names, because an argument may be called __init__.
+    definitions: list[Any] = [
+        (f"f{index}", field.type, msgspec.field(name=name, **field.optional))
+        for index, (name, field) in enumerate(fields.items())
+    ]
+    # Instances are discarded at once, so the garbage collector need not track them.
+    return msgspec.defstruct(
+        "Arguments", definitions, forbid_unknown_fields=True, kw_only=True, gc=False
+    )
 
 
 def _refuse_nan(decode: Callable[[Raw | bytes], Any]) -> Callable[[Raw | bytes], Any]:
@@ -331,7 +343,10 @@ def decode_value(raw: Raw | bytes, field_type: Any, strict: bool) -> Any:
 
 
 def _integral_to_int(value: Any) -> Any:
-    """Return a JSON value in which integral floats up to 2**53 are replaced by ints."""
+    """Return a JSON value in which integral floats are replaced by ints.
+
+    Floats beyond 2**53 stay, because they are not exact.
+    """
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) <= 2**53 else value
     if isinstance(value, list):
@@ -372,7 +387,7 @@ _MEMBER_MESSAGES = {
 def _name_the_member(violation: SchemaViolation) -> SchemaViolation:
     """Return a violation with the name of a missing or unknown member in the path.
 
-    msgspec has it in the message.
+    msgspec writes the name into the message only.
     """
     for start, message in _MEMBER_MESSAGES.items():
         if violation.message.startswith(start):

@@ -98,7 +98,9 @@ class Constraints:
 
         keywords = dict[str, str]()
         if kind in (datetime.datetime, datetime.time):
+            # JSON Schema has no keyword for time zones.
             keywords = {"tz": ""}
+        # Of the types that are strings in JSON, such as dates, only str has lengths and patterns.
         elif kind is str or schema.get("type") != "string":
             keywords = _KEYWORDS.get(schema.get("type", ""), keywords)
         fitting = {name: value for name, value in self._values.items() if name in keywords}
@@ -151,14 +153,14 @@ def describe(item: Any) -> Schema:
     if isinstance(item, str):
         return {"description": item}
 
-    words: Schema = {}
+    keywords: Schema = {}
     # typing_extensions need not be installed, so its Doc is recognized by its attribute.
     if isinstance(text := getattr(item, "documentation", None), str):
-        words["description"] = text
+        keywords["description"] = text
     if isinstance(item, Meta) or type(item).__module__ == "pydantic.fields":
-        for word in ("title", "description", "examples"):
-            if (value := getattr(item, word, None)) is not None:
-                words[word] = value
+        for keyword in ("title", "description", "examples"):
+            if (value := getattr(item, keyword, None)) is not None:
+                keywords[keyword] = value
         if isinstance(item, Meta):
-            words |= item.extra_json_schema or {}
-    return words
+            keywords |= item.extra_json_schema or {}
+    return keywords

@@ -88,21 +88,36 @@ def check_references(schema: dict[str, Any]) -> SchemaSize:
         jsonschema_rs checks the schema against the meta-schema later.
     Raises RegistrationError with the place as a JSON pointer, the expected and the actual value.
     """
-    # Edges lead from a subschema to those that it contains or refers to.
-    graph = _SubschemaGraph(schema)
-    edges = [[target for target, _ in node.edges] for node in graph.nodes]
-    in_place = [[target for target, same_value in node.edges if same_value] for node in graph.nodes]
+    nodes = _SubschemaGraph(schema).nodes
+    _refuse_endless(nodes)
+    size = _measure(nodes)
+    if size.expanded > MAX_EXPANDED:
+        raise RegistrationError(
+            f"its references lead to more than {MAX_EXPANDED:,} subschemas when each is followed"
+        )
+    return size
 
-    # A cycle of subschemas that all apply to the same value would never end.
-    for group in _strong_components(in_place):
-        if len(group) > 1 or group[0] in in_place[group[0]]:
-            where = ", ".join(graph.nodes[number].where for number in sorted(group)[:5])
+
+def _refuse_endless(nodes: list[_Subschema]) -> None:
+    """Raise RegistrationError if subschemas refer to each other in a cycle for the same value.
+
+    Validation of a value would never end.
+    """
+    edges = [[target for target, same_value in node.edges if same_value] for node in nodes]
+    for group in _strong_components(edges):
+        if len(group) > 1 or group[0] in edges[group[0]]:
+            # A few places are enough to find the mistake.
+            where = ", ".join(nodes[number].where for number in sorted(group)[:5])
             raise RegistrationError(
                 f"{where}: refers to itself for the same value, so that checking would never end; "
                 f"a recursive schema has to step into the value, through properties, items and "
                 f"the like"
             )
 
+
+def _measure(nodes: list[_Subschema]) -> SchemaSize:
+    """Return the size of a schema; the first node is its root."""
+    edges = [[target for target, _ in node.edges] for node in nodes]
     # A component is a group of subschemas that refer to each other. It comes after the components
     # that it refers to, so the sizes of these are known already.
     expanded, group_of, recursive = dict[int, int](), dict[int, int](), False
@@ -118,12 +133,7 @@ def check_references(schema: dict[str, Any]) -> SchemaSize:
         total = len(group) + sum(expanded[other] for other in others)
         expanded[number] = min(total, MAX_EXPANDED + 1)
 
-    size = expanded[group_of[0]]
-    if size > MAX_EXPANDED:
-        raise RegistrationError(
-            f"its references lead to more than {MAX_EXPANDED:,} subschemas when each is followed"
-        )
-    return SchemaSize(size, recursive)
+    return SchemaSize(expanded[group_of[0]], recursive)
 
 
 class _Subschema:
@@ -216,14 +226,14 @@ class _SubschemaGraph:
         if isinstance(name := schema.get("$id"), str):
             node.base = _resolve(node.base, name, f"{node.where}/$id")[0]
             self._resources.setdefault(node.base, schema)
-        for word in ("$anchor", "$dynamicAnchor"):
-            if isinstance(name := schema.get(word), str):
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if isinstance(name := schema.get(keyword), str):
                 self._anchors[node.base, name] = schema
-                if word == "$dynamicAnchor":
+                if keyword == "$dynamicAnchor":
                     self._dynamic.setdefault(name, []).append(schema)
 
-        for word in schema.keys() & {*_SAME_VALUE, *_PART, *_DEFINITIONS}:
-            for step, part in _parts(word, schema[word]):
+        for keyword in schema.keys() & {*_SAME_VALUE, *_PART, *_DEFINITIONS}:
+            for step, part in _parts(keyword, schema[keyword]):
                 self._subschemas += 1
                 if self._subschemas > MAX_SUBSCHEMAS:
                     raise RegistrationError(
@@ -232,18 +242,18 @@ class _SubschemaGraph:
                 # A subschema may also be true or false, which contain no other subschemas.
                 if isinstance(part, dict):
                     number = self._add(
-                        cast("dict[str, Any]", part), f"{node.where}/{word}{step}", node.base
+                        cast("dict[str, Any]", part), f"{node.where}/{keyword}{step}", node.base
                     )
-                    if word not in _DEFINITIONS:
-                        node.edges.append((number, word in _SAME_VALUE))
+                    if keyword not in _DEFINITIONS:
+                        node.edges.append((number, keyword in _SAME_VALUE))
 
     def _follow(self, node: _Subschema) -> None:
         """Add the edges of a subschema's references."""
-        for word in _REFERENCES:
-            reference = node.schema.get(word)
+        for keyword in _REFERENCES:
+            reference = node.schema.get(keyword)
             if not isinstance(reference, str):
                 continue
-            where = f"{node.where}/{word}"
+            where = f"{node.where}/{keyword}"
             uri, fragment = _resolve(node.base, reference, where)
             root = self._resources.get(uri)
             if root is None:
@@ -260,7 +270,7 @@ class _SubschemaGraph:
             targets: list[Any] = [target]
 
             # Only validation decides which dynamic anchor applies, so add edges to all of them.
-            if word == "$dynamicRef":
+            if keyword == "$dynamicRef":
                 targets += self._dynamic.get(fragment, [])
             for target in targets:
                 if isinstance(target, dict):
@@ -268,13 +278,13 @@ class _SubschemaGraph:
                     node.edges.append((number, True))
 
 
-def _parts(word: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _parts(keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the subschemas in the value of a keyword, each with its step in a JSON pointer."""
-    if word in _WITH_NAMES:
+    if keyword in _WITH_NAMES:
         if isinstance(value, dict):
             for name, part in cast("dict[str, Any]", value).items():
                 yield "/" + name.replace("~", "~0").replace("/", "~1"), part
-    elif word in _WITH_LIST:
+    elif keyword in _WITH_LIST:
         if isinstance(value, list):
             for index, part in enumerate(cast("list[Any]", value)):
                 yield f"/{index}", part
@@ -339,6 +349,7 @@ def _at_pointer(root: Any, pointer: str) -> Any:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(root, dict):
             root = cast("dict[str, Any]", root).get(name)
+        # No list has an index of more than 6 digits, see MAX_VALUES.
         elif isinstance(root, list) and name.isdecimal() and len(name) < 7:
             items = cast("list[Any]", root)
             root = items[int(name)] if int(name) < len(items) else None

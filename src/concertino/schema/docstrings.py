@@ -62,6 +62,7 @@ _OTHERS = (
 _SECTIONS = _PARAMETERS | set(_OTHERS.split("|"))
 
 # The patterns are strings, so that they are compiled only when a docstring needs them (1 to 2 ms).
+# name, *name, **name: one parameter, or several that share a description
 _NAMES = r"(?P<names>\\?\*{0,2}\w+(?:\s*,\s*\\?\*{0,2}\w+)*)"
 # name (type): text
 _GOOGLE_ITEM = _NAMES + r"\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)?:(?:\s+(?P<text>.*))?$"

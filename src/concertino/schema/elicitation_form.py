@@ -96,9 +96,9 @@ def _build(form: Any) -> tuple[Schema, Read]:
     if schema.get("type") != "object" or "properties" not in schema:
         raise RegistrationError(f"a form: expected a class with fields, got {name}")
 
-    labels = _labels(form)
+    titles = _choice_titles(form)
     properties = {
-        field: _field(value, builder.definitions, f"{name}.{field}", labels.get(field, {}))
+        field: _field(value, builder.definitions, f"{name}.{field}", titles.get(field, {}))
         for field, value in schema["properties"].items()
     }
     # A field that accepts None may be left empty; read() then sets it to None.
@@ -127,10 +127,11 @@ def _check_custom_form(schema: Mapping[str, Any]) -> Schema:
         )
     for field, value in cast("Mapping[str, Any]", properties).items():
         _check_name(field, field)
-        words = cast("Schema", value) if isinstance(value, dict) else {}
-        items: Schema = words.get("items", {})
-        is_list = words.get("type") == "array"
-        if words.get("type") not in KEYWORDS or (is_list and not {"enum", "anyOf"} & items.keys()):
+        field_schema = cast("Schema", value) if isinstance(value, dict) else {}
+        kind = field_schema.get("type")
+        items: Schema = field_schema.get("items", {})
+        has_choices = bool({"enum", "anyOf"} & items.keys())
+        if kind not in KEYWORDS or (kind == "array" and not has_choices):
             raise _unsuitable_field(field)
     return dict(schema)
 
@@ -139,13 +140,13 @@ def _field(
     schema: Schema,
     definitions: Schema,
     where: str,
-    labels: Mapping[str, str],
+    titles: Mapping[str, str],
 ) -> Schema:
     """Return the schema of one field of a form, in the subset that MCP allows.
 
     schema: the field's schema, from its type.
     where: the class and the field, such as `Booking.nights`, for messages.
-    labels: the titles of an enum's members, by value.
+    titles: the titles of an enum's members, by value.
     """
     _check_name(where.rpartition(".")[2], where)
     # The field's own title, description and default override those of its type.
@@ -162,14 +163,14 @@ def _field(
 
     kind: str = schema.get("type", "")
     if kind == "array":
-        options = _options(_resolve(schema.get("items", {}), definitions), labels)
+        options = _options(_resolve(schema.get("items", {}), definitions), titles)
         if options is None:
             raise _unsuitable_field(where)
         has_titles = isinstance(options[0], dict)
         items: Schema = {"anyOf": options} if has_titles else {"type": "string", "enum": options}
         return {"type": "array", "items": items, **_keywords(schema, "array"), **outer}
 
-    options = _options(schema, labels)
+    options = _options(schema, titles)
     if options is not None:
         choice = {"oneOf": options} if isinstance(options[0], dict) else {"enum": options}
         return {"type": "string", **choice, **_keywords(schema, "string"), **outer}
@@ -186,11 +187,11 @@ def _keywords(schema: Schema, kind: str) -> Schema:
     return _pick(schema, (*LABELS, *KEYWORDS[kind]))
 
 
-def _pick(schema: Schema, words: tuple[str, ...]) -> Schema:
-    return {word: schema[word] for word in words if schema.get(word) is not None}
+def _pick(schema: Schema, keywords: tuple[str, ...]) -> Schema:
+    return {keyword: schema[keyword] for keyword in keywords if schema.get(keyword) is not None}
 
 
-def _options(schema: Schema, labels: Mapping[str, str]) -> list[Any] | None:
+def _options(schema: Schema, titles: Mapping[str, str]) -> list[Any] | None:
     """Return the choices of a field: texts, or `{"const": ..., "title": ...}` if they have titles.
 
     Returns None if the field has no choices, or if a choice is not a text.
@@ -200,24 +201,24 @@ def _options(schema: Schema, labels: Mapping[str, str]) -> list[Any] | None:
     values: list[Any] = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
     if not values or not all(isinstance(value, str) for value in values):
         return None
-    if labels:
-        # Take the values from the labels: they are in the author's order, and `enum` is sorted.
-        return [{"const": value, "title": title} for value, title in labels.items()]
+    if titles:
+        # Take the values from the titles: they are in the author's order, and `enum` is sorted.
+        return [{"const": value, "title": title} for value, title in titles.items()]
     return values
 
 
-def _labels(form: Any) -> dict[str, dict[str, str]]:
+def _choice_titles(form: Any) -> dict[str, dict[str, str]]:
     """Return the titles of choices, for fields that are enums whose members have a `label`.
 
     The result is a mapping: name of the field -> value of the member -> title.
     """
-    labels: dict[str, dict[str, str]] = {}
+    titles: dict[str, dict[str, str]] = {}
     for field, hint in get_type_hints(form).items():
         for cls in _leaf_types(hint):
             members: list[Any] = list(cls) if isinstance(cls, enum.EnumType) else []
             if members and all(isinstance(_label(member), str) for member in members):
-                labels[field] = {member.value: member.label for member in members}
-    return labels
+                titles[field] = {member.value: member.label for member in members}
+    return titles
 
 
 def _label(member: Any) -> Any:

@@ -31,6 +31,8 @@ MAX_TRIES = 256
 MAX_CHARACTERS = 2000
 # The largest depth of nested groups.
 MAX_GROUPS = 50
+# A reason quotes at most this many characters of the pattern.
+MAX_QUOTED = 80
 # The last code point of Unicode.
 _LAST = 0x10FFFF
 
@@ -106,11 +108,11 @@ def check_fields(schema: Any, path: str = "") -> None:
             f"{path}: {_describe_slow(pattern, reason)}; {_ADVICE}, or write a pydantic model, "
             f"whose engine is linear"
         )
-    for word, value in tree.items():
-        if word == "properties":
+    for keyword, value in tree.items():
+        if keyword == "properties":
             for name, field in value.items():
                 check_fields(field, f"{path}.{name}" if path else name)
-        elif word not in ("default", "enum", "const", "examples"):
+        elif keyword not in ("default", "enum", "const", "examples"):
             check_fields(value, path)
 
 
@@ -227,9 +229,9 @@ class _Repeat(_Part):
         if self.part.empty and self.most != 1:
             raise _NoProof(f"{self.text} repeats a part that can match the empty string")
 
-        # For one occurrence of the repeated part, the later occurrences belong to the tail.
-        rest = None if self.most is None else 0 if self.most < 2 else self.part.longest
-        inner_tail = _plus(tail, rest and rest * ((self.most or 1) - 1))
+        # After the first occurrence of the repeated part come the later ones, then the tail.
+        later = None if self.most is None else max(self.most - 1, 0)
+        inner_tail = _plus(tail, _times(later, self.part.longest))
         inner = self.part.tries(self.part.first + follow, inner_tail)
 
         # The repetition is ambiguous if the same character may continue it or come after it.
@@ -241,6 +243,7 @@ class _Repeat(_Part):
                 raise _NoProof(f"{self.text} can end at many places, and so can the next part")
             return max(1, tail or 0) if ambiguous else 1
 
+        # The exponent is limited, because even 2**9 is more than MAX_TRIES.
         total = 1 if inner == 1 else min(inner ** min(self.most, 9), MAX_TRIES + 1)
         return min(total * (self.most - self.least + 1 if ambiguous else 1), MAX_TRIES + 1)
 
@@ -299,6 +302,7 @@ class _PatternReader:
         if char == "[":
             return _Part(self.read_set())
         if char == ".":
+            # Every character except the newline.
             return _Part(_complement([(10, 10)]))
         if char == "\\":
             return _Part(self.read_escape()[0])
@@ -334,7 +338,7 @@ class _PatternReader:
         self.skip("?")
         if self.peek() in ("*", "+", "?", "{"):
             raise self.unknown()
-        return _Repeat(part, least, most, self.text[start : self.at][:80])
+        return _Repeat(part, least, most, self.text[start : self.at][:MAX_QUOTED])
 
     def read_braces(self) -> tuple[int, int | None]:
         """Parse the rest of `{2}`, `{2,}` or `{2,3}` after its brace.
@@ -436,6 +440,7 @@ class _PatternReader:
 
 
 _QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+# Letter after a backslash -> code point, or code points in ASCII.
 _CONTROL = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _CLASSES: dict[str, Characters] = {
     "d": [(48, 57)],
@@ -452,6 +457,13 @@ def _is_single(member: tuple[Characters, Characters]) -> bool:
 
 def _plus(one: int | None, two: int | None) -> int | None:
     return None if one is None or two is None else one + two
+
+
+def _times(count: int | None, longest: int | None) -> int | None:
+    """Return the length of `count` matches of length `longest`; None stands for no limit."""
+    if count == 0:
+        return 0
+    return None if count is None or longest is None else count * longest
 
 
 def _complement(characters: Characters) -> Characters:

@@ -284,7 +284,10 @@ def _inline_root(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[st
     definitions = definitions.copy()
     if reference := schema.get("$ref"):
         name = reference.removeprefix("#/$defs/")
-        schema = {**definitions[name], **{word: schema[word] for word in schema if word != "$ref"}}
+        schema = {
+            **definitions[name],
+            **{keyword: schema[keyword] for keyword in schema if keyword != "$ref"},
+        }
 
         # The definition of a recursive class must stay, because the class refers to itself.
         if f'"{reference}"'.encode() not in json.encode([schema, definitions]):
@@ -458,18 +461,9 @@ def _structured_shape(type_schema: TypeSchema) -> Shape:
     def shape(value: Any) -> CallToolResult:
         if isinstance(value, CallToolResult):
             return shape_result(value)
-
         # pydantic encodes None for any type without an error, so let validate() check it.
         if adapter is not None and value is not None:
-            try:
-                value = adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
-            except ValueError as exc:
-                # PydanticSerializationError is a ValueError.
-                refuse_awaitable(value)
-                raise InvalidResult(
-                    f"the result does not conform to its annotation: {exc}"
-                ) from None
-            return _result(*_encode_json(value))
+            return _result(*_encode_json(_dump_with_pydantic(adapter, value)))
 
         raw, text = _encode_json(value)
         if type(value) is not exact:
@@ -477,6 +471,19 @@ def _structured_shape(type_schema: TypeSchema) -> Shape:
         return _result(raw, text)
 
     return shape
+
+
+def _dump_with_pydantic(adapter: Any, value: Any) -> Any:
+    """Return the JSON value for a return value. Raises InvalidResult if it is of another type.
+
+    adapter: the pydantic.TypeAdapter of the return annotation.
+    """
+    try:
+        return adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
+    except ValueError as exc:
+        # PydanticSerializationError is a ValueError.
+        refuse_awaitable(value)
+        raise InvalidResult(f"the result does not conform to its annotation: {exc}") from None
 
 
 def _result(raw: bytes, text: str) -> CallToolResult:

@@ -3,6 +3,7 @@
 Handlers may be functions, bound methods, class methods, callable objects, `functools.partial`
 objects and wrappers made with `functools.wraps`. String annotations are resolved. type_schema.py
 converts annotations to schemas.
+
 Importing `inspect` takes no extra time, because msgspec and asyncio import it as well.
 """
 

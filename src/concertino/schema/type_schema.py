@@ -158,15 +158,15 @@ class SchemaBuilder:
         metadata: its other arguments.
         constraints: the constraints of the Annotated around this one.
         """
-        constraints, words = constraints.copy(), dict[str, Any]()
+        constraints, keywords = constraints.copy(), dict[str, Any]()
         for part in [part for item in metadata for part in split_metadata(item)]:
             constraints.collect(part)
-            words |= describe(part)
+            keywords |= describe(part)
 
         built = self._walk(annotation, constraints)
         if unfit := constraints.find_unfit():
             raise RegistrationError(f"{', '.join(unfit)} does not fit {_name(annotation)}")
-        return TypeSchema(built.type, {**built.schema, **words})
+        return TypeSchema(built.type, {**built.schema, **keywords})
 
     def _union(self, members: list[TypeSchema]) -> TypeSchema:
         """Return the TypeSchema of a union of these members."""
@@ -354,8 +354,8 @@ def _mapping_schema(key: TypeSchema, value: TypeSchema) -> Schema:
     if kind not in ("string", "integer") and key.schema:
         raise RegistrationError(f"{_name(key.type)} cannot be a key in JSON; write str")
 
-    words = {word: key.schema[word] for word in key.schema if word != "type"}
-    names = _INTEGER_KEY if kind == "integer" else words
+    keywords = {keyword: key.schema[keyword] for keyword in key.schema if keyword != "type"}
+    names = _INTEGER_KEY if kind == "integer" else keywords
     schema = _BARE[dict].copy()
     if names:
         schema["propertyNames"] = names
@@ -393,7 +393,7 @@ def _one_of(members: list[Any]) -> TypeSchema:
     from concertino.schema.custom_decoders import look_up_member
 
     pairs = [(json_value(member), member) for member in members]
-    schema = _enum_schema([written for written, _ in pairs])
+    schema = _enum_schema([value for value, _ in pairs])
     return TypeSchema(custom_type(look_up_member(pairs)), schema)
 
 
@@ -446,16 +446,16 @@ def _without_formats(schema: Any) -> Any:
         return schema
 
     tree = {
-        word: value
-        for word, value in cast("Schema", schema).items()
-        if word != "format" or value not in _INEXACT_FORMATS
+        keyword: value
+        for keyword, value in cast("Schema", schema).items()
+        if keyword != "format" or value not in _INEXACT_FORMATS
     }
     # The excluded keywords contain values, not schemas.
-    for word in tree.keys() - {"default", "enum", "const", "examples"}:
-        part = tree[word]
+    for keyword in tree.keys() - {"default", "enum", "const", "examples"}:
+        part = tree[keyword]
         # Keep all names of properties: one may be called "format".
-        if word == "properties":
-            tree[word] = {name: _without_formats(part[name]) for name in part}
+        if keyword == "properties":
+            tree[keyword] = {name: _without_formats(part[name]) for name in part}
         else:
-            tree[word] = _without_formats(part)
+            tree[keyword] = _without_formats(part)
     return tree

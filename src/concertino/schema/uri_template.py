@@ -341,12 +341,7 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
     ambiguous.
     """
     # If the template has a query or a fragment, {+x} ends where the query or fragment begins.
-    has_query = any(
-        part.operator in ("?", "&", "#")
-        if isinstance(part, Expression)
-        else ("?" in part or "#" in part)
-        for part in parts
-    )
+    has_query = any(map(_begins_query, parts))
     in_path = WITH_RESERVED - {"?", "#"} if has_query else WITH_RESERVED
     pattern: list[_Literal | _Run] = []
     # The operator of the query or fragment so far; empty before one has begun.
@@ -371,6 +366,13 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
         else:
             pattern += _value_parts(part, in_path)
     return pattern
+
+
+def _begins_query(part: str | Expression) -> bool:
+    """Return whether the query or the fragment of a URI begins in a part of a template."""
+    if isinstance(part, Expression):
+        return part.operator in ("?", "&", "#")
+    return "?" in part or "#" in part
 
 
 def _check_variables(variables: list[Variable]) -> None:
@@ -465,7 +467,7 @@ def _fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
 def _pairs_reader(expression: Expression) -> ReadValues:
     """Return the function that reads the name=value pairs of an expression such as {?a,b}."""
     between = OPERATORS[expression.operator].between
-    lenient = expression.operator != ";"
+    allow_slashes = expression.operator != ";"
     names = {variable.name for variable in expression.variables if not variable.star}
     stars = [variable.name for variable in expression.variables if variable.star]
 
@@ -474,8 +476,8 @@ def _pairs_reader(expression: Expression) -> ReadValues:
         others: list[tuple[str, str]] = []
         for pair in text.split(between):
             name, _, encoded_value = pair.partition("=")
-            value = _decode(encoded_value, lenient)
-            key = _decode(name, lenient)
+            value = _decode(encoded_value, allow_slashes)
+            key = _decode(name, allow_slashes)
             if value is None or not key:
                 return None
             if key not in names:
@@ -509,10 +511,10 @@ def _assign_stars(values: Values, others: list[tuple[str, str]], stars: list[str
     return {**values, stars[-1]: dict(others)}
 
 
-def _decode(text: str, lenient: bool) -> str | None:
+def _decode(text: str, allow_slashes: bool) -> str | None:
     """Return a percent-decoded value; None if the value is not allowed.
 
-    lenient: whether slashes and backslashes are allowed. Values for path traversal are never
+    allow_slashes: whether slashes and backslashes are allowed. Values for path traversal are never
         allowed.
     """
     if _LONE_PERCENT.search(text):
@@ -528,7 +530,7 @@ def _decode(text: str, lenient: bool) -> str | None:
         return None
 
     segments = value.replace("\\", "/").split("/")
-    if not lenient:
+    if not allow_slashes:
         return None if len(segments) > 1 or value in (".", "..") else value
     is_absolute = len(segments) > 1 and not segments[0]
     return None if ".." in segments or is_absolute or _DRIVE.match(value) else value

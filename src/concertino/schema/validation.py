@@ -41,6 +41,7 @@ VALIDATORS: Mapping[str, str] = {
     "http://json-schema.org/draft-06/schema": "Draft6Validator",
     "http://json-schema.org/draft-04/schema": "Draft4Validator",
 }
+# At most this many violations are reported for one value.
 MAX_VIOLATIONS = 20
 # The greatest length of a violation's path, and of its message, which quotes the value.
 MAX_MESSAGE_CHARS = 300
@@ -78,7 +79,7 @@ def violation_finder(
         try:
             if validator.is_valid(value):
                 return []
-            if _is_unbounded(value, size_bytes, size):
+            if _is_too_large_to_list(value, size_bytes, size):
                 return find_coarsely(value)
             errors = islice(cast("Iterator[Any]", validator.iter_errors(value)), MAX_VIOLATIONS)
             violations = chain.from_iterable(map(describe or _quote, errors))
@@ -169,7 +170,7 @@ def _coarse_finder(schema: dict[str, Any], dialect: str) -> Callable[[Any], list
 _WHOLE = SchemaViolation("", "does not fit the schema")
 
 
-def _is_unbounded(value: Any, size_bytes: int, size: SchemaSize) -> bool:
+def _is_too_large_to_list(value: Any, size_bytes: int, size: SchemaSize) -> bool:
     """Return whether listing all violations of a value could take too long."""
     return (
         size.recursive

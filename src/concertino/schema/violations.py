@@ -83,7 +83,7 @@ def decode_hook(expected: Any, value: Any) -> Any:
 def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
     """Return the violations that an exception of msgspec's decoder reports.
 
-    Usually there is one, because msgspec stops at the first; a converter may report several.
+    Usually it is one, because msgspec stops at the first; a converter may report several.
     path: the place of the decoded value. The paths of the violations begin with it.
     """
     # Imported here because a server without violations does not need it.
