@@ -63,27 +63,10 @@ def serve_sockets(
     writer = bounded_stderr()
     logging_setup.configure(format=log_format, component="concertino", writer=writer)
     log = logging_setup.logger("concertino")
-    # Over HTTP, check_exposure() has its own rules for such addresses.
-    allow_remote = allow_remote or http is not None
-    listeners: list[Listener] = []
     try:
-        addresses = [split_address(text) for text in tcp]
-        listeners += inherited_listeners(os.environ, allow_remote=allow_remote)
         # Listen before the target is imported, which may take long. Clients that connect meanwhile
         # then wait, and are not refused.
-        # A worker has inherited the sockets of these addresses.
-        for host, port in () if is_worker() else addresses:
-            listeners.append(listen_tcp(host, port, allow_remote=allow_remote))
-        for path in () if is_worker() else unix:
-            listeners.append(listen_unix(path))
-            atexit.register(listeners[-1].remove)
-        if http is not None:
-            from concertino.http.exposure import check_exposure
-            from concertino.http.server import ENDPOINT
-
-            check_exposure(http, listeners, ENDPOINT)
-        if not listeners:
-            raise ValueError("LISTEN_FDS: no socket was given; name one with --unix or --tcp")
+        listeners = _open_listeners(unix, tcp, http, allow_remote)
     except (ValueError, OSError) as exc:
         text = errno_message(exc)
         if isinstance(exc, OSError) and exc.errno == errno.EADDRINUSE and tcp:
@@ -111,3 +94,34 @@ def serve_sockets(
         trace=trace,
         loop_factory=target.loop_factory,
     )
+
+
+def _open_listeners(
+    unix: Sequence[str],
+    tcp: Sequence[str],
+    http: HttpOptions | None,
+    allow_remote: bool,
+) -> list[Listener]:
+    """Return the listeners at these addresses, and those that systemd has passed.
+
+    A worker gets only the sockets that it has inherited, which include those of the addresses.
+    Raises ValueError and OSError.
+    """
+    # Over HTTP, check_exposure() has its own rules for addresses that other machines can reach.
+    allow_remote = allow_remote or http is not None
+    addresses = [split_address(text) for text in tcp]
+    listeners = list(inherited_listeners(os.environ, allow_remote=allow_remote))
+    if not is_worker():
+        for host, port in addresses:
+            listeners.append(listen_tcp(host, port, allow_remote=allow_remote))
+        for path in unix:
+            listeners.append(listen_unix(path))
+            atexit.register(listeners[-1].remove)
+    if http is not None:
+        from concertino.http.exposure import check_exposure
+        from concertino.http.server import ENDPOINT
+
+        check_exposure(http, listeners, ENDPOINT)
+    if not listeners:
+        raise ValueError("LISTEN_FDS: no socket was given; name one with --unix or --tcp")
+    return listeners

@@ -16,7 +16,7 @@ from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import add_log_format, add_repeatable, add_trace
 from concertino.cli.server_options import check_program, parse_seconds, parse_server, search_path
 from concertino.cli.tools_options import add_tools_options, wrap_backend
-from concertino.client.targets import ServerParameters, is_address
+from concertino.client.targets import ServerParameters, Target, is_address
 from concertino.errors import ConcertinoError
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
@@ -120,24 +120,8 @@ def _add_process_options(parser: ArgumentParser) -> None:
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     """Run the proxy and end the process."""
     reject_usage: Callable[[str], NoReturn] = args.parser.error
-    if server and args.address:
-        raise UsageError("expected a command after --, or an address, and not both")
-    server = server or _read_address(args)
-    if not server:
-        raise UsageError(
-            "expected a command after --", "for example: concertino proxy -- python server.py"
-        )
-    target = parse_server(args, server)
-    if isinstance(target, ServerParameters):
-        check_program(server, search_path(args))
-        target = replace(target, ladder=SHUTDOWN)
-    files: SourceFiles | None = None
-    if args.watch:
-        if not isinstance(target, ServerParameters):
-            raise UsageError("--watch is for a server that is started")
-        from concertino.cli.watched_files import find_watched
-
-        files = find_watched([], args.watch)
+    target = _parse_target(args, server)
+    files = _find_watched_files(args, target)
     try:
         guard = make_guard(args)
         limits = Limits.from_environment(os.environ)
@@ -183,6 +167,33 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         log_format=args.log_format,
         trace=args.trace,
     )
+
+
+def _parse_target(args: Namespace, server: Sequence[str]) -> Target:
+    """Return what the proxy connects to. Raises UsageError, CommandFailure."""
+    if server and args.address:
+        raise UsageError("expected a command after --, or an address, and not both")
+    server = server or _read_address(args)
+    if not server:
+        raise UsageError(
+            "expected a command after --", "for example: concertino proxy -- python server.py"
+        )
+    target = parse_server(args, server)
+    if isinstance(target, ServerParameters):
+        check_program(server, search_path(args))
+        target = replace(target, ladder=SHUTDOWN)
+    return target
+
+
+def _find_watched_files(args: Namespace, target: Target) -> SourceFiles | None:
+    """Return the files of --watch; None without this option. Raises UsageError."""
+    if not args.watch:
+        return None
+    if not isinstance(target, ServerParameters):
+        raise UsageError("--watch is for a server that is started")
+    from concertino.cli.watched_files import find_watched
+
+    return find_watched([], args.watch)
 
 
 def _read_address(args: Namespace) -> list[str]:

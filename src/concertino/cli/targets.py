@@ -206,20 +206,8 @@ def load_target(
         servers = load_servers(target, file_options)
         return LoadedTarget(servers, opening_limits(), tools=servers.tools)
 
-    # A path may contain a colon. It separates an attribute only if there is no file of this name.
-    source, attribute = target, ""
-    if ":" in target and not (target.endswith(".py") and os.path.isfile(target)):
-        source, _, attribute = target.rpartition(":")
+    source, attribute = _split_attribute(target)
     is_file = source.endswith(".py")
-    if is_file and not attribute and source != target:
-        raise TargetError(f"{target}: expected the name of a server after the colon, or {source}")
-    if not is_file and (not attribute or not source or source.startswith(".")):
-        from concertino.cli.target_hints import suggest_target
-
-        raise TargetError(
-            f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder"
-            f"{suggest_target(target)}"
-        )
 
     # While the context variable has this list, run() adds its call to it instead of serving. Each
     # thread has its own list, because several targets may be imported at the same time.
@@ -241,6 +229,28 @@ def load_target(
         if call.backend is backend:
             return LoadedTarget(backend, call.limits, call.loop_factory)
     return LoadedTarget(backend)
+
+
+def _split_attribute(target: str) -> tuple[str, str]:
+    """Return the file or module of a target, and the attribute after its colon or "".
+
+    Raises TargetError for a text that is not a target.
+    """
+    # A path may contain a colon. It separates an attribute only if there is no file of this name.
+    source, attribute = target, ""
+    if ":" in target and not (target.endswith(".py") and os.path.isfile(target)):
+        source, _, attribute = target.rpartition(":")
+    is_file = source.endswith(".py")
+    if is_file and not attribute and source != target:
+        raise TargetError(f"{target}: expected the name of a server after the colon, or {source}")
+    if not is_file and (not attribute or not source or source.startswith(".")):
+        from concertino.cli.target_hints import suggest_target
+
+        raise TargetError(
+            f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder"
+            f"{suggest_target(target)}"
+        )
+    return source, attribute
 
 
 def _load_hub(path: str, trust: bool) -> Backend:
