@@ -14,7 +14,7 @@ from docs.pages import DOCS, blocks, environment, paste, run_shell
 
 from concertino.cli import approve
 from concertino.cli.server_files import add_server_file_options
-from concertino.proxy.server_file import SERVER_KEYS
+from concertino.proxy.server_members import SERVER_KEYS
 from concertino.proxy.server_options import GUARD_KEYS, OPTION_KEYS
 
 PAGE = DOCS / "how-to" / "many-servers.md"

@@ -15,14 +15,13 @@ from proxy.files import HOST_FILES
 from concertino.proxy.file_values import FileValue
 from concertino.proxy.json_comments import parse_json
 from concertino.proxy.server_file import (
-    IGNORED_KEYS,
     MAX_BYTES,
-    SERVER_KEYS,
     ServerEntry,
     ServerFile,
     parse_server_file,
     read_server_file,
 )
+from concertino.proxy.server_members import IGNORED_KEYS, SERVER_KEYS
 from concertino.proxy.server_options import GUARD_KEYS, OPTION_KEYS, ServerOptions
 from concertino.proxy.toml_values import parse_toml
 from concertino.proxy.value_reader import InvalidServerFile, Template
