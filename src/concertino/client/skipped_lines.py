@@ -125,10 +125,10 @@ class OversizeWatch:
 
 
 def parse_head(head: bytes) -> tuple[bool, int | None]:
-    """Return whether a message is a response, and the id of that response.
+    """Return whether a message is a response, and its id if so.
 
     head: the first bytes of the message.
-    The id is None if it comes after the result or is not an integer, and for other messages.
+    The id is None if it comes after the result, or is not an integer.
     """
     id: int | None = None
     position = 0

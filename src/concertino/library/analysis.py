@@ -218,7 +218,10 @@ class _TermCache(dict[str, str]):
         return terms
 
     def _terms_of_piece(self, piece: str) -> list[str]:
-        """Return the terms of a piece: the whole, and its parts if it is camelCase."""
+        """Return the terms of one piece: the whole piece, and the words in it if it is camelCase.
+
+        A piece is the part of a word between two signs.
+        """
         lower = piece.lower()
         terms = [self._term(lower)]
         if piece != lower and piece.isascii() and lower not in NAMES:

@@ -117,7 +117,7 @@ def _user_of(pid: int) -> int | None:
 
 
 def _may_be_ended(pid: int) -> bool:
-    """Return whether a process may be ended: it is certainly not a service."""
+    """Return whether a process is certainly not a service, so that it may be ended."""
     environment = read_environment(pid)
     # A process that is just being started has no environment yet, and may become a service.
     return bool(environment) and SERVICE + str(pid).encode() not in environment.split(b"\0")

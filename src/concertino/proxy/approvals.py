@@ -79,7 +79,7 @@ class ApprovalStore:
         return read_state_key(self._state)
 
     def read(self, path: Path) -> ApprovedFile:
-        """Return the approvals for a server file; no servers are in it if none is approved.
+        """Return the approvals for a server file. The result is empty if no server is approved.
 
         Raises UnusableState.
         """

@@ -427,7 +427,7 @@ class Proxy:
                 self._manifests.learn(upstream.client, principal)
 
     def _learn_features(self, server: Client | Manifest) -> None:
-        """Use these features from now on, and decide which clients share a process."""
+        """Use the features of a server from now on, and decide which clients share a process."""
         features = features_of(server)
         if features != self._features:
             self._features, before = features, self._features

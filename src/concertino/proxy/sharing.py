@@ -44,7 +44,7 @@ class ServerSharing:
         return b"" if session is None else session.principal
 
     def principal_of(self, session: CallerSession | None) -> bytes:
-        """Return the principal whose lists a session gets; b"" for the lists that all share."""
+        """Return the principal whose lists a session gets; b"" if all sessions share the lists."""
         if session is None or self._isolation == "shared":
             return b""
         return session.principal

@@ -155,7 +155,7 @@ class ValueReader:
         label: str,
         choices: Collection[str],
     ) -> str:
-        """Return one of several texts."""
+        """Return a text that must be one of `choices`."""
         if not isinstance(value.content, str) or value.content not in choices:
             expected = ", ".join(repr(choice) for choice in choices)
             hint = suggest_name(value.content, choices) if isinstance(value.content, str) else ""
