@@ -106,7 +106,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
 
 
 async def _run_hub(
-    make: type[Hub],
+    hub_class: type[Hub],
     file: PluginsFile,
     args: argparse.Namespace,
     log: logging.Logger,
@@ -115,7 +115,9 @@ async def _run_hub(
     from concertino.orchestra.hub_control import HubControl
     from concertino.orchestra.plugins_reload import PluginsReload
 
-    hub = make(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir, cluster=args.cluster)
+    hub = hub_class(
+        file, listen_addr=args.listen_addr, certs_dir=args.certs_dir, cluster=args.cluster
+    )
     loop = asyncio.get_running_loop()
     stopping: asyncio.Future[None] = loop.create_future()
 
