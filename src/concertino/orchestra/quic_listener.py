@@ -38,6 +38,7 @@ from concertino.orchestra.quic_connection import (
     QuicRpcConnection,
     describe_end,
 )
+from concertino.orchestra.refusal_log import RefusalLog
 from concertino.orchestra.rpc import RpcServer
 from concertino.orchestra.rpc_interface import (
     RelayHandler,
@@ -124,6 +125,7 @@ class _QuicRpcListener:
         for client in list(server.clients):
             client.disconnect("", "nothing is answered here any more")
         server.close()
+        server.refusals.report_end(server.address)
 
 
 class _QuicRpcServer(QuicServer):
@@ -153,6 +155,7 @@ class _QuicRpcServer(QuicServer):
         self.clients: set[_QuicServerConnection] = set()
         # The clients whose handshake is not finished, the oldest first.
         self.half_open: dict[_QuicServerConnection, None] = {}
+        self.refusals = RefusalLog()
         self._current = current
         self._admits = admits
         self._tokens = QuicRetryTokenHandler()
@@ -193,7 +196,7 @@ class _QuicRpcServer(QuicServer):
         try:
             super().datagram_received(data, addr)
         except _ConnectionLimit as exc:
-            log.warning("%s: refused %s: %s", self.address, format_address(addr), exc)
+            self.refusals.add(f"{self.address}: refused {format_address(addr)}: {exc}")
 
     def _create_connection(self, quic: QuicConnection, stream_handler: object) -> QuicRpcConnection:
         if self.is_closing:
@@ -340,7 +343,7 @@ class _QuicServerConnection(QuicRpcConnection):
         self._server.clients.discard(self)
         if not self._is_ready:
             self._server.half_open.pop(self, None)
-            log.warning("%s was refused: %s", self._name(), describe_end(code, reason))
+            self._server.refusals.add(f"{self._name()} was refused: {describe_end(code, reason)}")
         if self.rpc is not None:
             self.rpc.close()
 

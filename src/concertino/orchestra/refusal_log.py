@@ -1,0 +1,53 @@
+"""RefusalLog: logs the clients that a listener refuses, without a line for each of many.
+
+Strangers can be refused hundreds of times in a second. The first FIRST refusals are logged, then at
+most one in INTERVAL_S, with the number of those that were not logged. After INTERVAL_S without a
+refusal, FIRST are logged again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+__all__ = ["RefusalLog"]
+
+FIRST = 5
+INTERVAL_S = 10.0
+
+log = logging.getLogger("concertino.orchestra")
+
+
+class RefusalLog:
+    """Logs refusals. clock: returns the time in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        # How many refusals were logged since the last quiet time, and not logged since the last
+        # line.
+        self._logged = 0
+        self._unlogged = 0
+        self._last_refusal = self._last_line = float("-inf")
+
+    def add(self, text: str) -> None:
+        """Log a refusal, or count it. text: says who was refused, and why."""
+        now = self._clock()
+        if now - self._last_refusal >= INTERVAL_S:
+            self._logged = 0
+        self._last_refusal = now
+        if self._logged >= FIRST and now - self._last_line < INTERVAL_S:
+            self._unlogged += 1
+            return
+        if self._unlogged:
+            text += f"; {self._unlogged} more were refused since the last such line"
+            self._unlogged = 0
+        self._logged += 1
+        self._last_line = now
+        log.warning("%s", text)
+
+    def report_end(self, address: str) -> None:
+        """Log how many refusals were not logged. address: that of the listener."""
+        if self._unlogged:
+            log.warning("%s: %d more clients were refused", address, self._unlogged)
+            self._unlogged = 0
