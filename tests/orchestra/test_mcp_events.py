@@ -16,6 +16,7 @@ from http_service import modern, modern_headers
 from loops import on_a_loop
 from orchestra.hubs import SOMEBODY, write_plugins_file
 
+from concertino import Server, compose
 from concertino.backend import Backend, Host, Principal
 from concertino.client import RawClient
 from concertino.errors import RpcError
@@ -80,6 +81,14 @@ def with_hub(hub: Hub) -> HubBackend:
 
 def guarded(hub: Hub) -> Backend:
     return Redact(with_hub(hub))
+
+
+def bridged(hub: Hub) -> Backend:
+    return Bridge(hub.addresses[0])
+
+
+def composed(hub: Hub) -> Backend:
+    return compose(other=Server("other"), hub=with_hub(hub))
 
 
 @asynccontextmanager
@@ -204,7 +213,7 @@ async def test_events_that_are_too_old_for_the_client_are_skipped(folder: Path) 
         stream.cancel()
 
 
-@pytest.mark.parametrize("backend_of", [with_hub, lambda hub: Bridge(hub.addresses[0])])
+@pytest.mark.parametrize("backend_of", [with_hub, bridged, composed])
 @on_a_loop
 async def test_a_stream_sends_events_as_notifications_until_it_is_cancelled(
     folder: Path, backend_of: Callable[[Hub], Backend], monkeypatch: pytest.MonkeyPatch
