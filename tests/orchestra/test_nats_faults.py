@@ -24,7 +24,7 @@ from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import ServerInfo
 from concertino.nats.servers import NatsOptions, parse_servers
-from concertino.orchestra import cluster_plugins, nats_link, nats_listener
+from concertino.orchestra import cluster_plugins, nats_link, nats_worker
 from concertino.orchestra.cluster_plugins import ClusterPlugins
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
@@ -238,7 +238,7 @@ async def test_a_call_that_takes_longer_than_the_limits_goes_on_as_long_as_its_w
 
 @on_a_loop
 async def test_another_worker_is_asked_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_listener, "MAX_IN_FLIGHT", 1)
+    monkeypatch.setattr(nats_worker, "MAX_IN_FLIGHT", 1)
     monkeypatch.setattr(nats_link, "MAX_ATTEMPTS", 1000)
     name = fresh_name()
     first, second = Holding(), Holding()
@@ -459,7 +459,7 @@ async def test_long_messages_pass_in_pieces_both_ways_beside_short_ones() -> Non
 async def test_pieces_of_a_caller_that_falls_silent_are_dropped(
     monkeypatch: pytest.MonkeyPatch, is_request_whole: bool
 ) -> None:
-    monkeypatch.setattr(nats_listener, "PIECE_S", 0.05)
+    monkeypatch.setattr(nats_worker, "PIECE_S", 0.05)
     name = fresh_name()
     # The response is as long as the request, so both need several pieces.
     payload = call(arguments=bytes(1_000_000)).SerializeToString()
@@ -497,7 +497,7 @@ async def test_pieces_of_a_caller_that_falls_silent_are_dropped(
 async def test_a_request_that_is_begun_again_and_again_takes_no_room_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nats_listener, "MAX_INCOMING_BYTES", 2_000_000)
+    monkeypatch.setattr(nats_worker, "MAX_INCOMING_BYTES", 2_000_000)
     name = fresh_name()
     async with worker(name), connected(shared_nats_server().address) as cluster:
         for _ in range(3):

@@ -31,9 +31,9 @@ from concertino.nats import connection as connection_module
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.servers import NatsOptions, parse_servers
 from concertino.orchestra import nats_link as link_module
-from concertino.orchestra import nats_listener as listener_module
 from concertino.orchestra import nats_messages as messages_module
 from concertino.orchestra import nats_pieces as pieces_module
+from concertino.orchestra import nats_worker as worker_module
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
 from concertino.orchestra.plugin_messages import (
@@ -230,16 +230,16 @@ class NatsWorld:
         chance = Random(self.dice.below(1 << 30))
         clock = SimpleNamespace(time=lambda: 1e9 + self.poller.now)
         with ExitStack() as stack:
-            for module in (cluster_module, link_module, listener_module):
+            for module in (cluster_module, link_module, worker_module):
                 stack.enter_context(patch.object(module, "random", chance))
-            for module in (link_module, listener_module):
+            for module in (link_module, worker_module):
                 stack.enter_context(patch.object(module, "MAX_WHOLE_BYTES", MAX_WHOLE_BYTES))
             stack.enter_context(patch.object(pieces_module, "PIECE_BYTES", PIECE_BYTES))
             stack.enter_context(patch.object(pieces_module, "MAX_WINDOW", self.setting.window))
             limit = self.setting.max_in_flight
             stack.enter_context(patch.object(messages_module, "time", clock))
-            stack.enter_context(patch.object(listener_module, "PIECE_S", PIECE_S))
-            stack.enter_context(patch.object(listener_module, "MAX_IN_FLIGHT", limit))
+            stack.enter_context(patch.object(worker_module, "PIECE_S", PIECE_S))
+            stack.enter_context(patch.object(worker_module, "MAX_IN_FLIGHT", limit))
             stack.enter_context(patch.object(connection_module, "HIGH_WATER_BYTES", 4096))
             yield
 

@@ -14,7 +14,7 @@ from concertino.errors import Disconnected
 from concertino.nats import cluster as cluster_module
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
-from concertino.orchestra import nats_link, nats_listener, nats_pieces
+from concertino.orchestra import nats_link, nats_pieces, nats_worker
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_pieces import IncomingPieces
 from simulation.nats_world import NatsWorld, make_nats_setting, run_nats
@@ -54,7 +54,7 @@ def test_a_seed_gives_the_same_run_each_time() -> None:
 
 # Faults that are put in
 
-_Worker: Any = nats_listener._Worker  # pyright: ignore[reportPrivateUsage]
+_Worker: Any = nats_worker.NatsWorker
 
 
 def _a_request_without_an_ack_is_sent_again() -> Any:
@@ -84,17 +84,19 @@ def _a_request_is_sent_again_when_its_worker_was_lost() -> Any:
 
 
 def _late_requests_are_run() -> Any:
-    return patch.object(nats_listener, "read_deadline", lambda fields: 60.0)
+    return patch.object(nats_worker, "read_deadline", lambda fields: 60.0)
 
 
 def _long_requests_are_run_late() -> Any:
-    class WithoutDeadline(nats_listener._Incoming):  # pyright: ignore[reportPrivateUsage]
+    class WithoutDeadline(nats_pieces.PartialRequest):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             self.deadline = inf
 
     # A request that has expired is also cancelled while its pieces arrive.
-    return patch.multiple(nats_listener, _Incoming=WithoutDeadline, _read_limit=lambda fields: inf)
+    return patch.multiple(
+        nats_worker, PartialRequest=WithoutDeadline, _read_limit=lambda fields: inf
+    )
 
 
 def _there_are_no_heartbeats() -> Any:

@@ -7,13 +7,21 @@ way. Pieces of several messages alternate, so a long message does not hold up sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 from concertino.errors import ProtocolError
 from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.nats_messages import MAX_WINDOW, PIECE_BYTES
 
-__all__ = ["IncomingPieces", "OutgoingPieces"]
+__all__ = [
+    "IncomingPieces",
+    "LongMessages",
+    "OutgoingPieces",
+    "PartialRequest",
+    "PartialResponse",
+]
 
 
 class OutgoingPieces:
@@ -80,3 +88,77 @@ class IncomingPieces:
         self._pieces.append(piece)
         self._received += len(piece)
         return b"".join(self._pieces) if self._received == self.size else None
+
+
+# The long messages of a worker (nats_worker.py)
+
+
+class PartialRequest:
+    """A request that arrives in pieces.
+
+    timer: drops the request if its next piece does not arrive in time.
+    deadline: when the request's time limit ends, by the loop's clock.
+    """
+
+    def __init__(
+        self, caller: str, pieces: IncomingPieces, timer: asyncio.TimerHandle, deadline: float
+    ) -> None:
+        self.caller = caller
+        self.pieces = pieces
+        self.timer = timer
+        self.deadline = deadline
+
+
+class PartialResponse:
+    """A response that is being sent in pieces.
+
+    timer: drops the response if no receipt arrives in time.
+    waiting: the later responses to the same request, in order, as (payload, is_last).
+    """
+
+    def __init__(self, pieces: OutgoingPieces, is_last: bool, timer: asyncio.TimerHandle) -> None:
+        self.pieces = pieces
+        self.is_last = is_last
+        self.timer = timer
+        self.waiting: list[tuple[bytes, bool]] = []
+
+
+M = TypeVar("M", PartialRequest, PartialResponse)
+
+
+class LongMessages(Generic[M]):
+    """A worker's incomplete requests, or its incompletely sent responses, by reply subject.
+
+    held_bytes: their total size.
+    """
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self._messages: dict[Hashable, M] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def __contains__(self, reply: Hashable) -> bool:
+        return reply in self._messages
+
+    def add(self, reply: str, message: M) -> None:
+        """Add a message whose first piece has arrived, or is about to be sent."""
+        self._messages[reply] = message
+        self.held_bytes += message.pieces.size
+
+    def get(self, reply: str) -> M | None:
+        """Return a message; None if it is complete, or was dropped."""
+        return self._messages.get(reply)
+
+    def remove(self, reply: Hashable) -> None:
+        """Forget a message that is complete, late, or not wanted any more."""
+        message = self._messages.pop(reply, None)
+        if message is not None:
+            message.timer.cancel()
+            self.held_bytes -= message.pieces.size
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        for reply in list(self._messages):
+            self.remove(reply)

@@ -1,0 +1,484 @@
+"""NatsWorker: answers the requests that arrive on one connection to a NATS cluster.
+
+NatsListener (nats_listener.py) has a worker for each connection: usually one, and two while one
+connection replaces the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Hashable, Mapping
+from functools import partial
+from math import inf
+from typing import Any, cast
+
+from concertino.errors import Disconnected, ProtocolError
+from concertino.nats.cluster import NatsCluster
+from concertino.nats.connection import NatsConnection
+from concertino.nats.protocol import NatsMessage, read_headers
+from concertino.nats.subjects import inbox_prefix, token
+from concertino.orchestra.frames import MAX_FRAME_BYTES
+from concertino.orchestra.nats_messages import (
+    ABANDONED,
+    ACK,
+    ALL,
+    ASK,
+    BUSY,
+    CANCEL,
+    CHUNK,
+    DRAINING,
+    END,
+    LATE,
+    LEAVING,
+    MAX_LEFT_S,
+    MAX_WHOLE_BYTES,
+    PIECE,
+    RECEIPT,
+    REFUSED,
+    STREAM_CONTROL,
+    UNKNOWN,
+    announcement_subject,
+    discovery_subject,
+    encode_headers,
+    heartbeat_subject,
+    last_name,
+    read_deadline,
+    request_subject,
+    worker_subject,
+)
+from concertino.orchestra.nats_pieces import (
+    IncomingPieces,
+    LongMessages,
+    OutgoingPieces,
+    PartialRequest,
+    PartialResponse,
+)
+from concertino.orchestra.request_queue import ArrivedRequest, RequestQueue
+from concertino.orchestra.rpc import RpcServer
+from concertino.orchestra.rpc_interface import RelayHandler, RemotePeer, RequestHandler
+
+__all__ = ["NatsWorker"]
+
+log = logging.getLogger("concertino.orchestra")
+
+HEARTBEAT_S = 0.25
+# How often drain() checks whether all responses have been sent.
+DRAIN_POLL_S = 0.05
+# How many requests a worker may have in progress. Further ones are refused, and the caller tries
+# another worker.
+MAX_IN_FLIGHT = 1024
+# The largest total size of the requests that are arriving in pieces.
+MAX_INCOMING_BYTES = 4 * MAX_FRAME_BYTES
+# How long to wait for the next piece of a request, or for the receipt of a piece of a response, in
+# seconds. After this time, the request or response is dropped, because its caller is probably gone.
+PIECE_S = 30.0
+# When there are more callers than this, the state of callers without requests is dropped.
+MAX_CALLERS = 256
+
+
+class _Accepted:
+    """A request that has no response yet.
+
+    caller: the name of its caller.
+    expires: when its caller does not wait for a response any more, by the loop's clock.
+    is_acknowledged: whether an ack was sent. chunks: how many chunks of a stream were sent.
+    """
+
+    __slots__ = ("caller", "chunks", "expires", "is_acknowledged")
+
+    def __init__(self, caller: str, expires: float) -> None:
+        self.caller = caller
+        self.expires = expires
+        self.is_acknowledged = False
+        self.chunks = 0
+
+
+class _Caller(RpcServer):
+    """Handles the requests of one caller, and tells the worker when one has ended."""
+
+    def __init__(
+        self, worker: NatsWorker, handler: RequestHandler, peer: RemotePeer, **options: Any
+    ) -> None:
+        super().__init__(handler, peer, **options)
+        self._worker = worker
+
+    def _release(self, key: Hashable, size: int) -> None:
+        super()._release(key, size)
+        self._worker.on_release(key)
+
+
+class NatsWorker:
+    """Answers the requests that arrive on one connection.
+
+    NatsListener describes the parameters.
+    """
+
+    def __init__(
+        self,
+        cluster: NatsCluster,
+        name: str,
+        answer: RequestHandler,
+        relay: RelayHandler | None,
+        manifest: bytes | None,
+        connection: NatsConnection,
+    ) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._make_caller = partial(
+            _Caller,
+            self,
+            answer,
+            relay=relay,
+            respond=self._respond,
+            hold=_ignore,
+            unread=self._unread_bytes,
+        )
+        self._manifest = manifest
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self.id = f"{random.getrandbits(64):x}"
+        # Why the server does not allow this process to answer requests.
+        self.refusal = ""
+        self._is_leaving = False
+        # The state of each caller, by name.
+        self._callers: dict[str, RpcServer] = {}
+        # Reply subject -> request.
+        self._accepted: dict[Hashable, _Accepted] = {}
+        self._is_ack_scheduled = False
+        self._incoming = LongMessages[PartialRequest]()
+        self._outgoing = LongMessages[PartialResponse]()
+        self._queue = RequestQueue(self._handle)
+        self._heartbeats: asyncio.TimerHandle | None = None
+
+        connection.on_refusal.append(self._on_refusal)
+        self._subject = request_subject(name, "*")
+        self._queue_sid = connection.subscribe(self._subject, self._on_request, queue=token(name))
+        # The other subscriptions, which last until end().
+        self._sids = [
+            connection.subscribe(worker_subject(name, id, "*"), self._on_control)
+            for id in (self.id, ALL)
+        ]
+        if manifest is not None:
+            sid = connection.subscribe(discovery_subject("*"), lambda _: self._announce())
+            self._sids.append(sid)
+            self._announce()
+
+    # The life of the worker
+
+    def _on_refusal(self, text: str) -> None:
+        if f'"{self._subject}"' in text:
+            self.refusal = text
+
+    def _announce(self) -> None:
+        headers = encode_headers(LEAVING) if self._is_leaving else b""
+        self._publish(announcement_subject(self._name, self.id), self._manifest or b"", headers)
+
+    def change_manifest(self, manifest: bytes) -> None:
+        """Announce another manifest, unless this worker is leaving."""
+        self._manifest = manifest
+        if not self._is_leaving and not self._connection.ended.done():
+            self._announce()
+
+    def leave(self) -> None:
+        """Accept no more requests."""
+        if self._is_leaving or self._connection.ended.done():
+            return
+        self._is_leaving = True
+        self._connection.unsubscribe(self._queue_sid)
+        if self._manifest is not None:
+            self._announce()
+
+    async def drain(self) -> None:
+        """Wait until every accepted request has its response."""
+        # The server may have sent requests before it handled the end of the subscription.
+        try:
+            await self._connection.flush()
+        except Disconnected:
+            return
+        for rpc in list(self._callers.values()):
+            await rpc.drain()
+        # Some requests or responses may not have been sent completely. Poll: this happens once, at
+        # the end of a process.
+        while self._accepted and not self._connection.ended.done():  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    def end(self) -> None:
+        """Cancel the requests in progress, and tell their callers if the connection is open.
+
+        Call it once, after leave() if the connection is open.
+        """
+        self._connection.on_refusal.remove(self._on_refusal)
+        for sid in self._sids:
+            self._connection.unsubscribe(sid)
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+        for reply in self._accepted:
+            self._publish(cast(str, reply), b"", encode_headers(ABANDONED))
+        for reply in list(self._accepted):
+            self._finish(cast(str, reply))
+        for rpc in self._callers.values():
+            rpc.close()
+        self._incoming.clear()
+        self._outgoing.clear()
+
+    def _beat(self) -> None:
+        """Send a heartbeat while requests are in progress, and cancel those that have expired.
+
+        A caller cancels its request itself. This is for callers that were killed: otherwise a
+        stream would wait for ever until its caller takes the chunks.
+        """
+        now = self._loop.time()
+        expired = [item for item in self._accepted.items() if item[1].expires < now]
+        for reply, accepted in expired:
+            self._cancel(accepted.caller, cast(str, reply))
+        if self._accepted:
+            self._publish(heartbeat_subject(self._name, self.id), b"")
+            self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
+        else:
+            self._heartbeats = None
+
+    # Requests
+
+    def _on_request(self, message: NatsMessage) -> None:
+        caller, reply = last_name(message.subject), message.reply
+        # The request is in progress already: its caller is not one of this package.
+        if reply in self._accepted:
+            return
+        # Without this check, a caller could make this process publish to any subject.
+        if not reply.startswith(inbox_prefix(caller)):
+            log.warning("%s: %s wants the response at %s: ignored", self._name, caller, reply)
+            return
+        fields = read_headers(message.headers)
+        left_s = read_deadline(fields)
+        size = _read_int(fields.get("Size"))
+        reason = self._refusal(left_s, size or 0)
+        if reason:
+            self._publish(reply, b"", encode_headers(REFUSED, Reason=reason))
+            return
+
+        if not self._accepted:
+            self._cluster.begin_use(self._connection)
+        self._accepted[reply] = _Accepted(caller, self._loop.time() + _read_limit(fields))
+        if self._heartbeats is None:
+            self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
+        if size is None:
+            self._receive(
+                ArrivedRequest(caller, reply, message.payload, self._loop.time() + left_s)
+            )
+        else:
+            self._begin_incoming(caller, reply, size, left_s, message.payload)
+
+    def _refusal(self, left_s: float, size: int) -> str:
+        """Return the reason to refuse a request; empty to accept it."""
+        if self._is_leaving:
+            return DRAINING
+        if left_s <= 0:
+            return LATE
+        is_full = len(self._accepted) >= MAX_IN_FLIGHT
+        return BUSY if is_full or self._incoming.held_bytes + size > MAX_INCOMING_BYTES else ""
+
+    def _receive(self, request: ArrivedRequest) -> None:
+        """Begin to handle a request. If it has no response at once, the caller gets an ack."""
+        if not self._queue.put(request):
+            if not self._accepted[request.reply].is_acknowledged:
+                self._send_ack(request.reply)
+        elif request.reply in self._accepted and not self._is_ack_scheduled:
+            self._is_ack_scheduled = True
+            self._loop.call_soon(self._send_acks)
+
+    def _handle(self, request: ArrivedRequest) -> None:
+        """Begin to handle a request, unless it was cancelled or its caller has given up."""
+        if request.reply not in self._accepted:
+            return
+        if self._loop.time() > request.deadline:
+            self._finish(request.reply)
+        else:
+            self._rpc_of(request.caller).receive(request.payload, request.reply)
+
+    def _rpc_of(self, caller: str) -> RpcServer:
+        rpc = self._callers.get(caller)
+        if rpc is None:
+            if len(self._callers) >= MAX_CALLERS:
+                idle = [name for name, other in self._callers.items() if not other.in_progress]
+                for name in idle:
+                    del self._callers[name]
+            rpc = self._callers[caller] = self._make_caller(RemotePeer(f"nats:{caller}", caller))
+        return rpc
+
+    def _send_acks(self) -> None:
+        self._is_ack_scheduled = False
+        for reply, accepted in list(self._accepted.items()):
+            if not accepted.is_acknowledged:
+                self._send_ack(cast(str, reply))
+
+    def _send_ack(self, reply: str) -> None:
+        self._accepted[reply].is_acknowledged = True
+        self._publish(reply, b"", encode_headers(ACK, Worker=self.id))
+
+    # Responses
+
+    def _respond(self, key: Hashable, payload: bytes | None, is_last: bool) -> None:
+        """Send a response, which RpcServer has made. payload: None if there is none."""
+        reply = cast(str, key)
+        if reply not in self._accepted:
+            return
+        if payload is None:
+            self._finish(reply)
+            return
+        outgoing = self._outgoing.get(reply)
+        if outgoing is not None:
+            outgoing.waiting.append((payload, is_last))
+        else:
+            self._send(reply, payload, is_last)
+
+    def _send(self, reply: str, payload: bytes, is_last: bool) -> None:
+        accepted = self._accepted[reply]
+        # The caller sends receipts and credit to the worker that the ack names.
+        if (not is_last or len(payload) > MAX_WHOLE_BYTES) and not accepted.is_acknowledged:
+            self._send_ack(reply)
+        chunks = accepted.chunks
+        accepted.chunks += 1
+        if len(payload) > MAX_WHOLE_BYTES:
+            last = "yes" if is_last else "no"
+            fields = {"Size": len(payload), "Last": last, "Chunk": chunks}
+            send = partial(self._send_piece, reply, fields)
+            outgoing = PartialResponse(
+                OutgoingPieces(payload, send), is_last, self._drop_timer(reply)
+            )
+            self._outgoing.add(reply, outgoing)
+            outgoing.pieces.send_window()
+        else:
+            headers = b""
+            if chunks or not is_last:
+                headers = encode_headers(END if is_last else CHUNK, Chunk=chunks)
+            self._publish(reply, payload, headers)
+            if is_last:
+                self._finish(reply)
+
+    def _send_piece(
+        self, reply: str, fields: Mapping[str, str | int], number: int, piece: bytes
+    ) -> None:
+        self._publish(reply, piece, encode_headers(PIECE, Number=number, **fields))
+
+    def _on_receipt(self, reply: str) -> None:
+        """Send the next pieces of a long response; after its last one, the responses that wait."""
+        outgoing = self._outgoing.get(reply)
+        if outgoing is None:
+            return
+        outgoing.timer.cancel()
+        outgoing.timer = self._drop_timer(reply)
+        outgoing.pieces.on_receipt()
+        if not outgoing.pieces.is_complete:
+            return
+        self._outgoing.remove(reply)
+        if outgoing.is_last:
+            self._finish(reply)
+        for payload, is_last in outgoing.waiting:
+            self._respond(reply, payload, is_last)
+
+    def on_release(self, key: Hashable) -> None:
+        """Forget a request that has ended, unless its response is still being sent."""
+        if key not in self._outgoing:
+            self._finish(cast(str, key))
+
+    def _finish(self, reply: str) -> None:
+        if self._accepted.pop(reply, None) is not None and not self._accepted:
+            self._cluster.end_use(self._connection)
+
+    def _unread_bytes(self) -> int:
+        return self._connection.unread_bytes + self._outgoing.held_bytes
+
+    # Requests in pieces, and other messages to this worker
+
+    def _begin_incoming(
+        self, caller: str, reply: str, size: int, left_s: float, first: bytes
+    ) -> None:
+        try:
+            pieces = IncomingPieces(size)
+            pieces.add(0, first)
+        except ProtocolError as exc:
+            log.warning("%s: a request of %s is dropped: %s", self._name, caller, exc)
+            self._finish(reply)
+            return
+        timer = self._drop_timer(reply, left_s)
+        deadline = self._loop.time() + left_s
+        self._incoming.add(reply, PartialRequest(caller, pieces, timer, deadline))
+        self._send_ack(reply)
+
+    def _drop_timer(self, reply: str, left_s: float = MAX_LEFT_S) -> asyncio.TimerHandle:
+        return self._loop.call_later(min(left_s, PIECE_S), self._drop, reply)
+
+    def _drop(self, reply: str) -> None:
+        """Drop a request or response whose caller has sent no pieces or receipts in time."""
+        log.warning("%s: a message in pieces is dropped: its caller is silent", self._name)
+        self._cancel(self._accepted[reply].caller, reply)
+
+    def _on_control(self, message: NatsMessage) -> None:
+        caller = last_name(message.subject)
+        fields = read_headers(message.headers)
+        kind, reply = fields.get("Kind"), fields.get("Call", "")
+        rpc = self._callers.get(caller)
+        # A caller may control only its own requests, whose reply subjects have its prefix.
+        is_own = reply.startswith(inbox_prefix(caller))
+        if kind == STREAM_CONTROL:
+            if rpc is not None:
+                rpc.receive(message.payload)
+        elif kind == CANCEL and is_own:
+            self._cancel(caller, reply)
+        elif kind == PIECE and is_own:
+            self._on_piece(reply, _read_int(fields.get("Number")), message.payload)
+        elif kind == RECEIPT and is_own:
+            self._on_receipt(reply)
+        elif kind == ASK and is_own and reply not in self._accepted:
+            self._publish(reply, b"", encode_headers(UNKNOWN))
+
+    def _cancel(self, caller: str, reply: str) -> None:
+        """Cancel a request, whose caller does not want a response any more."""
+        self._incoming.remove(reply)
+        self._outgoing.remove(reply)
+        rpc = self._callers.get(caller)
+        if rpc is not None:
+            rpc.cancel(reply)
+        self._finish(reply)
+
+    def _on_piece(self, reply: str, number: int | None, piece: bytes) -> None:
+        incoming = self._incoming.get(reply)
+        if incoming is None:
+            return
+        try:
+            whole = incoming.pieces.add(-1 if number is None else number, piece)
+        except ProtocolError as exc:
+            log.warning("%s: a request of %s is dropped: %s", self._name, incoming.caller, exc)
+            self._incoming.remove(reply)
+            self._finish(reply)
+            return
+        incoming.timer.cancel()
+        incoming.timer = self._drop_timer(reply)
+        self._publish(reply, b"", encode_headers(RECEIPT))
+        if whole is not None:
+            self._incoming.remove(reply)
+            self._receive(ArrivedRequest(incoming.caller, reply, whole, incoming.deadline))
+
+    def _publish(self, subject: str, payload: bytes, headers: bytes = b"") -> None:
+        if not self._connection.ended.done():
+            self._connection.publish(subject, payload, headers=headers)
+
+
+def _read_int(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 12 else None
+
+
+def _read_limit(fields: Mapping[str, str]) -> float:
+    """Return for how many seconds at most the caller of a request waits.
+
+    The time that the request was on its way is not subtracted, because the clocks may differ.
+    """
+    left_ms = _read_int(fields.get("Left"))
+    # MAX_LEFT_S stands for any longer limit, too.
+    return inf if left_ms is None or left_ms >= MAX_LEFT_S * 1000 else left_ms / 1000
+
+
+def _ignore(is_full: bool) -> None:
+    """Do nothing: a worker cannot pause reading, so it refuses requests instead. See _refusal()."""
