@@ -101,12 +101,14 @@ def test_nats_py_reads_and_writes_the_same_bucket() -> None:
 
 
 def test_exactly_one_of_many_threads_creates_a_key() -> None:
+    # Started here, since each thread would start one.
+    address = jetstream_server().address
     name = f"race{next(_count)}"
     winners: list[int] = []
     barrier = threading.Barrier(8)
 
     def create(number: int) -> None:
-        bucket = Bucket(client(jetstream_server().address), name)
+        bucket = Bucket(client(address), name)
         bucket.get("warm")
         barrier.wait()
         if bucket.put("key", b"%d" % number, 0) is not None:

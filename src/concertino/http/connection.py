@@ -149,7 +149,6 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._loop = asyncio.get_running_loop()
-        self._turn = handler.turn
         self._reader = RequestReader(
             handler.parser,
             self._on_head,
@@ -366,10 +365,10 @@ class HttpConnection(asyncio.Protocol):
             data = output[0] if len(output) == 1 else b"".join(output)
             output.clear()
             self._activity.since = self._loop.time()
-            if self._turn is None:
+            if self._handler.turn is None:
                 self._transport.write(data)
             else:
-                self._turn.write(self._transport, data)
+                self._handler.turn.write(self._transport, data)
             if len(data) >= REPORTED_BYTES and self.on_drain is not None:
                 # If the system has taken all of it, resume_writing() will not be called.
                 self._loop.call_soon(self._report_taken)
@@ -382,8 +381,8 @@ class HttpConnection(asyncio.Protocol):
     def _flush_now(self) -> None:
         """Send the queued output, also the output that the server's WriteTurn holds back."""
         self.flush()
-        if self._turn is not None:
-            self._turn.end()
+        if self._handler.turn is not None:
+            self._handler.turn.end()
 
     def end_exchange(self, exchange: Exchange, output: bytes) -> None:
         """Send the last bytes of a response, and continue with the next request."""

@@ -100,6 +100,71 @@ class _Answer(Struct):
 _decode_answer = Decoder(_Answer).decode
 
 
+class _Requests:
+    """The requests of a stream to JetStream, and their responses.
+
+    name: the name of the stream, for errors.
+    user: the name of this client, for its reply subjects.
+    """
+
+    def __init__(self, cluster: NatsCluster, name: str, user: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._inbox = f"{inbox_prefix(user)}{secrets.token_hex(8)}."
+        self._count = 0
+        # Reply subject -> the subject of the request that waits for it, and its future.
+        self._waiting: dict[str, tuple[str, asyncio.Future[NatsMessage]]] = {}
+
+    def on_connect(self, connection: NatsConnection) -> None:
+        """Subscribe to the responses. Called for each new connection."""
+        connection.subscribe(f"{self._inbox}*", self._on_response)
+        connection.on_refusal.append(self._on_refusal)
+
+    def new_subject(self, prefix: str = "") -> str:
+        """Return a new subject that only this client may subscribe to.
+
+        prefix: "" for a reply subject. If it ends with a dot, the subscription to responses does
+            not get the messages of the subject.
+        """
+        self._count += 1
+        return f"{self._inbox}{prefix}{self._count}"
+
+    async def send(self, subject: str, payload: bytes, headers: bytes = b"") -> _Answer:
+        """Send a request, and return the response. Raises Disconnected, StreamUnavailable."""
+        reply = self.new_subject()
+        future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[reply] = subject, future
+        try:
+            connection = self._cluster.connection
+            size, limit = len(payload) + len(headers), connection.info.max_payload
+            if size > limit:
+                # The server would disconnect this client.
+                raise ValueError(f"a message of {size} bytes; the servers accept at most {limit}")
+            connection.publish(subject, payload, reply, headers)
+            message = await asyncio.wait_for(future, REQUEST_S)
+        except TimeoutError:
+            raise Disconnected(f"{self._name}: no answer within {REQUEST_S:g} s") from None
+        finally:
+            self._waiting.pop(reply, None)
+        if status_of(message) == NO_RESPONDERS:
+            raise StreamUnavailable("JetStream is not enabled in the servers")
+        try:
+            return _decode_answer(message.payload)
+        except msgspec.MsgspecError as exc:
+            raise Disconnected(f"{self._name}: a response cannot be read: {exc}") from None
+
+    def _on_response(self, message: NatsMessage) -> None:
+        _, future = self._waiting.pop(message.subject, ("", None))
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def _on_refusal(self, text: str) -> None:
+        """Fail the requests that the server does not permit. text: the server's error."""
+        for subject, future in self._waiting.values():
+            if f'"{subject.lower()}"' in text.lower() and not future.done():
+                future.set_exception(StreamUnavailable(text))
+
+
 class Stream:
     """A stream, which open() creates if it does not exist. Use it on one event loop.
 
@@ -132,10 +197,7 @@ class Stream:
             "storage": "file",
             "duplicate_window": int(120e9),
         }
-        self._inbox = f"{inbox_prefix(user)}{secrets.token_hex(8)}."
-        self._count = 0
-        # The requests that wait for a response: reply subject -> the request's subject, its future.
-        self._requests: dict[str, tuple[str, asyncio.Future[NatsMessage]]] = {}
+        self._requests = _Requests(cluster, name, user)
         # The number of the last message of the current consumer, by its own count, and whether it
         # must be replaced.
         self._delivered = 0
@@ -143,7 +205,6 @@ class Stream:
         self._heard_at = 0.0
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened_at = 0
-        self._patient_until = 0.0
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -156,7 +217,6 @@ class Stream:
         with suppress(Disconnected):
             self._on_connect(self._cluster.connection)
         loop = asyncio.get_running_loop()
-        self._patient_until = loop.time() + PATIENCE_S
         self._task = loop.create_task(self._run())
         try:
             async with asyncio.timeout(OPEN_S):
@@ -188,7 +248,7 @@ class Stream:
             async with asyncio.timeout(PUBLISH_S):
                 while True:
                     try:
-                        answer = await self._request(self._subject, payload, headers)
+                        answer = await self._requests.send(self._subject, payload, headers)
                         if answer.error is None:
                             return
                         failure = Disconnected(answer.error.description)
@@ -199,56 +259,18 @@ class Stream:
             text = f"{self._name}: the message was not acknowledged: {failure}"
             raise Disconnected(text) from None
 
-    # Requests
-
     def _on_connect(self, connection: NatsConnection) -> None:
-        connection.subscribe(f"{self._inbox}*", self._on_response)
-        connection.on_refusal.append(self._on_refusal)
+        self._requests.on_connect(connection)
         self._is_over.set()
-
-    def _on_response(self, message: NatsMessage) -> None:
-        _, future = self._requests.pop(message.subject, ("", None))
-        if future is not None and not future.done():
-            future.set_result(message)
-
-    def _on_refusal(self, text: str) -> None:
-        """Fail the requests that the server does not permit. text: the server's error."""
-        for subject, future in self._requests.values():
-            if f'"{subject.lower()}"' in text.lower() and not future.done():
-                future.set_exception(StreamUnavailable(text))
-
-    async def _request(self, subject: str, payload: bytes, headers: bytes = b"") -> _Answer:
-        """Send a request, and return the response. Raises Disconnected, StreamUnavailable."""
-        self._count += 1
-        reply = f"{self._inbox}{self._count}"
-        future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
-        self._requests[reply] = subject, future
-        try:
-            connection = self._cluster.connection
-            size, limit = len(payload) + len(headers), connection.info.max_payload
-            if size > limit:
-                # The server would disconnect this client.
-                raise ValueError(f"a message of {size} bytes; the servers accept at most {limit}")
-            connection.publish(subject, payload, reply, headers)
-            message = await asyncio.wait_for(future, REQUEST_S)
-        except TimeoutError:
-            raise Disconnected(f"{self._name}: no answer within {REQUEST_S:g} s") from None
-        finally:
-            self._requests.pop(reply, None)
-        if status_of(message) == NO_RESPONDERS:
-            raise StreamUnavailable("JetStream is not enabled in the servers")
-        try:
-            return _decode_answer(message.payload)
-        except msgspec.MsgspecError as exc:
-            raise Disconnected(f"{self._name}: a response cannot be read: {exc}") from None
 
     # Following
 
     async def _run(self) -> None:
         """Follow the stream with one consumer after the other, until cancelled."""
+        patient_until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             try:
-                await self._follow()
+                await self._follow(patient_until)
             except StreamUnavailable as exc:
                 if not self._opened.done():
                     self._opened.set_exception(exc)
@@ -258,24 +280,23 @@ class Stream:
                 log.debug("%s: %s", self._name, exc)
             await asyncio.sleep(RETRY_S)
 
-    async def _follow(self) -> None:
+    async def _follow(self, patient_until: float) -> None:
         """Follow the stream with one consumer. Returns when it must be replaced.
 
+        patient_until: see _find_stream().
         Raises Disconnected, StreamUnavailable.
         """
         loop = asyncio.get_running_loop()
         self._is_over.clear()
         connection = self._cluster.connection
-        answer = await self._find_stream()
+        answer = await self._find_stream(patient_until)
         state = answer.state or _State()
         self._follower.begin(answer.created, state.first_seq, state.last_seq)
         self._opened_at = state.last_seq
         self._check_opened()
 
-        self._count += 1
         self._delivered, self._heard_at = 0, loop.time()
-        # Two tokens, so that the subscription to responses does not get it, too.
-        subject = f"{self._inbox}d.{self._count}"
+        subject = self._requests.new_subject("d.")
         sid = connection.subscribe(subject, self._on_delivery)
         try:
             config = {
@@ -289,7 +310,7 @@ class Stream:
                 "mem_storage": True,
             }
             body = encode({"stream_name": self._name, "config": config})
-            made = await self._request(f"$JS.API.CONSUMER.CREATE.{self._name}", body)
+            made = await self._requests.send(f"$JS.API.CONSUMER.CREATE.{self._name}", body)
             if made.error is not None:
                 raise Disconnected(f"{self._name}: {made.error.description}")
             while loop.time() - self._heard_at < SILENCE_S:
@@ -300,16 +321,18 @@ class Stream:
         finally:
             connection.unsubscribe(sid)
 
-    async def _find_stream(self) -> _Answer:
+    async def _find_stream(self, patient_until: float) -> _Answer:
         """Return the description of the stream, which is created if it does not exist.
 
         A stream that exists with other settings is used as it is.
+        patient_until: from this time of the event loop on, a stream without replicas is created if
+            too few servers are there.
         """
         answer = await self._ask_stream("INFO")
         if answer.error is not None:
             answer = await self._ask_stream("CREATE", REPLICAS)
             code = 0 if answer.error is None else answer.error.err_code
-            is_late = asyncio.get_running_loop().time() >= self._patient_until
+            is_late = asyncio.get_running_loop().time() >= patient_until
             if code == NO_CLUSTER or (code in FEW_SERVERS and is_late):
                 answer = await self._ask_stream("CREATE", 1)
             elif code == OTHER_SETTINGS:
@@ -322,7 +345,7 @@ class Stream:
     async def _ask_stream(self, operation: str, replicas: int = 0) -> _Answer:
         """Request the description of the stream, or its creation with this many replicas."""
         body = encode({**self._settings, "num_replicas": replicas}) if replicas else b""
-        return await self._request(f"$JS.API.STREAM.{operation}.{self._name}", body)
+        return await self._requests.send(f"$JS.API.STREAM.{operation}.{self._name}", body)
 
     def _on_delivery(self, message: NatsMessage) -> None:
         """Handle a message or a heartbeat of the consumer."""
