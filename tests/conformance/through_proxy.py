@@ -47,6 +47,7 @@ NO_BACK_CHANNEL = (
     "proxy with `--era legacy`"
 )
 ONLY_MODERN = "the server refuses to ask in the way of 2026-07-28 on a connection with a handshake"
+NOT_THERE = "the server, which is one of 2025-11-25, has no tool or prompt of the scenario's name"
 
 
 class Bridge(NamedTuple):
@@ -91,6 +92,22 @@ EXCEPTIONS: Mapping[Bridge, Mapping[str, str]] = {
             ONLY_MODERN,
         ),
         "server-stateless": UNDECLARED,
+    },
+    Bridge("typescript", MODERN, "legacy"): {
+        "input-required-result-basic-elicitation": NO_KEYS,
+        "input-required-result-ignore-extra-params": NO_KEYS,
+        **dict.fromkeys(
+            (
+                "input-required-result-capability-check",
+                "input-required-result-multi-round",
+                "input-required-result-multiple-input-requests",
+                "input-required-result-non-tool-request",
+                "input-required-result-request-state",
+                "input-required-result-tampered-state",
+                "server-stateless",
+            ),
+            NOT_THERE,
+        ),
     },
 }
 
@@ -157,7 +174,8 @@ def bridges() -> list[Bridge]:
         for requirements in (LEGACY, MODERN)
         for eras in (SAME, BRIDGED)
     ]
-    return [*both, Bridge("typescript", LEGACY, SAME[LEGACY])]
+    typescript = [Bridge("typescript", requirements, "legacy") for requirements in (LEGACY, MODERN)]
+    return [*both, *typescript]
 
 
 def write_page(verdicts: Mapping[Bridge, Mapping[str, str]]) -> None:

@@ -81,6 +81,30 @@ const tools = {
       return [text(`User response: action=${result.action}, content=${JSON.stringify(result.content)}`)];
     },
   ],
+  // Clients of 2026-07-28 get these questions through the proxy.
+  test_input_required_result_elicitation: [
+    strings(),
+    async () => {
+      const message = "What is your name?";
+      const result = await server.elicitInput({ message, requestedSchema: strings("name") });
+      return [text(`Hello, ${result.content?.name}!`)];
+    },
+  ],
+  test_input_required_result_sampling: [
+    strings(),
+    async () => {
+      const messages = [{ role: "user", content: text("What is the capital of France?") }];
+      const result = await server.createMessage({ messages, maxTokens: 100 });
+      return [text(result.content.text)];
+    },
+  ],
+  test_input_required_result_list_roots: [
+    strings(),
+    async () => {
+      const { roots } = await server.listRoots();
+      return [text(`Roots: ${roots.map(({ uri }) => uri).join(", ")}`)];
+    },
+  ],
   test_elicitation_sep1034_defaults: [
     strings(),
     () =>
