@@ -37,8 +37,8 @@ FIELDS: Mapping[str, tuple[float, float]] = {
     "name": (2.0, 0.7),
     "title": (0.5, 0.5),
     "summary": (1.6, 0.5),
-    "description": (0.3, 0.6),
-    "arguments": (0.5, 0.6),
+    "description": (0.5, 0.6),
+    "arguments": (0.8, 0.6),
     "argument_texts": (0.2, 0.6),
     "tags": (1.5, 0.3),
 }
