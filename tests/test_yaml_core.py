@@ -100,6 +100,8 @@ def test_a_merge_adds_what_is_not_there() -> None:
         ("<<: 1\n", 1, "expected a mapping"),
         ("a: [\n", 2, "did not find"),
         ("a: 1\n---\nb: 2\n", 3, "single document"),
+        # libyaml would read {"a": 1, "b": {"c": 2}}.
+        ("a: 1\nb:\n\ufeffc: 2\n", 3, "byte order mark"),
     ],
 )
 def test_an_error_names_its_line(text: str, line: int, problem: str) -> None:

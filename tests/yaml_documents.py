@@ -159,6 +159,7 @@ STRICTER = (
     "did not find expected key",
     "did not find expected <document start>",
     "found character that cannot start any token",
+    "found a byte order mark",
     "found a tab character",
     "found unknown escape character",
     "did not find expected whitespace",

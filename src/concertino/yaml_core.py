@@ -131,6 +131,13 @@ def read_node(
     Raises InvalidYaml or YamlLimit, and ModuleNotFoundError if PyYAML is not installed.
     """
     yaml = import_parser()
+    # libyaml skips a byte order mark at the beginning of a line, but counts it as indentation. So
+    # it would read a key behind one as a part of the value before.
+    encoded = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    before, mark, _ = encoded.partition(b"\n\xef\xbb\xbf")
+    if mark:
+        problem = "found a byte order mark inside of the document"
+        raise InvalidYaml(before.count(b"\n") + 2, problem)
     # The loader of libyaml, if PyYAML was built with it, is ten times as fast.
     loader: Any = getattr(yaml, "CSafeLoader", None) or yaml.SafeLoader
     try:
