@@ -213,6 +213,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "cluster": {},
     "cluster up": {"--port": VALUE, "--store-dir": VALUE, "--certs-dir": VALUE},
     "cluster permissions": {"--nkey": VALUE},
+    "cluster buckets": {"--cluster": VALUE, "--replicas": VALUE, "--certs-dir": VALUE},
     "certs": {},
     "certs init": {"--certs-dir": VALUE, "--days": VALUE},
     "certs issue": {"--host": VALUE, "--certs-dir": VALUE, "--days": VALUE},
@@ -269,7 +270,7 @@ COMMANDS = {
         "remove",
     ],
     "hub": ["ps", "restart", "stop", "logs"],
-    "cluster": ["up", "permissions"],
+    "cluster": ["up", "permissions", "buckets"],
     "certs": ["init", "issue", "show", "renew"],
 }
 # What a command does when an option is not given, as its help says it.

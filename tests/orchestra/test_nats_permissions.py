@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,7 @@ from concertino.http.machine_peers import MachinePeers
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.link import listen_for_links, open_link
+from concertino.orchestra.nats_buckets import create_buckets
 from concertino.orchestra.nats_server import server_configuration
 from concertino.orchestra.nats_storage import NatsStorage
 from concertino.orchestra.storage import CREATE, StorageError
@@ -133,6 +135,33 @@ async def test_a_plugin_may_not_receive_what_is_for_others(
     assert f'permissions violation for subscription to "{subject.lower()}"' in refusals[0].lower()
 
 
+@pytest.mark.parametrize(
+    ("user", "stream"),
+    [("tools.a-client", "KV_tools_2ea"), ("front-end", "KV_concertino_front_ends")],
+)
+@on_a_loop
+async def test_only_hubs_create_buckets_since_a_stream_may_read_and_forge_the_messages_of_others(
+    guarded: tuple[NatsServerProcess, Certificates], user: str, stream: str
+) -> None:
+    settings: list[dict[str, Any]] = [
+        # It would store the requests to all plugins.
+        {"subjects": ["o.>"]},
+        # It would send what is stored under foreign subjects.
+        {"subjects": ["$KV.x.>"], "republish": {"src": ">", "dest": "o.tools/b.orchestrator"}},
+        # It would copy the bucket of another plugin.
+        {"sources": [{"name": "KV_tools_2eb"}]},
+    ]
+    refusals: list[str] = []
+    async with client(guarded, user, refusals) as connection:
+        for more in settings:
+            body = json.dumps({"name": stream, "storage": "memory", **more}).encode()
+            await connection.publish(f"$JS.API.STREAM.CREATE.{stream}", body)
+        # The server answers in order: its errors arrive before the answer to this.
+        await connection.flush()
+    text = f'permissions violation for publish to "$js.api.stream.create.{stream.lower()}"'
+    assert [text in refusal.lower() for refusal in refusals] == [True] * 3
+
+
 @on_a_loop
 async def test_a_certificate_that_the_server_does_not_know_is_refused(
     guarded: tuple[NatsServerProcess, Certificates],
@@ -176,6 +205,10 @@ def test_a_plugin_has_a_bucket_of_its_own(
 ) -> None:
     server, certificates = guarded
     address = server.address.replace("nats://", "tls://")
+    command = "`concertino cluster buckets tools.a --cluster ADDR` with the certificate of the hub"
+    with pytest.raises(StorageError, match=f"bucket tools_2ea does not exist, .*: run {command}"):
+        NatsStorage(address, "tools.a", certificates)
+    assert list(create_buckets(address, ["tools.a"], certificates, 1)) == [("tools_2ea", True)]
     storage = NatsStorage(address, "tools.a", certificates)
     assert storage.write("notes/a.md", b"text", {"title": "A"}, CREATE) == 1
     assert storage.read("notes/a.md").content == b"text"
@@ -209,7 +242,14 @@ async def test_front_ends_can_share_their_sessions_and_do_nothing_else(
     server, certificates = guarded
     address = server.address.replace("nats://", "tls://")
     folder = str(certificates.crt("ca").parent)
-    peers = MachinePeers(SharedSessions(address, "127.0.0.1:0", folder))
+    settings = SharedSessions(address, "127.0.0.1:0", folder)
+    with pytest.raises(OSError, match="`concertino cluster buckets front-end --cluster ADDR`"):
+        await MachinePeers(settings).serve(lambda _: asyncio.Protocol)
+    assert list(create_buckets(address, ["front-end"], certificates, 1)) == [
+        ("concertino_front_ends", True),
+        ("concertino_states", True),
+    ]
+    peers = MachinePeers(settings)
 
     # It stores its address in the bucket.
     registration = await peers.serve(lambda _: asyncio.Protocol)

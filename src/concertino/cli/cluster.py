@@ -1,9 +1,10 @@
-"""`concertino cluster up|permissions`: a NATS server for trying, and permissions for any server."""
+"""`concertino cluster up|permissions|buckets`: a NATS server for trying, and what others need."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ FAILED, USAGE = 1, 2
 
 DESCRIPTION = (
     "Run the plugins of one hub on several machines, which a NATS cluster connects. "
-    "Exit codes: 0 success, 1 when the server could not be started, 2 usage."
+    "Exit codes: 0 success, 1 when the server could not be started or asked, 2 usage."
 )
 # The port of NATS.
 PORT = 4222
@@ -74,6 +75,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "instead of a certificate; repeatable",
     )
 
+    buckets = verbs.add_parser(
+        "buckets",
+        help="create the buckets of plugins that store documents in the cluster, or of front ends",
+        formatter_class=formatter,
+    )
+    buckets.add_argument(
+        "names",
+        metavar="PLUGIN",
+        nargs="+",
+        help="the plugins: ids, or a plugins.yaml; and `front-end`, for HTTP front ends that share "
+        "sessions",
+    )
+    buckets.add_argument(
+        "--cluster",
+        metavar="ADDR",
+        required=True,
+        help="the NATS servers: tls://HOST,HOST,..., with the certificate of the hub",
+    )
+    buckets.add_argument(
+        "--replicas",
+        metavar="N",
+        choices=("1", "3", "5"),
+        default="1",
+        help="on how many servers each value of a new bucket is stored: 1, 3 or 5 (default 1)",
+    )
+    buckets.add_argument(
+        "--certs-dir",
+        metavar="DIR",
+        help="folder of the certificates (default ~/.orchestra/certs)",
+    )
+
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run one of the subcommands and return the exit code. `up` does not return."""
@@ -83,8 +115,10 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
             from concertino.orchestra.nats_permissions import authorization
 
             sys.stdout.write(authorization(names, _read_keys(args.keys), offered))
-            return 0
-        _run_server(args, names, offered)
+        elif args.verb == "buckets":
+            _create_buckets(args, names)
+        else:
+            _run_server(args, names, offered)
     except ValueError as exc:
         sys.stderr.write(f"concertino cluster {args.verb}: {exc}\n")
         return USAGE
@@ -128,10 +162,30 @@ def _read_keys(words: Sequence[str]) -> dict[str, str]:
     return keys
 
 
+def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
+    """Create buckets, and print each with what was done."""
+    from concertino.nats.bucket import BucketError
+    from concertino.orchestra.certificates import Certificates, default_folder
+    from concertino.orchestra.nats_buckets import create_buckets
+
+    certificates = Certificates(args.certs_dir or default_folder())
+    try:
+        for name, is_new in create_buckets(args.cluster, names, certificates, int(args.replicas)):
+            sys.stdout.write(f"{name}: {'created' if is_new else 'exists already'}\n")
+            sys.stdout.flush()
+    except BucketError as exc:
+        if "Permissions Violation" not in str(exc):
+            raise
+        raise BucketError(
+            f"{exc}; give the servers the permissions that `concertino cluster permissions "
+            f"{' '.join(args.names)}` prints"
+        ) from None
+
+
 def _run_server(args: argparse.Namespace, names: list[str], offered: list[str]) -> None:
     """Write the server's configuration, and replace this process by the server."""
     from concertino.orchestra.certificates import Certificates, default_folder
-    from concertino.orchestra.nats_server import find_server, server_configuration
+    from concertino.orchestra.nats_server import find_server, prepare_buckets, server_configuration
 
     program = find_server()
     store = Path(args.store_dir or Path.home() / ".orchestra" / "nats").absolute()
@@ -140,6 +194,8 @@ def _run_server(args: argparse.Namespace, names: list[str], offered: list[str]) 
     configuration = store / "server.conf"
     text = server_configuration(names, certificates, store, args.port, offered)
     configuration.write_text(text)
+    _check_port(args.port)
+    prepare_buckets(program, configuration, names, certificates)
 
     address = f"tls://127.0.0.1:{args.port}"
     sys.stderr.write(
@@ -149,3 +205,18 @@ def _run_server(args: argparse.Namespace, names: list[str], offered: list[str]) 
     )
     sys.stderr.flush()
     os.execv(program, [program, "-c", str(configuration)])
+
+
+def _check_port(port: int) -> None:
+    """Raise OSError or ValueError if no server can listen at a port of 127.0.0.1.
+
+    Another server there may use the same store, in which only one may write.
+    """
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OverflowError:
+            raise ValueError(f"--port: expected 0 to 65535, got {port}") from None
+        except OSError as exc:
+            raise OSError(f"127.0.0.1:{port}: {exc.strerror}") from None

@@ -55,6 +55,7 @@ EXAMPLES = {
     "cluster": (
         "concertino cluster up tools.notes",
         "concertino cluster permissions plugins.yaml > permissions.conf",
+        "concertino cluster buckets storage.nats --cluster tls://a,b,c --replicas 3",
     ),
     "new": ("concertino new my_server", "concertino new my_plugin --claude-plugin"),
     "serve": (

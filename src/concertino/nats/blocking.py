@@ -38,7 +38,7 @@ from concertino.nats.servers import NatsOptions, NatsServer, connect_members, tl
 from concertino.nats.subjects import inbox_prefix
 from concertino.transports.listeners import errno_message
 
-__all__ = ["BlockingNats", "Request"]
+__all__ = ["BlockingNats", "PermissionsViolation", "Request"]
 
 # For this time after a failed attempt to connect, in seconds, further attempts fail at once. So
 # callers that must not block for long do not wait again and again.
@@ -46,6 +46,10 @@ RETRY_S = 0.5
 READ_BYTES = 256 * 1024
 # The errors after which a connection cannot be used any more.
 FAILURES = (OSError, ProtocolError, Disconnected)
+
+
+class PermissionsViolation(Disconnected):
+    """The server does not let this user send a request. The text has the subject."""
 
 
 class Request(Struct, frozen=True):
@@ -79,8 +83,8 @@ class BlockingNats:
         """Send several requests at once, and return their responses in the same order.
 
         Raises Disconnected if no server can be reached, if the server reports an error, or if it
-        has not answered all requests within timeout_s. The server may have handled some of them
-        nevertheless.
+        has not answered all requests within timeout_s; PermissionsViolation if this user may not
+        send one of them. The server may have handled some of them nevertheless.
         """
         with self._lock:
             until = time.monotonic() + timeout_s
@@ -95,7 +99,10 @@ class BlockingNats:
                 return connection.request_all(requests, time.monotonic() + timeout_s)
             except FAILURES as exc:
                 self._close()
-                raise Disconnected(f"{connection.server}: {errno_message(exc)}") from None
+                kind = (
+                    PermissionsViolation if isinstance(exc, PermissionsViolation) else Disconnected
+                )
+                raise kind(f"{connection.server}: {errno_message(exc)}") from None
 
     def close(self) -> None:
         """Disconnect. The next request connects again."""
@@ -196,7 +203,8 @@ class _Connection:
         if isinstance(event, Ping):
             self.socket.sendall(b"PONG\r\n")
         elif isinstance(event, ServerError):
-            raise Disconnected(event.text)
+            is_refusal = event.text.lower().startswith("permissions violation")
+            raise (PermissionsViolation if is_refusal else Disconnected)(event.text)
 
     def _next(self, until: float) -> NatsEvent:
         while not self._events:

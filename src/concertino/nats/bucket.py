@@ -22,14 +22,14 @@ from msgspec import Struct
 from msgspec.json import Decoder, encode
 
 from concertino.errors import Disconnected
-from concertino.nats.blocking import BlockingNats, Request
+from concertino.nats.blocking import BlockingNats, PermissionsViolation, Request
 from concertino.nats.protocol import HEADER_LINE, NatsMessage, status_of
 
 __all__ = ["Bucket", "BucketError", "Value", "decode_key", "encode_key"]
 
 # Error codes of JetStream: the subject has another revision; the subject has no message; the stream
-# exists with other settings.
-WRONG_LAST, NO_MESSAGE, OTHER_SETTINGS = 10071, 10037, 10058
+# does not exist; the stream exists with other settings.
+WRONG_LAST, NO_MESSAGE, NO_STREAM, OTHER_SETTINGS = 10071, 10037, 10059, 10058
 # The status of the response (status_of()) when no server of the cluster runs JetStream.
 NO_RESPONDERS = 503
 # The largest value, in bytes. By default, servers accept at most 1 MiB for a message and its
@@ -108,10 +108,14 @@ def decode_key(key: str) -> str:
 class Bucket:
     """A bucket, which the first operation creates if it does not exist.
 
+    With the permissions of orchestra/nats_permissions.py, only a hub's user may create it. Then
+    the operations of other users fail until that was done.
+
     name: letters, digits, `-` and `_`.
     replicas: on how many servers values are stored; 1, 3 or 5.
     max_age_s: after how many seconds values are deleted; 0 for never.
     timeout_s: the time limit of each exchange with the server; get_all() may need several.
+    owner: who uses it, for `concertino cluster buckets`: the id of a plugin, or `front-end`.
 
     replicas and max_age_s have no effect if the bucket exists already. All methods raise
     BucketError. If put() or delete() raises it, the change may have been stored nevertheless.
@@ -125,8 +129,11 @@ class Bucket:
         replicas: int = 1,
         max_age_s: float = 0,
         timeout_s: float = 2.0,
+        owner: str = "PLUGIN",
     ) -> None:
         self._server = server
+        self._name = name
+        self._owner = owner
         self._prefix = f"$KV.{name}."
         self._stream = f"KV_{name}"
         self._timeout_s = timeout_s
@@ -143,6 +150,19 @@ class Bucket:
             "deny_delete": True,
         }
         self._is_created = False
+
+    def create(self) -> bool:
+        """Create the bucket. Returns False if it exists already, with whatever settings."""
+        [message] = self._send([Request(f"$JS.API.STREAM.INFO.{self._stream}")])
+        error = _read_answer(self._stream, message).error
+        is_missing = error is not None and error.err_code == NO_STREAM
+        if is_missing:
+            error = self._send_creation()
+        # Another process may have created it meanwhile, with other settings.
+        if error is not None and error.err_code != OTHER_SETTINGS:
+            raise self._error(error)
+        self._is_created = True
+        return is_missing and error is None
 
     def get(self, key: str) -> Value:
         """Return the value of a key."""
@@ -211,17 +231,23 @@ class Bucket:
 
     def _call(self, requests: Sequence[Request]) -> list[_Answer]:
         if not self._is_created:
-            self._create()
+            self.create()
         return [_read_answer(self._stream, message) for message in self._send(requests)]
 
-    def _create(self) -> None:
+    def _send_creation(self) -> _Problem | None:
+        """Let the server create the bucket, and return its error."""
         request = Request(f"$JS.API.STREAM.CREATE.{self._stream}", encode(self._settings))
-        [message] = self._send([request])
-        error = _read_answer(self._stream, message).error
-        # A bucket that exists with other settings is used as it is.
-        if error is not None and error.err_code != OTHER_SETTINGS:
-            raise self._error(error)
-        self._is_created = True
+        try:
+            [message] = self._server.request_all([request], self._timeout_s)
+        except PermissionsViolation:
+            raise BucketError(
+                f"the bucket {self._name} does not exist, and this user may not create it: run "
+                f"`concertino cluster buckets {self._owner} --cluster ADDR` with the certificate "
+                "of the hub"
+            ) from None
+        except Disconnected as exc:
+            raise BucketError(str(exc)) from None
+        return _read_answer(self._stream, message).error
 
     def _send(self, requests: Sequence[Request]) -> Sequence[NatsMessage]:
         try:

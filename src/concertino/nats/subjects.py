@@ -8,6 +8,7 @@ from __future__ import annotations
 __all__ = [
     "FRONT_END",
     "FRONT_ENDS_BUCKET",
+    "FRONT_END_BUCKETS",
     "HTTP_CLIENT",
     "STATES_BUCKET",
     "inbox_prefix",
@@ -22,6 +23,8 @@ HTTP_CLIENT = "concertino"
 # The buckets with the addresses of front ends, and with the sealed states that were used.
 FRONT_ENDS_BUCKET = "concertino_front_ends"
 STATES_BUCKET = "concertino_states"
+# How long each of these buckets keeps a value, in seconds.
+FRONT_END_BUCKETS = {FRONT_ENDS_BUCKET: 60.0, STATES_BUCKET: 3600.0}
 
 
 def token(name: str) -> str:

@@ -13,19 +13,19 @@ from concertino.nats.blocking import BlockingNats
 from concertino.nats.bucket import Bucket, BucketError
 from concertino.nats.credentials import credentials_from_environment
 from concertino.nats.servers import NatsOptions, parse_servers
-from concertino.nats.subjects import HTTP_CLIENT, STATES_BUCKET
+from concertino.nats.subjects import FRONT_END, FRONT_END_BUCKETS, HTTP_CLIENT, STATES_BUCKET
 
 __all__ = ["NatsUsedStates"]
 
 # How long the bucket keeps a state, in seconds. use() refuses states that are valid for longer.
-KEPT_S = 3600.0
+KEPT_S = FRONT_END_BUCKETS[STATES_BUCKET]
 # The longest time in seconds for which a request, or an attempt to connect, blocks the event loop.
 REQUEST_S = 0.05
 CONNECT_S = 0.25
 
 
 class NatsUsedStates:
-    """A record of used states in a bucket, which is created if it does not exist.
+    """A record of used states in a bucket, which is created if it does not exist; see Bucket.
 
     address: the servers, as in `nats://USER:PASSWORD@a,b,c`; see parse_servers().
     replicas: on how many servers a state is stored. Has no effect if the bucket exists already.
@@ -36,7 +36,12 @@ class NatsUsedStates:
         options = NatsOptions(HTTP_CLIENT, credentials=credentials_from_environment())
         server = BlockingNats(parse_servers(address), options, CONNECT_S)
         self._bucket = Bucket(
-            server, STATES_BUCKET, replicas=replicas, max_age_s=KEPT_S, timeout_s=REQUEST_S
+            server,
+            STATES_BUCKET,
+            replicas=replicas,
+            max_age_s=KEPT_S,
+            timeout_s=REQUEST_S,
+            owner=FRONT_END,
         )
 
     def use(self, nonce: bytes, expires: float) -> bool:

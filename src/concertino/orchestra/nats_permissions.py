@@ -6,7 +6,10 @@ server guarantees that the names are true:
 - A plugin publishes requests, heartbeats and announcements under its own name only.
 - It receives the requests for its own name only, as a member of the queue group of that name.
 - It receives the responses to its own requests only, and responds only to requests that it got.
-- It can use its own buckets only, and has no access to the system account.
+- It can use its own bucket only, and has no access to the system account.
+- Only a hub may create buckets. NATS does not check the settings of a stream against the
+  permissions of the user who creates it: with foreign `subjects`, `sources` or a `republish`, a
+  stream reads and forges messages of others.
 - A hub may also act as a worker of each plugin that hubs offer to other hubs.
 - Only hubs may publish events, and create and read the stream of events.
 - An HTTP front end can use the buckets that front ends share, and nothing else.
@@ -21,14 +24,8 @@ from typing import Any
 
 from msgspec.json import encode, format
 
-from concertino.nats.subjects import (
-    FRONT_END,
-    FRONT_ENDS_BUCKET,
-    HTTP_CLIENT,
-    STATES_BUCKET,
-    inbox_prefix,
-    token,
-)
+from concertino.nats.subjects import FRONT_END, HTTP_CLIENT, inbox_prefix, token
+from concertino.orchestra.nats_buckets import buckets_of
 from concertino.orchestra.nats_cluster import nats_user
 from concertino.orchestra.nats_messages import (
     EVENT_STREAM,
@@ -41,34 +38,36 @@ from concertino.orchestra.nats_messages import (
 )
 from concertino.orchestra.plugins_file import HUB
 
-__all__ = ["authorization", "bucket_name", "permissions_of"]
+__all__ = ["authorization", "permissions_of"]
 
 # A plugin may answer a request with an ack, chunks and pieces, for as long as a call may take.
 RESPONSES = {"max": 1_000_000, "expires": "1h"}
 
 
-def permissions_of(name: str, offered: Sequence[str] = ()) -> dict[str, Any]:
+def permissions_of(
+    name: str, offered: Sequence[str] = (), owners: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the permissions of a plugin, hub or front end: the value of `permissions` of a user.
 
     offered: the plugins that a hub offers to other hubs, and for which it answers.
+    owners: those whose buckets a hub may create.
     """
     if name == FRONT_END:
-        shared = (FRONT_ENDS_BUCKET, STATES_BUCKET)
         return {
-            "publish": {"allow": [item for name in shared for item in _bucket_subjects(name)]},
+            "publish": {"allow": _bucket_subjects(name)},
             "subscribe": {"allow": [f"{inbox_prefix(HTTP_CLIENT)}>"]},
         }
     publish = [
         request_subject("*", name),
         worker_subject("*", "*", name),
-        *_bucket_subjects(bucket_name(name)),
+        *_bucket_subjects(name),
     ]
     subscribe = [
         heartbeat_subject("*", "*"),
         f"{inbox_prefix(name)}>",
     ]
     if name == HUB:
-        publish += [discovery_subject(name), *_event_subjects(name)]
+        publish += [discovery_subject(name), *_event_subjects(name), *_creation_subjects(owners)]
         subscribe.append(announcement_subject("*", "*"))
     if name != HUB or offered:
         subscribe.append(discovery_subject("*"))
@@ -98,20 +97,27 @@ def _event_subjects(hub: str) -> Sequence[str]:
     ]
 
 
-def _bucket_subjects(bucket: str) -> Sequence[str]:
-    """Return the subjects to which a client publishes to use a key-value bucket."""
-    stream = f"KV_{bucket}"
+def _bucket_subjects(owner: str) -> list[str]:
+    """Return the subjects to which a client publishes to use its buckets."""
     return [
-        f"$KV.{bucket}.>",
-        f"$JS.API.STREAM.INFO.{stream}",
-        f"$JS.API.STREAM.CREATE.{stream}",
-        f"$JS.API.STREAM.MSG.GET.{stream}",
+        subject
+        for bucket in buckets_of(owner)
+        for subject in (
+            f"$KV.{bucket}.>",
+            f"$JS.API.STREAM.INFO.KV_{bucket}",
+            f"$JS.API.STREAM.MSG.GET.KV_{bucket}",
+        )
     ]
 
 
-def bucket_name(name: str) -> str:
-    """Return the name of a plugin's key-value bucket. Buckets allow letters, digits, - and _."""
-    return "".join(c if c.isascii() and (c.isalnum() or c == "-") else f"_{ord(c):x}" for c in name)
+def _creation_subjects(owners: Sequence[str]) -> list[str]:
+    """Return the subjects to which a hub publishes to create buckets."""
+    return [
+        f"$JS.API.STREAM.{operation}.KV_{bucket}"
+        for owner in owners
+        for bucket in buckets_of(owner)
+        for operation in ("INFO", "CREATE")
+    ]
 
 
 def authorization(
@@ -125,9 +131,10 @@ def authorization(
         authenticate with a certificate of Orchestra's authority.
     """
     users: list[dict[str, Any]] = []
-    for name in dict.fromkeys((HUB, *names)):
+    names = list(dict.fromkeys((HUB, *names)))
+    for name in names:
         identity = {"nkey": keys[name]} if name in keys else {"user": nats_user(name)}
-        permissions = permissions_of(name, offered if name == HUB else ())
+        permissions = permissions_of(name, offered, names) if name == HUB else permissions_of(name)
         users.append({**identity, "permissions": permissions})
     # JSON is valid in the server's configuration.
     return f"authorization: {format(encode({'users': users}), indent=2).decode()}\n"

@@ -8,7 +8,10 @@ yourself, with the permissions that `concertino cluster permissions` prints.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,15 +22,26 @@ from concertino.errors import ConcertinoError
 from concertino.installation import install_extra
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.nats_buckets import create_buckets
 from concertino.orchestra.nats_cluster import NATS_SERVER, nats_user
 from concertino.orchestra.nats_permissions import authorization
 from concertino.orchestra.plugins_file import HUB
 
-__all__ = ["ServerNotFound", "find_server", "server_configuration"]
+__all__ = [
+    "ServerFailed",
+    "ServerNotFound",
+    "find_server",
+    "prepare_buckets",
+    "server_configuration",
+]
 
 
 class ServerNotFound(ConcertinoError):
     """There is no nats-server on this machine. The text says how to install it."""
+
+
+class ServerFailed(ConcertinoError):
+    """The server has ended while it started. The text has the last line of its log."""
 
 
 def find_server() -> str:
@@ -83,3 +97,44 @@ def server_configuration(
     }
     lines = [f"{key}: {encode(value).decode()}" for key, value in settings.items()]
     return "\n".join((*lines, authorization(names, {}, offered)))
+
+
+def prepare_buckets(
+    program: str, configuration: Path, names: Sequence[str], certificates: Certificates
+) -> None:
+    """Create the buckets of plugins and front ends in the store of a configuration.
+
+    The server runs for a moment at a port of its own. So the buckets exist when the server that
+    others can connect to is ready.
+    program: the path of nats-server.
+    Raises ServerFailed and the errors of create_buckets().
+    """
+    # SIGTERM must not leave the server behind.
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        # Options come before the configuration. Port -1 is any free one.
+        command = [program, "-c", str(configuration), "-p", "-1"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            address = f"tls://127.0.0.1:{_wait_for_port(process)}"
+            for _ in create_buckets(address, names, certificates, 1):
+                pass
+        finally:
+            process.terminate()
+            # Read the rest of the log, or the server could not write it and end.
+            process.communicate()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _wait_for_port(process: subprocess.Popen[str]) -> int:
+    """Return the port of a server once it is ready. Raises ServerFailed."""
+    assert process.stderr is not None
+    port = 0
+    line = ""
+    for line in process.stderr:
+        if found := re.search(r"Listening for client connections on [^ ]*:(\d+)", line):
+            port = int(found[1])
+        if "Server is ready" in line:
+            return port
+    raise ServerFailed(f"nats-server has ended: {line.strip()}")

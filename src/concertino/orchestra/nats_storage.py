@@ -30,8 +30,8 @@ from concertino.nats.bucket import (
 )
 from concertino.nats.servers import parse_servers
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.nats_buckets import bucket_name
 from concertino.orchestra.nats_cluster import nats_options
-from concertino.orchestra.nats_permissions import bucket_name
 from concertino.orchestra.storage import (
     UPSERT,
     StorageEntry,
@@ -71,7 +71,7 @@ _decode_head = Decoder(_Head).decode
 
 
 class NatsStorage:
-    """A Storage in a bucket. The bucket is created if it does not exist.
+    """A Storage in a bucket. The bucket is created if it does not exist; see Bucket.
 
     address: the address of the cluster; see open_cluster().
     certificates: see open_cluster().
@@ -91,7 +91,7 @@ class NatsStorage:
     ) -> None:
         servers = parse_servers(address)
         server = BlockingNats(servers, nats_options(servers, name, certificates))
-        self._bucket = Bucket(server, bucket_name(name), replicas=replicas)
+        self._bucket = Bucket(server, bucket_name(name), replicas=replicas, owner=name)
         # Path -> the revision and version that the last write of this process has created. If no
         # other process has written since then, the next write need not read first. The server
         # checks the revision.

@@ -1,0 +1,127 @@
+"""nats_buckets.py, nats_server.py and `concertino cluster buckets|up`, with real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats
+import pytest
+from orchestra.nats_servers import NatsServerProcess, jetstream_server
+
+from concertino.cli import main
+from concertino.orchestra.authority import create_authority
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.nats_server import server_configuration
+from concertino.orchestra.nats_storage import NatsStorage
+from concertino.orchestra.storage import CREATE
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    certificates = Certificates(tmp_path / "certs")
+    create_authority(certificates)
+    return certificates
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, certificates: Certificates) -> Iterator[str]:
+    """The address of a server that knows the hub and the plugin `notes`."""
+    text = server_configuration(["notes"], certificates, tmp_path / "store", -1)
+    settings = "\n".join(line for line in text.splitlines() if not line.startswith("listen:"))
+    process = NatsServerProcess(tmp_path, settings)
+    yield process.address.replace("nats://", "tls://")
+    process.stop()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run `concertino cluster` and return its exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as ended:
+        main(["cluster", *arguments])
+    out, err = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, out, err
+
+
+def test_the_command_creates_buckets_once_and_says_what_it_did(
+    guarded: str, certificates: Certificates, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--cluster", guarded, "--certs-dir", str(certificates.folder))
+    assert run(capsys, "buckets", "notes", *options) == (0, "notes: created\n", "")
+    assert run(capsys, "buckets", "notes", *options) == (0, "notes: exists already\n", "")
+
+    code, out, err = run(capsys, "buckets", "other", *options)
+    assert (code, out) == (1, "")
+    assert "`concertino cluster permissions other`" in err
+
+
+def test_the_command_needs_as_many_servers_as_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--cluster", jetstream_server().address, "--replicas", "3")
+    code, out, err = run(capsys, "buckets", "three", *options)
+    assert (code, out) == (1, "")
+    assert "KV_three: replicas > 1 not supported in non-clustered mode" in err
+
+
+def test_the_buckets_of_front_ends_keep_values_as_long_as_front_ends_need(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    address = jetstream_server().address
+    code, out, err = run(capsys, "buckets", "front-end", "--cluster", address)
+    assert (code, err) == (0, "")
+    assert [line.split(":")[0] for line in out.splitlines()] == [
+        "concertino_front_ends",
+        "concertino_states",
+    ]
+
+    async def ages() -> list[float | None]:
+        connection = await nats.connect(address)
+        stream = connection.jetstream()
+        found = [await stream.stream_info(f"KV_{line.split(':')[0]}") for line in out.splitlines()]
+        await connection.close()
+        return [info.config.max_age for info in found]
+
+    # A front end renews its address every 15 s; a state is valid for 10 minutes.
+    assert asyncio.run(ages()) == [60, 3600]
+
+
+def test_a_server_for_trying_has_the_buckets_of_its_names(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    options = ["--store-dir", str(tmp_path / "store"), "--certs-dir", str(certificates.folder)]
+    command = [sys.executable, "-m", "concertino", "cluster", "up", "notes", "--port", str(port)]
+    server = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    try:
+        assert any("Server is ready" in line for line in server.stderr)
+        storage = NatsStorage(f"tls://127.0.0.1:{port}", "notes", certificates)
+        assert storage.write("a.md", b"text", {}, CREATE) == 1
+        storage.close()
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def test_a_second_server_for_trying_does_not_touch_the_store_of_the_first(
+    tmp_path: Path,
+    certificates: Certificates,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # It would replace this process.
+    monkeypatch.setattr("os.execv", lambda *_: pytest.fail("the server was started"))
+    options = ("--store-dir", str(tmp_path / "store"), "--certs-dir", str(certificates.folder))
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        code, _, err = run(capsys, "up", "notes", "--port", str(port), *options)
+    assert (code, err) == (
+        1,
+        f"concertino cluster up: 127.0.0.1:{port}: Address already in use\n",
+    )
+    assert not list((tmp_path / "store").glob("jetstream"))
