@@ -141,7 +141,9 @@ class _Requests:
                 # The server would disconnect this client.
                 raise ValueError(f"a message of {size} bytes; the servers accept at most {limit}")
             connection.publish(subject, payload, reply, headers)
-            message = await asyncio.wait_for(future, REQUEST_S)
+            # wait_for() of Python 3.11 ignores a cancellation that comes with the response.
+            async with asyncio.timeout(REQUEST_S):
+                message = await future
         except TimeoutError:
             raise Disconnected(f"{self._name}: no answer within {REQUEST_S:g} s") from None
         finally:
@@ -315,7 +317,8 @@ class Stream:
                 raise Disconnected(f"{self._name}: {made.error.description}")
             while loop.time() - self._heard_at < SILENCE_S:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._is_over.wait(), HEARTBEAT_S)
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await self._is_over.wait()
                 if self._is_over.is_set():
                     return
         finally:

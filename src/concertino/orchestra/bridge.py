@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 from concertino.backend.interface import Notifier, SupportsEarlyOpening
@@ -127,10 +128,10 @@ class Bridge(HubBackend):
     async def _refresh_lists(self) -> None:
         """Fetch the lists that a client has requested, after each connect and every REFRESH_S."""
         while True:
-            try:
-                await asyncio.wait_for(self._refresh_now.wait(), REFRESH_S)
-            except TimeoutError:
-                pass
+            # wait_for() of Python 3.11 ignores a cancellation that comes with the event.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_S):
+                    await self._refresh_now.wait()
             self._refresh_now.clear()
             if not self._hub.is_up:
                 continue
