@@ -11,6 +11,8 @@ server guarantees that the names are true:
   permissions of the user who creates it: with foreign `subjects`, `sources` or a `republish`, a
   stream reads and forges messages of others.
 - A hub may also act as a worker of each plugin that hubs offer to other hubs.
+  It does not check the reply subject of a request to JetStream either. So a plugin can have the
+  answer stored in another bucket, as an unreadable document; permissions cannot prevent that.
 - Only hubs may publish events, and create and read the stream of events.
 - An HTTP front end can use the buckets that front ends share, and nothing else.
 
