@@ -124,7 +124,8 @@ def ask_server(
         command,
         input="\n".join(lines) + "\n",
         cwd=cwd,
-        env=environment(**more),
+        # On a busy machine, plugins start in more than the 2 s after the end of stdin.
+        env=environment(CONCERTINO_DRAIN_S="20", **more),
         capture_output=True,
         text=True,
         timeout=30,
