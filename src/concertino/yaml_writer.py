@@ -88,9 +88,9 @@ class _Writer:
     def __init__(self, max_depth: int) -> None:
         self._max_depth = max_depth
         self._parts: list[str] = []
-        # The column of the next character, and whether a space or the start of the line precedes
-        # it.
+        # The column of the next character.
         self._column = 0
+        # Whether a space or the start of the line precedes it.
         self._after_blank = True
         # Whether the line contains only spaces, `-`, `?` and `:` so far. If it does, a nested
         # collection continues in this line, as in `- a: 1`.
@@ -120,12 +120,12 @@ class _Writer:
             self._indent(indent)
             if len(key.encode()) <= MAX_KEY_BYTES and not any(c in _BREAKS for c in key):
                 self._write_text(key, 0, 0, is_outermost=depth == 0)
-                self._write_indicator(":", attached=True)
+                self._write_token(":", attached=True)
             else:
-                self._write_indicator("?", continues=True)
+                self._write_token("?", continues=True)
                 self._write_text(key, indent, _next_indent(indent), is_outermost=depth == 0)
                 self._indent(indent)
-                self._write_indicator(":", continues=True)
+                self._write_token(":", continues=True)
             self._write_node(value, indent, _next_indent(indent), depth + 1)
 
     def _write_node(
@@ -154,7 +154,7 @@ class _Writer:
             items = cast("list[Any]", value)
             for item in items:
                 self._indent(indent)
-                self._write_indicator("-", continues=True)
+                self._write_token("-", continues=True)
                 self._write_node(item, indent, indent + 2, depth + 1)
             if not items:
                 self._write_word("[]")
@@ -220,7 +220,7 @@ class _Writer:
         self._column = 0
         self._only_indicators = True
 
-    def _write_indicator(
+    def _write_token(
         self,
         text: str,
         *,
@@ -241,7 +241,7 @@ class _Writer:
 
     def _write_word(self, text: str) -> None:
         """Write a word that no collection can follow in the same line."""
-        self._write_indicator(text)
+        self._write_token(text)
 
 
 def _next_indent(indent: int) -> int:
@@ -289,10 +289,10 @@ def _reads_as_text(text: str) -> bool:
 
 
 def _reads_as_key(text: str) -> bool:
-    """Return whether an outermost key needs no quotes.
+    """Return whether an outermost key may be written without quotes.
 
-    Orchestra's Go implementation does not quote outermost keys. yaml.v3 reads all unquoted keys as
-    texts, except null and `<<`.
+    yaml.v3 reads all unquoted keys as texts, except null and `<<`. _choose_style() quotes an empty
+    key nevertheless.
     """
     return not text or (text not in NULLS and text != MERGE)
 
@@ -369,6 +369,8 @@ def _compare_numbers(a: str, b: str, index: int) -> int:
 
     index: the position of the first character that differs. In neither key is it a letter.
     """
+    # A 0 must not be read as a leading one if a digit before it, which both keys share, is not 0.
+    # Begin both numbers with a 1 then.
     start = 0
     if "0" in (a[index], b[index]):
         before = index
@@ -387,7 +389,7 @@ def _compare_numbers(a: str, b: str, index: int) -> int:
 def _read_digits(text: str, index: int, number: int) -> tuple[int, int]:
     """Read digits from text[index] on; return the number, and the index after them.
 
-    number: the number that the digits before them have made.
+    number: the digit before them, 0 or 1; see _compare_numbers().
     """
     while index < len(text) and _is_digit(text[index]):
         number = number * 10 + ord(text[index]) - ord("0")

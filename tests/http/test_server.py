@@ -281,7 +281,7 @@ async def test_requests_that_wait_are_forgotten_when_their_client_leaves() -> No
             # The server notices the end of the input, and closes the connection.
             assert await leaving.read_rest() == b""
 
-        waiting = [item for item in gc.get_objects() if isinstance(item, Exchange)]
+        waiting = [item for item in gc.get_objects() if type(item) is Exchange]
         assert [exchange.body for exchange in waiting if exchange.is_done] == []
 
 

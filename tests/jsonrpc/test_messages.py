@@ -369,6 +369,7 @@ def test_a_response_that_is_no_json_ends_the_request_with_its_id(
     "frame",
     [
         b'{"jsonrpc":"2.0","id":1.5,"result":{}}',
+        b'{"jsonrpc":"2.0","id":1e400,"result":{}}',
         b'{"jsonrpc":"2.0","id":[1],"result":{}}',
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}',
         b'{"jsonrpc":"2.0","id":null,"result":{}}',

@@ -304,7 +304,7 @@ def test_a_row(hub_and_process: tuple[Hub, Process], row: Row) -> None:
 def test_what_is_offered(hub_and_process: tuple[Hub, Process]) -> None:
     _, process = hub_and_process
     offered = process.answers("initialize")[0]["result"]["capabilities"]
-    assert set(offered) == {"tools", "prompts", "resources", "logging"}
+    assert set(offered) == {"tools", "prompts", "resources", "logging", "events"}
     assert offered["tools"]["listChanged"] is True
 
 

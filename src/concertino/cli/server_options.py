@@ -64,7 +64,8 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 def client_options(args: argparse.Namespace, status: StatusLine) -> dict[str, Any]:
     """Return the keyword arguments of Client for the options on the command line.
 
-    status: the line on the terminal above which log lines are printed.
+    status: the line at the bottom of the terminal. The stderr of the server and the messages that
+        --trace shows are printed above it.
     """
 
     def print_line(line: str) -> None:

@@ -234,9 +234,13 @@ def load_target(
 def _split_attribute(target: str) -> tuple[str, str]:
     """Return the file or module of a target, and the attribute after its colon or "".
 
-    Raises TargetError for a text that is not a target.
+    target: a Python file or an attribute of a module; load_target() handles folders, server files
+        and plugin files before.
+    Raises TargetError for a module without an attribute or with a relative name, and for a file
+    with a colon and no attribute.
     """
-    # A path may contain a colon. It separates an attribute only if there is no file of this name.
+    # The colon separates an attribute, unless there is a file with the whole text as its name:
+    # paths may contain colons.
     source, attribute = target, ""
     if ":" in target and not (target.endswith(".py") and os.path.isfile(target)):
         source, _, attribute = target.rpartition(":")

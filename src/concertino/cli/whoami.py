@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the logins and return the exit code."""
+    """Print the logins and return the exit code. server: the words after `--`; none are allowed."""
     reject_extra_args(args, server)
     try:
         from concertino.authorization.login_commands import list_logins

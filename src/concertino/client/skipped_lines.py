@@ -27,8 +27,8 @@ SKIPPED = "line %d was skipped, it is %s: %s"
 MAX_ABANDONED = 4096
 # If a line that is too long has not ended after this time, the connection is closed.
 ENDLESS_S = 10.0
-# One member at the beginning of a message. Its value is matched only if it is a short string or an
-# integer; otherwise the value is empty, and the next match fails.
+# One member at the beginning of a message. Its value is matched if it is a string without escapes,
+# or an integer of at most 18 digits; otherwise the group is empty, and the next match fails.
 MEMBER = re.compile(
     rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
 )
@@ -108,7 +108,7 @@ class OversizeWatch:
         now: the time by the loop's clock.
         Returns the first bytes of the line; empty if the Connection does not keep them.
         """
-        self.checks_at = min(self.checks_at, now + ENDLESS_S)
+        self.checks_at = now + ENDLESS_S
         return b"" if self._reports is None else self._reports.oversize_head
 
     def is_endless(self, now: float) -> bool:
@@ -128,7 +128,7 @@ def parse_head(head: bytes) -> tuple[bool, int | None]:
     """Return whether a message is a response, and its id if so.
 
     head: the first bytes of the message.
-    The id is None if it comes after the result, or is not an integer.
+    The id is None if it comes after the result, or is not an integer from 0 on.
     """
     id: int | None = None
     position = 0

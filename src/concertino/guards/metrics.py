@@ -34,8 +34,9 @@ EVERY_S = 15.0
 
 
 class Metrics(BackendWrapper):
-    """A Backend that counts and times the calls of another Backend.
+    """A Backend that counts and times the calls to another Backend.
 
+    inner: the other Backend.
     path: the metrics file; None to write none. It is replaced atomically, so that no reader sees an
         incomplete file.
     every_s: seconds between two writes.
@@ -78,7 +79,7 @@ class Metrics(BackendWrapper):
                 f"the metrics file {path} cannot be written: {exc.strerror}"
             ) from None
         if self._writer is None:
-            # Write the file in a thread, because writing to a disk may block.
+            # Later writes run in a thread, because writing to a disk may block.
             self._writer = threading.Thread(
                 target=self._run_writer, args=(path,), name="metrics", daemon=True
             )

@@ -138,9 +138,10 @@ class HttpConnection(asyncio.Protocol):
     handler: answers the requests.
 
     Attributes:
-    facts: the facts about the client, see Connection.facts.
+    facts: what is known about the client, such as its address; see Connection.facts.
     exchange: the request that is being answered; None while there is none.
-    reserved_bytes: the size of the body of the current request, if it is large.
+    reserved_bytes: how many bytes of the current request's body count towards the server's limit
+        for large bodies; 0 for a small body. The server adds up this attribute of all connections.
     is_ending: whether the connection will be closed after the current response.
     on_close: called when the connection has been closed, by either side.
     on_drain: called with the number of unread bytes when the client has read some output.
@@ -187,16 +188,18 @@ class HttpConnection(asyncio.Protocol):
             if self.is_ending:
                 return
         elif exchange.on_data is not None:
+            # The connection has another protocol now, see Exchange.switch_protocols().
             exchange.on_data(data)
             return
         reader = self._reader
-        if exchange is None and not reader.is_held:
+        if exchange is None and not reader.awaits_user:
             is_first = not reader.unused_bytes and reader.head is None
             self._read_requests(data)
             if is_first and (reader.unused_bytes or reader.head is not None):
                 # A request has begun to arrive.
                 self._activity.since = self._loop.time()
             return
+        # A request is being answered, or its user is being verified. Keep the input for later.
         reader.feed(data)
         if reader.held_bytes > READ_AHEAD_BYTES:
             self._pause_reading()
@@ -259,11 +262,12 @@ class HttpConnection(asyncio.Protocol):
         handler = self._handler
         principal = handler.on_head(self, head)
         if not handler.checks_each_head:
+            # The reader does not call this method again for an equal head.
             self._reader.admitted = head
         if principal is not None:
             if isinstance(principal, asyncio.Future):
                 self._activity.since = self._loop.time()
-                self._reader.is_held = True
+                self._reader.awaits_user = True
                 principal.add_done_callback(partial(self._on_principal, head))
                 return
             self._reader.principal = principal
@@ -282,7 +286,7 @@ class HttpConnection(asyncio.Protocol):
         except HttpError as refusal:
             self._refuse(refusal)
             return
-        self._reader.is_held = False
+        self._reader.awaits_user = False
         self._on_body_due(head)
         self._resume_reading()
 
@@ -294,7 +298,7 @@ class HttpConnection(asyncio.Protocol):
             self.flush()
 
     def reserve(self, size: int) -> None:
-        """Count the size of a large message that arrives. Raises HttpError if there is no room."""
+        """Set reserved_bytes, also again as a body grows. Raises HttpError if there is no room."""
         self._handler.on_reserve(size - self.reserved_bytes)
         self.reserved_bytes = size
 
@@ -320,6 +324,7 @@ class HttpConnection(asyncio.Protocol):
             transport.write_eof()
             self._loop.call_later(LINGER_S, transport.close)
         else:
+            # TLS cannot close one direction only.
             self._close_when_sent()
 
     def _pause_reading(self) -> None:
@@ -451,6 +456,7 @@ class HttpConnection(asyncio.Protocol):
         if self._activity.is_stuck(self.unread_bytes, now, timeouts.unread_s):
             self.abort()
         elif self.exchange is not None:
+            # A request is being answered.
             if self.exchange.has_expired(time.time()):
                 self.exchange.expire()
             elif now - self._activity.since >= timeouts.keep_alive_s:

@@ -126,9 +126,10 @@ def run_http(
 
     address: HOST:PORT, or unix:PATH.
     options: an HttpOptions; None for the defaults.
-    Raises TypeError for an address that is no text; ValueError for a malformed address, and for an
-    address that other machines can reach if an option that this requires is missing; OSError if the
-    address cannot be used.
+    Raises TypeError for an address that is not a text.
+    Raises ValueError for a malformed address, for certificate files that cannot be used, and for an
+    address that other machines can reach without the options that it requires (http/exposure.py).
+    Raises OSError if the address cannot be used.
     """
     chosen = HttpOptions() if options is None else options
     if not isinstance(chosen, HttpOptions):
@@ -142,10 +143,11 @@ def run_http(
     try:
         check_exposure(chosen, [listener], ENDPOINT)
         if chosen.tls is not None:
+            # The server loads it again. Here an error is found before the server starts.
             TlsCertificate(chosen.tls)
     except ValueError as exc:
         listener.close()
-        # The text names the options of the command line.
+        # The text names options of the command line. Tell how to set them in code.
         if options is None:
             exc.add_note(IN_CODE)
         raise

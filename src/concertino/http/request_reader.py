@@ -30,7 +30,8 @@ TLS_HANDSHAKE = 0x16
 class HttpRequest(Struct, frozen=True):
     """One HTTP request.
 
-    body: the body, with chunks decoded.
+    head: the request line and the headers.
+    body: the whole body. Chunks (Transfer-Encoding) are joined.
     principal: the user who has sent it; None if the user is not known.
     """
 
@@ -44,7 +45,7 @@ class RequestReader:
 
     parser: parses the heads. Several readers may share it.
     on_head: called with the head of each request before its body is read, unless the head is
-        `admitted`. It sets `principal`, or `is_held`. Raises HttpError to refuse the request.
+        `admitted`. It sets `principal`, or `awaits_user`. Raises HttpError to refuse the request.
     on_body_due: called with the head after on_head, if the body has not arrived together with the
         head and the request is not held.
     on_reserve: called with the size of a large body before it is read. If the size is not known in
@@ -55,7 +56,7 @@ class RequestReader:
     admitted: a head for which on_head need not be called again, because it would set the same
         `principal`. None if it must be called each time.
     principal: the user who has sent the request whose head was read last.
-    is_held: whether the rest of the request must wait until its user has been verified.
+    awaits_user: whether the rest of the request must wait until its user has been verified.
     head: the head of the request whose body is being read; None between requests.
     unused_bytes: the number of bytes that have arrived and are not part of a parsed head or body.
     """
@@ -75,7 +76,7 @@ class RequestReader:
         self._max_body_bytes = max_body_bytes
         self.admitted: RequestHead | None = None
         self.principal: Principal | None = None
-        self.is_held = False
+        self.awaits_user = False
         # The bytes that have arrived and are not used. They stay in pieces, so that a large body is
         # joined only once.
         self._pieces: list[bytes] = []
@@ -142,7 +143,7 @@ class RequestReader:
     def _read_body(self, head: RequestHead) -> HttpRequest | None:
         """Return the request with this head; None if its body is not complete, or it is held."""
         self.head = head
-        if self.is_held:
+        if self.awaits_user:
             return None
         length = head.body_bytes
         if length is None:
@@ -201,11 +202,11 @@ class RequestReader:
             self.principal = None
             self._on_head(head)
         arrived = len(data) - end
-        if arrived == length and arrived <= LARGE_BODY and not self.is_held:
+        if arrived == length and arrived <= LARGE_BODY and not self.awaits_user:
             return HttpRequest(head, data[end:], self.principal)
 
         self._put_back(data[end:])
-        if not self.is_held and (length is None or arrived < length):
+        if not self.awaits_user and (length is None or arrived < length):
             self._on_body_due(head)
         if length is not None and length > LARGE_BODY:
             self._on_reserve(length)

@@ -23,9 +23,9 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     """Limits for each connection, unless a comment says otherwise.
 
     Set a limit with a keyword argument, or with the environment variable that has its name in
-    capitals after `CONCERTINO_`. The defaults let 1,000 slow calls run at the same time. The limits
-    bound the memory for received messages and for output that the other side has not read. They do
-    not bound the memory that handlers allocate.
+    capitals after `CONCERTINO_`. The defaults let about 1,000 slow calls run at the same time. The
+    limits bound the memory for received messages and for output that the other side has not read.
+    They do not bound the memory that handlers allocate.
     Raises ValueError for a value that is not positive or not finite.
     """
 
@@ -54,8 +54,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     max_subscriptions: int = 1024
     # The number of open subscriptions/listen requests of one client.
     max_listening: int = 64
-    # The number of our requests to one client that wait for its responses. Since 2026-07-28 servers
-    # send no requests.
+    # The number of requests of this server to one client that wait for a response. Since 2026-07-28
+    # servers send no requests.
     max_questions: int = 256
 
     # How many progress notifications, and how many log messages, one call may send per second; this
@@ -81,7 +81,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     max_unread_bytes_total: int = 256 * MIB
 
     # How many seconds a client's first request waits while the server is starting. If the start
-    # fails in this time, the request is answered with the reason.
+    # fails in this time, the request is answered with the reason. Afterwards, the opening is
+    # answered, and calls wait for the start.
     opening_s: float = 1.0
 
     def __post_init__(self) -> None:

@@ -344,8 +344,13 @@ def _reject_response(members: dict[str, Raw]) -> InvalidMessage:
             problem = "method: expected none"
         else:
             problem = "params: expected none"
-    is_certain = is_response(members.keys() - {"method"})
-    answers = _answered_ids(_decode_value(id)) if is_certain and id is not ABSENT else ()
+    answers: tuple[Id, ...] = ()
+    if id is not ABSENT and is_response(members.keys() - {"method"}):
+        try:
+            answers = _answered_ids(_decode_value(id))
+        except DecodeError:
+            # A number that is too large for a float, such as 1e400.
+            pass
     return InvalidMessage(0, f"{MALFORMED}{problem}", answers=answers)
 
 

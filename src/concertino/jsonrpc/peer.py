@@ -221,7 +221,8 @@ class Peer(Generic[R]):
         self.invalid_input.has_news = True
         limit = self._limits.max_message_bytes
         invalid = reject_oversize(head, f"a message longer than {limit} bytes (limit)")
-        self._reject(invalid, None, None, {"limitBytes": limit, "receivedBytes": size})
+        sizes = {"limitBytes": limit, "receivedBytes": size}
+        self._reject(invalid, batch=None, frame=None, data=sizes)
 
     def on_eof(self) -> None:
         """Fail all outgoing requests with Disconnected. Called when the input has ended."""

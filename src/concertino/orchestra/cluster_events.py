@@ -1,8 +1,8 @@
 """ClusterLog: the EventLog of a hub in a NATS cluster, whose events are in a stream of JetStream.
 
-All hubs publish to one stream, and each follows it with a log of its own. So the events of every
-hub reach the subscribers of all hubs, and a cursor, which has the number of the event in the
-stream, is valid at each of them, also after a restart.
+All hubs publish to one stream, and each hub copies it into a log of its own. So the subscribers of
+every hub get the events of all hubs. The numbers of events come from the stream, so a cursor of one
+hub is valid at all of them, also after a restart.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("concertino.hub")
 
 
 class ClusterLog(EventLog):
-    """The latest events of all hubs. Call open() next, and close() at the end."""
+    """The latest events of all hubs. Call open() before use, and close() at the end."""
 
     def __init__(self, cluster: NatsCluster) -> None:
         super().__init__()
@@ -58,6 +58,7 @@ class ClusterLog(EventLog):
             raise InvalidEvent(str(exc)) from None
 
     def publish_soon(self, event: Publish, source: str) -> None:
+        """See EventLog.publish_soon(). A failure is logged, not raised."""
         task = asyncio.get_running_loop().create_task(self._publish_or_log(event, source))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -71,11 +72,15 @@ class ClusterLog(EventLog):
     # The messages of the stream (Follower)
 
     def begin(self, id: str, first: int, last: int) -> None:
-        id = sha256(id.encode()).hexdigest()[:8]
-        if id != self.id:
-            self.restart(id, max(first, 1), last)
+        """Begin a new log if the stream is another one than before. See Follower.begin()."""
+        # The id of a log is part of its cursors, so it is short.
+        log_id = sha256(id.encode()).hexdigest()[:8]
+        if log_id != self.id:
+            # The first number of an empty stream is 0, but messages are numbered from 1 on.
+            self.restart(log_id, max(first, 1), last)
 
     def handle(self, number: int, payload: bytes) -> None:
+        """Add an event of the stream. See Follower.handle()."""
         try:
             delivery = EventDelivery.FromString(payload)
             values = (
@@ -85,5 +90,6 @@ class ClusterLog(EventLog):
             )
         except (DecodeError, InvalidStruct) as exc:
             log.warning("event %d of the cluster cannot be read: %s", number, exc)
+            # Add an empty event, because a log with a gap would drop all events before it.
             delivery, values = EventDelivery(), {}
         self.add(number, delivery, values, len(payload))

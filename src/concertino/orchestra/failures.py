@@ -1,10 +1,9 @@
-"""prompt_failure(), storage_failure(): error responses to prompt and storage requests.
+"""Error responses to prompt and storage requests of the Orchestra plugin protocol.
 
-The protocol has one general error response, a failed tool call (rpc_interface.error_response()).
-But Go programs accept only a response of the type that belongs to the request. So these functions
-return a response of that type in which only the field `failure` is set. Only this package defines
-the field, and reads the error from it. Go programs ignore it, and see an empty document or list, or
-a prompt without messages.
+The only error response of that protocol is a failed tool call (rpc_interface.error_response()). But
+the Go implementation accepts only a response of the type that belongs to the request. So these
+functions return a response of that type with the field `failure`, which only this package defines
+and reads. Go programs ignore it, and see an empty document or list, or a prompt without messages.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def storage_failure(
     failure = StorageFailure(code=code, message=message)
     if kind == "storage_read":
         return PluginResponse(request_id=id, storage_read=StorageReadResponse(failure=failure))
-    # The original schema gives only this response a field for errors.
     if kind == "storage_write":
+        # Only this response has a field for errors in the Go implementation, and none for the code.
         return PluginResponse(request_id=id, storage_write=StorageWriteResponse(error=message))
     if kind == "storage_delete":
         return PluginResponse(request_id=id, storage_delete=StorageDeleteResponse(failure=failure))

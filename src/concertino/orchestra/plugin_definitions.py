@@ -1,4 +1,4 @@
-"""define_plugins(): describes the programs of the plugins in a file, for a user to approve."""
+"""Describes the programs of plugins for a user to approve; see proxy/definitions.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ __all__ = ["define_plugin", "define_plugins", "visible_plugin_texts"]
 
 
 def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
-    """Return the definitions of the enabled plugins of a file, by id. key: the user's key."""
+    """Return the definitions of the enabled plugins of a file, by id.
+
+    key: the user's secret key, with which digests are made, so that secrets cannot be guessed.
+    """
     return {entry.id: define_plugin(entry, key) for entry in file.enabled}
 
 
@@ -36,7 +39,8 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
         return define_server(file.servers[0], file, {}, key)
-    # Do not show the values of settings whose names suggest a secret.
+    # make_definition() replaces the secrets that the redactor knows. Tell it those in the
+    # configuration.
     learn(entry.config)
     config = {f"config.{name}": MemberText(value, value) for name, value in entry.config.items()}
     return make_definition(_program_texts(entry) | config, key)
@@ -60,6 +64,7 @@ def _program_texts(entry: PluginEntry) -> dict[str, MemberText]:
         args = shlex.join(entry.args)
         texts["args"] = MemberText(args, args)
     for name, value in entry.env.items():
+        # None: the variable is passed on from the user's environment.
         text = f"${{{name}}}" if value is None else value
         is_shown = name.upper() in CODE_VARIABLES
         texts[f"env.{name}"] = MemberText(text, text) if is_shown else value_text(text)

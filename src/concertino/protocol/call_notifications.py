@@ -30,8 +30,8 @@ class CallNotifications:
     """Sends the progress and log notifications of one session's calls.
 
     peer: sends the frames.
-    profiles: the source of the level of log messages that a legacy client wants, and of whether the
-        server declares logging.
+    profiles: says which level of log messages a legacy client has set, and whether the server
+        declares logging.
     clock: returns the time in seconds, for the rate limit.
     schedule_flush: called when a notification is kept for later. It must arrange a call of
         peer.on_drain(), which sends such notifications, a moment later.
@@ -57,7 +57,7 @@ class CallNotifications:
         self._schedule_flush = schedule_flush
 
     def close(self) -> None:
-        """Drop the reference to `schedule_flush`, because the connection is closed."""
+        """Schedule no more flushes, because the connection is closed."""
         self._schedule_flush = _flush_nothing
 
     def progress(
@@ -156,13 +156,13 @@ class CallNotifications:
             incoming.throttle = throttle
 
         bucket = throttle.progress if kind == "progress" else throttle.log
-        lost = throttle.suppressed.pop(kind, None) is not None
+        replaces = throttle.suppressed.pop(kind, None) is not None
         if self._peer.buffered_bytes < self._limits.high_water_bytes and bucket.take():
             self._peer.send_frame(frame, incoming.id)
         else:
             throttle.suppressed[kind] = frame
             self._schedule_flush()
-        return not lost
+        return not replaces
 
 
 def _flush_nothing() -> None:

@@ -114,9 +114,10 @@ class Dialogue:
     state: the backend's own state, see InputRequired.state.
     saved: the values that Context.once() computed, by key.
     unanswered: the client requests of this round that have no answer yet, by key.
-    forwarded: the unanswered client requests that come from another server, as JSON. The client
-        gets them unchanged (2026-07-28).
+    forwarded: those of `unanswered` that another server has asked, as its JSON, which a client of
+        2026-07-28 gets unchanged.
     suspended: whether this round is over, so that the call must be answered with `input_required`.
+        runtime/client_questions.py sets it.
     waits: the futures for which the handler waits.
     """
 
@@ -204,7 +205,7 @@ class Dialogue:
         """Return the `requestState` for the client: a token that contains this dialogue.
 
         bound: the result of binding() for the call; only this call can use the token.
-        state: the backend's own state, which becomes part of the token.
+        state: the backend's own state for the next round; the attribute is that of the last one.
         Raises ValueError if the token would be too large, RpcError after MAX_ROUNDS rounds.
         """
         self.count_round()
@@ -265,7 +266,7 @@ def resume_dialogue(
     get_seal: Callable[[], Seal],
     token: str | None,
     answers: Mapping[str, Raw],
-    bound: Callable[[], bytes],
+    get_binding: Callable[[], bytes],
 ) -> tuple[Dialogue, OpenedState | None]:
     """Return the dialogue of a call that comes with answers, with a state, or with both.
 
@@ -274,7 +275,7 @@ def resume_dialogue(
     get_seal: returns the Seal that opens the token.
     token: the call's `requestState`; None if it has none.
     answers: the call's `inputResponses`, by key.
-    bound: returns binding() of the call.
+    get_binding: returns binding() of the call.
     Raises RpcError -32602 for a state that is not acceptable, InvalidClientResponse for an answer
     of the wrong shape.
     """
@@ -283,7 +284,7 @@ def resume_dialogue(
         dialogue.accept_early_answers(answers)
         return dialogue, None
     try:
-        opened = get_seal().open_token(token, bound())
+        opened = get_seal().open_token(token, get_binding())
         dialogue.resume(opened.content, answers)
     except InvalidState as exc:
         raise _refuse_state(exc) from None
@@ -293,8 +294,8 @@ def resume_dialogue(
 def use_state(seal: Seal, opened: OpenedState) -> None:
     """Mark a state as used.
 
-    Raises RpcError if another process has already used it, or if the shared record of used states
-    cannot be read.
+    Raises RpcError if it was used after resume_dialogue() has opened it, or if the shared record of
+    used states cannot be read.
     """
     try:
         seal.mark_used(opened)
@@ -323,7 +324,8 @@ def binding(
     try:
         canonical = encode(decode(encode(params)), order="sorted")
     except (DecodeError, RecursionError):
-        # The params are nested too deeply for the decoder, which is allowed. Use their bytes.
+        # Deep nesting is allowed, but the decoder has a limit. Use the bytes of the params; equal
+        # JSON with other whitespace then has another digest.
         canonical = encode(params)
     return digest(method.encode(), canonical, principal, server)
 

@@ -32,7 +32,7 @@ def describe_instructions(instructions: str) -> str:
 
 
 def describe_names(server: str, names: Collection[str]) -> str:
-    """Return a warning if tool names are too long with the prefix that hosts add.
+    """Return a warning if tool names are too long with the prefix that hosts add, otherwise "".
 
     server: the server's name, which is part of the prefix.
     names: the names of all tools.

@@ -15,6 +15,9 @@ __all__ = ["Isolation", "ServerSharing"]
 
 log = logging.getLogger("concertino.proxy")
 
+# "shared": all clients share one connection. "principal": the clients of one user do. "session":
+# each client has its own. "auto": "principal", or "session" for a server before 2026-07-28 that has
+# log levels or asks its client something.
 Isolation = Literal["auto", "shared", "principal", "session"]
 
 
@@ -35,7 +38,7 @@ class ServerSharing:
         self._can_reopen = can_reopen
 
     def key_of(self, session: CallerSession | None) -> object:
-        """Return the key of a session in the pool. Sessions with the same key share an upstream."""
+        """Return the key of a session. Sessions with equal keys share a connection."""
         if not self._can_reopen or self._isolation == "shared":
             return None
         if self._isolation == "session":
@@ -44,15 +47,20 @@ class ServerSharing:
         return b"" if session is None else session.principal
 
     def principal_of(self, session: CallerSession | None) -> bytes:
-        """Return the principal whose lists a session gets; b"" if all sessions share the lists."""
+        """Return the principal for whom lists are remembered; b"" if all sessions share them.
+
+        They are the server's lists of tools, prompts and resources.
+        """
         if session is None or self._isolation == "shared":
             return b""
         return session.principal
 
     def learn(self, *, is_modern: bool, has_log_levels: bool) -> None:
-        """Replace "auto", because it is known now what the server is like."""
+        """Replace "auto", because the revision and features of the server are known now."""
         if self._isolation == "auto":
             self._isolation = "principal"
+            # Before 2026-07-28 the log level holds for the whole connection, so one client would
+            # change the level of the others.
             if not is_modern and has_log_levels:
                 self._isolate("it has log levels")
 

@@ -53,7 +53,7 @@ class MalformedInputLog:
             self._report_malformed()
 
     def _report_oversize(self) -> None:
-        """Log the first oversize message; later, log the count if it has grown by GROWTH times."""
+        """Log the first oversize message; later, log the count at GROWTH times the last one."""
         input, limit = self._input, self._max_message_bytes
         if not self._logged_oversize:
             self._logged_oversize = 1
@@ -80,7 +80,8 @@ class MalformedInputLog:
         input = self._input
         if not self._logged_count:
             self._logged_count = 1
-            # If more have arrived already, let report() be called again, to log their number.
+            # If more have arrived already, let report() be called again: their number may have
+            # grown by GROWTH.
             input.has_news = input.count > 1
             text = redactor().frame(input.first_frame).decode("utf-8", "backslashreplace")
             log.warning(

@@ -29,7 +29,7 @@ class WorkerPlace(Struct, frozen=True):
     descriptor: the connection to the parent.
     number: the number of this worker, from 1 on.
     count: the number of workers.
-    folder: a folder of the workers only, for the sockets by which they reach each other.
+    folder: a private folder for the sockets by which the workers reach each other.
     """
 
     descriptor: int
@@ -57,7 +57,7 @@ def worker_place() -> WorkerPlace | None:
 
 
 def is_worker() -> bool:
-    """Return whether this process is one of several workers."""
+    """Return whether this process is one of several workers. Call it before follow_parent()."""
     return WORKER in os.environ
 
 
@@ -75,6 +75,7 @@ def follow_parent() -> None:
     link.setblocking(False)
     loop = asyncio.get_running_loop()
 
+    # The parent sends nothing, so the link is readable only when the parent has ended.
     def on_end() -> None:
         loop.remove_reader(link)
         os.kill(os.getpid(), signal.SIGTERM)

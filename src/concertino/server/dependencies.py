@@ -170,7 +170,7 @@ class Dependencies:
 
         The providers that the function needs are created as well.
         path: the keys of the providers that need this one, beginning with a handler's provider.
-        Raises RegistrationError if the function depends on itself, because its key is in `path`.
+        Raises RegistrationError if `path` contains the function, which then depends on itself.
         """
         key = _key(function)
         if key in path:

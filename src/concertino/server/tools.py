@@ -90,8 +90,8 @@ class RegisteredTool(Struct):
     bind: a function that gets the arguments of a call as JSON, and the context of the call. It
         returns the arguments for the handler.
     shape: converts the handler's return value to a result.
-    guard: the backend that handles calls of this tool and passes them on; None if the tool has no
-        guards.
+    guard: the backend that handles calls of this tool before the handler does, and may refuse them;
+        None if the tool has no guards.
     removed: whether the tool was removed from the server, or is disabled. This is the only field
         that changes after the registration.
     param_headers: the arguments that clients repeat in HTTP headers, see http/param_headers.py.

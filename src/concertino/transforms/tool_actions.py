@@ -61,19 +61,20 @@ def actions_of(terms: Iterable[str]) -> frozenset[str]:
 
 
 def rate_actions(parts: Iterable[Mapping[str, float]], *, reads: float) -> Mapping[str, float]:
-    """Return a rating for each action that a task may want. The largest rating is 1.
+    """Return how strongly a task asks for each action, such as {"create": 1.0, "read": 0.4}.
 
-    parts: for each word of the task, the terms with its meaning and their weights.
-    reads: what is added to the rating of "read".
+    The largest rating is 1, and actions that no word asks for are left out.
+    parts: for each word of the task, the word and its synonyms, with how close each is to it.
+    reads: where the rating of "read" starts; above 0 for a question.
     """
     by_verb = _actions_of_verbs()
-    rates = {"read": reads} if reads else {}
+    ratings = {"read": reads} if reads else {}
     for part in parts:
         best: dict[str, float] = {}
         for term, weight in part.items():
             for action in by_verb.get(term, ()):
                 best[action] = max(best.get(action, 0.0), weight)
         for action, weight in best.items():
-            rates[action] = rates.get(action, 0.0) + weight
-    highest = max(rates.values(), default=0.0)
-    return {action: rate / highest for action, rate in rates.items()} if highest else {}
+            ratings[action] = ratings.get(action, 0.0) + weight
+    highest = max(ratings.values(), default=0.0)
+    return {action: rating / highest for action, rating in ratings.items()} if highest else {}

@@ -127,8 +127,8 @@ class Listener:
     def close(self) -> None:
         """Remove the socket's file, then stop listening.
 
-        In the other order, another process could replace the file as soon as this process listens
-        no more, and this process would then remove the new file.
+        In the other order, another process could create its own socket file after this one has
+        stopped listening, and this process would then remove that file.
         """
         self.remove()
         self.socket.close()
