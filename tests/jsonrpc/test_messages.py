@@ -370,6 +370,9 @@ def test_a_response_that_is_no_json_ends_the_request_with_its_id(
     [
         b'{"jsonrpc":"2.0","id":1.5,"result":{}}',
         b'{"jsonrpc":"2.0","id":1e400,"result":{}}',
+        b'{"jsonrpc":"2.0","id":%b,"result":{}}' % (b"9" * 5000),
+        # About as deep as the decoder can go.
+        *[b'{"jsonrpc":"2.0","id":%b1%b,"result":{}}' % (b"[" * n, b"]" * n) for n in (995, 996)],
         b'{"jsonrpc":"2.0","id":[1],"result":{}}',
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}',
         b'{"jsonrpc":"2.0","id":null,"result":{}}',

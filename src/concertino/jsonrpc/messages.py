@@ -348,8 +348,8 @@ def _reject_response(members: dict[str, Raw]) -> InvalidMessage:
     if id is not ABSENT and is_response(members.keys() - {"method"}):
         try:
             answers = _answered_ids(_decode_value(id))
-        except DecodeError:
-            # A number that is too large for a float, such as 1e400.
+        except (DecodeError, RecursionError):
+            # Such as 1e400, which is too large for a float, or a deep array.
             pass
     return InvalidMessage(0, f"{MALFORMED}{problem}", answers=answers)
 
