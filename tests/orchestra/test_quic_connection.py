@@ -139,7 +139,8 @@ async def test_the_loop_turns_often_while_something_large_is_sent(
         before, size = turns, 4_000_000
         assert len((await link.request(call(arguments=bytes(size)))).tool_call.result) == size
         assert max(map(len, datagram_sizes)) <= 17
-        assert turns - before > 2 * size // (17 * 1452)
+        # Both ends are on this loop, so one turn may send a burst in each direction.
+        assert turns - before > size // (17 * 1452)
 
 
 @pytest.mark.waits
