@@ -129,3 +129,21 @@ async def test_events_and_subscriptions_have_limits() -> None:
     with pytest.raises(InvalidEvent, match="filters: expected at most 32"):
         EventReader(log, Subscribe(topic="a", filters={str(number): "" for number in range(33)}))
     assert log.last == 0
+
+
+@on_a_loop
+async def test_a_subscriber_learns_that_a_log_which_begins_again_may_have_lost_events() -> None:
+    log = EventLog()
+    live = EventReader(log, Subscribe(topic="a"))
+    # A hub loads the events that are older than itself.
+    log.restart("00000001", 1, 2)
+    for _ in range(3):
+        log.append(event("a"), "tools.shop")
+    first = await live.next()
+    assert (number(first), first.lost) == (3, 0)
+
+    log.restart("00000002", 1, 2)
+    for _ in range(3):
+        log.append(event("a"), "tools.shop")
+    second = await live.next()
+    assert (second.cursor, second.lost) == ("00000002-3", -1)

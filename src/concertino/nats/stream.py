@@ -46,6 +46,8 @@ PATIENCE_S = 3.0
 # The time limit of each exchange with the servers, of open(), and of publish() with all its tries.
 REQUEST_S, OPEN_S, PUBLISH_S = 2.0, 5.0, 10.0
 RETRY_S = 0.25
+# After which time a new leader has applied its messages.
+LEADER_S = 1.0
 # How often the consumer shows that it is alive, and after which silence another one is made.
 HEARTBEAT_S, SILENCE_S = 1.0, 3.0
 
@@ -60,7 +62,8 @@ class Follower(Protocol):
     def begin(self, id: str, first: int, last: int) -> None:
         """Prepare for messages. Called before the first message, and after each reconnect.
 
-        id: identifies the stream; another stream of the same name has another id.
+        id: identifies the stream; another stream of the same name has another id, and so has the
+            stream itself after its servers have lost its last messages, because they were killed.
         first, last: the numbers of the oldest message in the stream, and of the newest one.
         """
         ...
@@ -208,6 +211,10 @@ class Stream:
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened_at = 0
         self._task: asyncio.Task[None] | None = None
+        # When the stream was created. And if it has lost its last messages since, so that others
+        # have got their numbers, a text that distinguishes it from the stream before.
+        self._created = ""
+        self._loss = ""
 
     async def open(self) -> None:
         """Create the stream if needed, and wait until the follower has its messages.
@@ -221,11 +228,14 @@ class Stream:
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run())
         try:
-            async with asyncio.timeout(OPEN_S):
-                await asyncio.shield(self._opened)
-        except TimeoutError:
-            log.warning("%s: the servers do not answer yet; trying again", self._name)
-        except StreamUnavailable:
+            await asyncio.wait((self._opened,), timeout=OPEN_S)
+            # If the future is cancelled here, _run() tries again whatever the servers answer.
+            if self._opened.cancel():
+                log.warning("%s: the servers do not answer yet; trying again", self._name)
+            else:
+                self._opened.result()
+        # Also when open() is cancelled: nobody would end the task.
+        except BaseException:
             await self.close()
             raise
 
@@ -268,7 +278,10 @@ class Stream:
     # Following
 
     async def _run(self) -> None:
-        """Follow the stream with one consumer after the other, until cancelled."""
+        """Follow the stream with one consumer after the other, until cancelled.
+
+        It gives up only while open() waits, which then raises StreamUnavailable.
+        """
         patient_until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             try:
@@ -292,8 +305,20 @@ class Stream:
         self._is_over.clear()
         connection = self._cluster.connection
         answer = await self._find_stream(patient_until)
+        if self._is_shorter(answer):
+            # A server that has just become the leader may not have applied its last messages yet.
+            await asyncio.sleep(LEADER_S)
+            answer = await self._find_stream(patient_until)
         state = answer.state or _State()
-        self._follower.begin(answer.created, state.first_seq, state.last_seq)
+        if self._is_shorter(answer):
+            log.warning(
+                "%s: the servers have lost the messages after %d", self._name, state.last_seq
+            )
+            self._loss = f" {secrets.token_hex(8)}"
+        elif answer.created != self._created:
+            self._loss = ""
+        self._created = answer.created
+        self._follower.begin(answer.created + self._loss, state.first_seq, state.last_seq)
         self._opened_at = state.last_seq
         self._check_opened()
 
@@ -323,6 +348,11 @@ class Stream:
                     return
         finally:
             connection.unsubscribe(sid)
+
+    def _is_shorter(self, answer: _Answer) -> bool:
+        """Return whether the stream has lost messages that the follower has already."""
+        last = 0 if answer.state is None else answer.state.last_seq
+        return answer.created == self._created and last < self._follower.last
 
     async def _find_stream(self, patient_until: float) -> _Answer:
         """Return the description of the stream, which is created if it does not exist.

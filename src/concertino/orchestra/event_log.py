@@ -243,6 +243,8 @@ class EventReader:
         if self._log_id != self._log.id:
             self._log_id = self._log.id
             if self._is_live:
+                # If the subscriber is older than the first event, it has missed nothing.
+                self._lost = UNKNOWN if self._position else 0
                 self._position = self._log.start
             else:
                 self._position, self._lost = self._log.first - 1, UNKNOWN
