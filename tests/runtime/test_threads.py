@@ -8,11 +8,15 @@ import os
 import threading
 import time
 from collections import deque
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+from loops import on_a_loop
 
-from concertino.runtime.thread_jobs import JobResults
+from concertino.runtime import threads as threads_module
+from concertino.runtime.thread_jobs import JobResults, ThreadJob
 from concertino.runtime.thread_trials import ThreadTrials
 from concertino.runtime.threads import Threads
 from concertino.types.results import CallToolResult, TextContent
@@ -503,3 +507,52 @@ def test_a_job_for_which_no_second_thread_can_be_started_waits_for_the_first(
         threads.close()
 
     asyncio.run(main())
+
+
+KIND = ("tools/call", b'"report"')
+
+
+@on_a_loop
+async def test_a_job_that_ends_while_the_running_jobs_are_examined_harms_nobody() -> None:
+    threads = Threads(2)
+    results = JobResults(asyncio.get_running_loop(), ThreadTrials(2), print, print)
+
+    class Ending:
+        """A job which ends when it is looked at."""
+
+        @property
+        def results(self) -> JobResults:
+            threads._running.pop(1, None)
+            return results
+
+        trial = KIND
+        taken = None
+
+    threads._running = {1: cast("Any", Ending()), 2: cast("Any", Ending())}
+    # The threads 1 and 2 do not exist, so they wait for no other thread.
+    assert not threads._is_waiting(results, KIND)
+    assert list(threads._running) == [2]
+
+
+@on_a_loop
+async def test_a_call_on_trial_that_is_kept_back_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = SimpleNamespace(kind=KIND, unread=Mock(), has_begun=False, expected_bytes=0)
+    monkeypatch.setattr(threads_module, "call_of_job", lambda job: call)
+    threads, trials = Threads(1), ThreadTrials(32)
+    loop = asyncio.get_running_loop()
+    results = JobResults(loop, trials, threads._on_large, threads._on_trial_end)
+    # With this one, eight calls have started, as many as may.
+    trials.begin(KIND, 7)
+    job = ThreadJob(lambda: None, results)
+    assert trials.try_start(KIND)
+    job.trial = KIND
+    threads._jobs.append(job)
+
+    # A call which was not counted has had a large result.
+    threads._keep_back(results, KIND, 2**20)
+    assert not results.kept
+    async with asyncio.timeout(20):
+        await job.future
+    threads.close()

@@ -227,11 +227,8 @@ class Threads:
         from concertino.runtime.running_calls import waits_for_thread
 
         with self._changed:
-            running = [
-                (thread, job)
-                for thread, job in self._running.items()
-                if job.results is results and job.trial == kind
-            ]
+            running = list(self._running.items())
+        running = [item for item in running if item[1].results is results and item[1].trial == kind]
         # A thread that has made a large result waits, too, but its call does not.
         return bool(running) and all(
             job.taken is None and waits_for_thread(thread) for thread, job in running
@@ -293,6 +290,10 @@ class Threads:
             for job in waiting:
                 call = call_of_job(job) if job.results is results else None
                 if call is not None and call.kind == kind and is_unexpected(call, size):
+                    if job.trial is not None:
+                        # It is counted again when it may start.
+                        results.trials.end(job.trial, None)
+                        job.trial = None
                     older.append(job)
                 else:
                     self._jobs.append(job)
@@ -353,8 +354,11 @@ class Threads:
     def _check_kept(self, results: JobResults) -> None:
         """Look again at the calls that are kept back."""
         results.is_check_due = False
-        results.trials.grow(partial(self._is_waiting, results))
-        self._release(results)
+        try:
+            results.trials.grow(partial(self._is_waiting, results))
+        finally:
+            # It also arranges the next check.
+            self._release(results)
 
     def _report_later(self, job: ThreadJob) -> None:
         """Arrange that _report_blocked() is called, unless it will be called already."""
