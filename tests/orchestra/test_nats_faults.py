@@ -30,10 +30,13 @@ from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
 from concertino.orchestra.nats_messages import (
     PIECE_BYTES,
+    STREAM_CONTROL,
     announcement_subject,
     discovery_subject,
+    encode_headers,
     request_headers,
     request_subject,
+    worker_subject,
 )
 from concertino.orchestra.plugin_pb2 import (
     ListPromptsResponse,
@@ -41,6 +44,7 @@ from concertino.orchestra.plugin_pb2 import (
     PluginManifest,
     PluginRequest,
     PluginResponse,
+    StreamCancel,
     StreamChunk,
     StreamStart,
     ToolResponse,
@@ -538,6 +542,45 @@ async def test_a_stream_ends_at_its_time_limit_if_its_caller_was_lost() -> None:
         )
         async with asyncio.timeout(20):
             await closed.wait()
+
+
+@on_a_loop
+async def test_nothing_of_a_stream_stays_that_is_cancelled_while_a_long_chunk_is_sent() -> None:
+    name = fresh_name()
+
+    async def chunks() -> ResponseStream:
+        yield PluginResponse(stream_chunk=StreamChunk(data=bytes(1_000_000)))
+        await asyncio.Event().wait()
+
+    async def answer(request: PluginRequest, peer: RemotePeer) -> ResponseStream:
+        return chunks()
+
+    async with (
+        worker(name, answer) as listener,
+        connected(shared_nats_server().address) as cluster,
+    ):
+        pieces: asyncio.Queue[bytes] = asyncio.Queue()
+        cluster.connection.subscribe("i.orchestrator.1.2", lambda m: pieces.put_nowait(m.headers))
+        start = PluginRequest(stream_start=StreamStart(stream_id="1", window=2**20))
+        cluster.connection.publish(
+            request_subject(name, "orchestrator"),
+            start.SerializeToString(),
+            "i.orchestrator.1.2",
+            request_headers(60, None),
+        )
+        while b"Kind:piece" not in await pieces.get():
+            pass
+        # The caller sends no receipts, and cancels the stream.
+        [process] = listener._workers.values()
+        cancel = PluginRequest(stream_cancel=StreamCancel(stream_id="1"))
+        cluster.connection.publish(
+            worker_subject(name, process.id, "orchestrator"),
+            cancel.SerializeToString(),
+            headers=encode_headers(STREAM_CONTROL),
+        )
+        while process._accepted:
+            await asyncio.sleep(0.005)
+        assert process._outgoing.held_bytes == 0
 
 
 @on_a_loop

@@ -325,6 +325,8 @@ class NatsWorker:
         if reply not in self._accepted:
             return
         if payload is None:
+            # The caller of a stream that is cancelled sends no more receipts for its last chunk.
+            self._outgoing.remove(reply)
             self._finish(reply)
             return
         outgoing = self._outgoing.get(reply)
