@@ -41,6 +41,8 @@ async def log_in(
         if status < 400:
             raise AuthorizationError(f"{server.text} asks for no login") from exc
         raise
+    if found.is_guessed and status < 400:
+        raise AuthorizationError(f"{server.text} asks for no login")
     login = await flow.log_in(found, known)
     async with store.lock(key):
         await store.save(key, login)
