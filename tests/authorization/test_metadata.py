@@ -155,3 +155,24 @@ async def test_a_server_error_ends_the_search() -> None:
     site = Site({f"{RESOURCE}/public/mcp": 500, RESOURCE: document("https://a.example")})
     with pytest.raises(AuthorizationError, match="500"):
         await discover_resource(as_fetcher(site), SERVER, "")
+
+
+@pytest.mark.parametrize("status", [401, 403, 429])
+@on_a_loop
+async def test_metadata_that_is_refused_may_exist(status: int) -> None:
+    """The search goes on, but its end does not mean that a server has no metadata."""
+    refused = {f"{ISSUER}{OAUTH}": status, f"{RESOURCE}/public/mcp": status}
+    with pytest.raises(AuthorizationError, match=f"HTTP {status}"):
+        await discover_issuer(as_fetcher(Site({**refused})), ISSUER)
+    with pytest.raises(AuthorizationError, match=f"HTTP {status}"):
+        await discover_resource(as_fetcher(Site({**refused})), SERVER, "")
+
+    site = Site(
+        {
+            **refused,
+            f"{ISSUER}{OPENID}": {"issuer": ISSUER},
+            RESOURCE: document("https://a.example"),
+        }
+    )
+    assert (await discover_issuer(as_fetcher(site), ISSUER)).issuer == ISSUER
+    assert await discover_resource(as_fetcher(site), SERVER, "") is not None

@@ -134,6 +134,31 @@ async def test_a_server_without_metadata_and_endpoints_may_want_no_login() -> No
 
 
 @on_a_loop
+async def test_an_expired_login_is_a_reason_to_log_in_again_without_metadata_too() -> None:
+    async with running(AuthorizationServer()) as server:
+        server.has_metadata = False
+        await call(server, by_person())
+        server.access.clear()
+        server.refresh.clear()
+        with pytest.raises(RpcError, match=f"asks for a login; run: concertino login {server.url}"):
+            await call(server, None)
+
+
+@pytest.mark.requirement("CR-6", side="authorization")
+@on_a_loop
+async def test_a_secret_is_sent_to_endpoints_without_metadata_only_if_their_issuer_is_set() -> None:
+    auth = OAuth(client_id="known", client_secret="s3cr:t/ü", grant="client_credentials")
+    async with running(AuthorizationServer()) as server:
+        server.has_metadata = False
+        with pytest.raises(RpcError, match=r"has no metadata; .* set issuer='http"):
+            await call(server, auth)
+        assert "/token" not in server.paths()
+
+        await call(server, replace(auth, issuer=server.origin))
+        assert server.counts["/token"] == 1
+
+
+@on_a_loop
 async def test_without_a_stored_login_only_the_first_request_waits_for_the_store(
     state: Path,
 ) -> None:

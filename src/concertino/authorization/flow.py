@@ -60,8 +60,8 @@ class Discovery(Struct, frozen=True):
     resource: the metadata of the server.
     issuer: the metadata of its authorization server.
     challenge: the parameters of the Bearer challenge in the server's response.
-    is_guessed: whether neither has metadata, so that these are the endpoints of 2025-03-26, if
-        there are any.
+    is_guessed: True if neither the server nor its origin has metadata. Then `issuer` names the
+        default endpoints of 2025-03-26, which may not exist.
     """
 
     resource: ResourceMetadata
@@ -124,11 +124,18 @@ class LoginFlow:
             server, its client registration is used again, and its scopes are requested again.
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
+        settings, issuer = self._settings, found.issuer.issuer
+        if found.is_guessed and settings.client_secret and settings.issuer != issuer:
+            # The metadata may only be missing for a moment, and name another server.
+            raise AuthorizationError(
+                f"{issuer} has no metadata; to send it the client's secret nevertheless, set "
+                f"issuer={issuer!r} in OAuth(...) or in `auth` of the server file"
+            )
         try:
             return await self._log_in(found, known)
         except AuthorizationError as exc:
             if found.is_guessed:
-                text = f"{exc}; {found.issuer.issuer} has no metadata that names other endpoints"
+                text = f"{exc}; {issuer} has no metadata that names other endpoints"
                 raise AuthorizationError(text) from None
             raise
 

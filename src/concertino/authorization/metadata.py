@@ -31,6 +31,9 @@ __all__ = [
 RESOURCE_PATH = "/.well-known/oauth-protected-resource"
 ISSUER_PATH = "/.well-known/oauth-authorization-server"
 OPENID_PATH = "/.well-known/openid-configuration"
+# The statuses which say that there is no document at a URL. Any other error may end soon, such as
+# 429, or hide a document, such as 403.
+ABSENT = frozenset((404, 405, 410))
 
 
 class ResourceMetadata(Struct, frozen=True):
@@ -88,9 +91,11 @@ async def discover_resource(
 
     url: the parameter `resource_metadata` of the server's challenge; "" if it had none. Then the
         metadata is looked for at the two well-known URLs.
-    Raises AuthorizationError, and OSError if a server cannot be reached.
+    Raises AuthorizationError, also if a URL is refused and no other one has the metadata, and
+    OSError if a server cannot be reached.
     """
     origin, path = _split(server)
+    refusal = ""
     places = [url] if url else [f"{origin}{RESOURCE_PATH}{path}", f"{origin}{RESOURCE_PATH}"]
     for place in dict.fromkeys(places):
         response = await fetcher.get(place)
@@ -102,6 +107,10 @@ async def discover_resource(
             return metadata
         if not 400 <= response.status < 500 or url:
             raise AuthorizationError(f"{place}: HTTP {response.status}")
+        if response.status not in ABSENT:
+            refusal = refusal or f"{place}: HTTP {response.status}"
+    if refusal:
+        raise AuthorizationError(refusal)
     return None
 
 
@@ -160,9 +169,10 @@ def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
 async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
     """Return the metadata of an authorization server. issuer: its issuer identifier, a URL.
 
-    Raises IssuerNotFound if there is none, AuthorizationError if it names another issuer, and
-    OSError if the server cannot be reached.
+    Raises IssuerNotFound if there is none, AuthorizationError if it names another issuer or may not
+    be read, and OSError if the server cannot be reached.
     """
+    refusal = ""
     places = _issuer_places(issuer)
     for place in places:
         response = await fetcher.get(place)
@@ -176,6 +186,10 @@ async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
             return metadata
         if not 400 <= response.status < 500:
             raise AuthorizationError(f"{place}: HTTP {response.status}")
+        if response.status not in ABSENT:
+            refusal = refusal or f"{place}: HTTP {response.status}"
+    if refusal:
+        raise AuthorizationError(refusal)
     raise IssuerNotFound(
         f"{issuer}: the authorization server has no metadata at {' or '.join(places)}"
     )

@@ -186,7 +186,8 @@ class OAuthCredentials:
             settings.grant == "authorization_code" and settings.authorize is None
         ):
             command = self._login_command(found)
-            if found.is_guessed:
+            login = self._login
+            if found.is_guessed and (login is None or login.issuer != found.issuer.issuer):
                 # It may want something else, such as an API key in a header.
                 raise AuthorizationError(
                     f"{self._server.text} asks for authorization, and has no metadata about it; if "
