@@ -26,8 +26,11 @@ from concertino.orchestra.bridge import Bridge
 from concertino.orchestra.event_log import EventLog
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_backend import HubBackend
-from concertino.orchestra.plugin_messages import PluginRequest, Publish, Timestamp
+from concertino.orchestra.mcp_events import _is_visible
+from concertino.orchestra.plugin_messages import EventDelivery, PluginRequest, Publish, Timestamp
 from concertino.orchestra.plugins_file import read_plugins
+from concertino.orchestra.rpc_interface import error_response
+from concertino.orchestra.streams import ResponseStream
 from concertino.orchestra.structs import pack
 from concertino.transports import connect, listen_tcp, memory_pair
 
@@ -213,6 +216,60 @@ async def test_events_that_are_too_old_for_the_client_are_skipped(folder: Path) 
         stream.cancel()
 
 
+@on_a_loop
+async def test_an_old_event_for_somebody_else_is_not_reported_as_missing(folder: Path) -> None:
+    async with running(folder) as rig:
+        cursor = (await rig.poll(None))["cursor"]
+        await rig.publish("secret", audience="ann")
+        event = rig.log.get(rig.log.last)
+        assert event is not None
+        event.delivery.timestamp.CopyFrom(Timestamp(seconds=1))
+        guess = {"maxAgeMs": 1, "arguments": {"item": "secret"}}
+        found = await rig.poll(cursor, **guess)
+        assert (items(found), found["truncated"]) == ([], False)
+        stream = rig.stream(cursor, **guess)
+        assert (await rig.heard.get())[1]["truncated"] is False
+        stream.cancel()
+
+
+@pytest.mark.parametrize(
+    ("audience", "issuer", "expected"),
+    [
+        ("ann", "https://a.example", True),
+        ("https://a.example ann", "https://a.example", True),
+        ("https://a.example ann", "https://b.example", False),
+        ("ann", "unix:", False),
+    ],
+)
+def test_an_audience_may_name_the_issuer_of_its_subject(
+    audience: str, issuer: str, expected: bool
+) -> None:
+    ann = Principal("ann", "client", issuer)
+    assert _is_visible(EventDelivery(audience=audience), ann) is expected
+    # Another issuer cannot name a user so that the event is for this user.
+    forged = Principal("https://a.example ann", "client", "https://b.example")
+    assert not _is_visible(EventDelivery(audience="https://a.example ann"), forged)
+
+
+def refusing(code: str) -> Callable[[Hub], Backend]:
+    """A hub that refuses streams, which must have the time limit of a request."""
+
+    async def refuse(request: PluginRequest, timeout_s: float) -> ResponseStream:
+        assert timeout_s == 30
+        yield error_response("", code, "text")
+
+    return lambda hub: HubBackend(lambda request, _: hub.answer(request, SOMEBODY), stream=refuse)
+
+
+@pytest.mark.parametrize(("code", "expected"), [("unknown_request", -32014), ("busy", -32603)])
+@on_a_loop
+async def test_only_a_hub_without_streams_is_reported_as_unsupported(
+    folder: Path, code: str, expected: int
+) -> None:
+    async with running(folder, refusing(code)) as rig:
+        assert (await refusal(rig.poll(None)))[0] == expected
+
+
 @pytest.mark.parametrize("backend_of", [with_hub, bridged, composed])
 @on_a_loop
 async def test_a_stream_sends_events_as_notifications_until_it_is_cancelled(
@@ -274,6 +331,7 @@ async def test_the_errors_of_the_draft(folder: Path) -> None:
                 {"arguments": dict.fromkeys(map(str, range(33)), "")},
                 {"maxEvents": 0},
                 {"maxAgeMs": -1},
+                {"maxAgeMs": 10**18},
             ):
                 assert (await refusal(ask(method, {**poll, **wrong})))[0] == -32602
         assert (await refusal(ask("events/poll", {})))[0] == -32602

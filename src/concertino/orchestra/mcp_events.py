@@ -25,6 +25,7 @@ from typing import Any
 from msgspec import Raw, Struct, ValidationError
 from msgspec.json import encode
 
+from concertino.backend.caller import Caller
 from concertino.backend.interface import Call, Context
 from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, ConcertinoError, RpcError
 from concertino.orchestra.client_events import RETRY_S, STREAM_S, WATCHED_TOPIC, OpenStream
@@ -37,7 +38,9 @@ from concertino.orchestra.plugin_messages import (
     PluginResponse,
     StreamStart,
     Subscribe,
+    ToolResponse,
 )
+from concertino.orchestra.rpc_interface import TIMEOUT_S
 from concertino.orchestra.streams import WINDOW_BYTES
 from concertino.orchestra.structs import InvalidStruct, unpack
 from concertino.protocol.principal import UNIX, Principal
@@ -58,9 +61,12 @@ POLL_EVENTS = 1000
 POLL_BYTES = 2**20
 # The pause between two polls that clients are asked for, in milliseconds.
 NEXT_POLL_MS = 5000
-# How many events/stream requests of one user, and of all users, may be open. A user that the
-# transport has not verified counts as one for each connection.
+# How many events/stream requests of one client of a user, and of all clients, may be open. Without
+# a user that the transport has verified, each connection counts as a client.
 MAX_STREAMS, MAX_STREAMS_TOTAL = 16, 64
+
+# The largest integer that every JSON parser reads exactly (RFC 8259 section 6).
+MAX_INTEGER = 2**53 - 1
 
 # The members of a payload may have any name, so every name is accepted as a filter.
 _INPUT_SCHEMA = {
@@ -96,7 +102,7 @@ class McpEvents:
     ) -> None:
         self._ask = ask
         self._open_stream = open_stream
-        # The number of open events/stream requests of each user; see MAX_STREAMS.
+        # The number of open events/stream requests of each client; see MAX_STREAMS.
         self._streams: Counter[object] = Counter()
         self.handlers: Mapping[str, Callable[[Call, Context], Awaitable[Raw]]] = {
             "events/poll": self._poll,
@@ -124,25 +130,21 @@ class McpEvents:
     async def _poll(self, call: Call, context: Context) -> Raw:
         params = _read_params(call)
         limit = min(params.max_events or POLL_EVENTS, POLL_EVENTS)
-        oldest = _oldest(params)
         events: list[Mapping[str, Any]] = []
         cursor, truncated, has_more, size = "", False, False, 0
-        async with aclosing(self._read(params, params.cursor)) as items:
-            async for item in items:
-                if not item.topic:
-                    is_first, cursor = not cursor, item.cursor
-                    truncated = truncated or item.lost != 0
-                    if params.cursor is None or not (is_first or item.lost):
-                        break
-                elif _time_of(item) < oldest:
-                    cursor, truncated = item.cursor, True
-                elif _is_visible(item, context.principal):
+        reading = self._read(params, context.principal, params.cursor, TIMEOUT_S)
+        async with aclosing(reading) as items:
+            async for item, is_recent in items:
+                if item.topic:
                     size += item.ByteSize()
                     has_more = len(events) == limit or (size > POLL_BYTES and bool(events))
                     if has_more:
                         break
-                    cursor = item.cursor
                     events.extend(_occurrence(item))
+                cursor = item.cursor
+                truncated = truncated or item.lost != 0
+                if is_recent and not item.topic:
+                    break
         result = {
             "events": events,
             "cursor": cursor,
@@ -158,12 +160,13 @@ class McpEvents:
             raise _unsupported("deliveryMode", "push")
         with self._count_stream(context):
             context.caller.hold_open()
-            delivery = _Delivery(context, params)
+            delivery = _Delivery(context.caller, params.cursor)
             while True:
                 try:
-                    async with aclosing(self._read(params, delivery.cursor)) as items:
-                        async for item in items:
-                            await delivery.send(item)
+                    reading = self._read(params, context.principal, delivery.cursor, STREAM_S)
+                    async with aclosing(reading) as items:
+                        async for item, is_recent in items:
+                            await delivery.send(item, is_recent)
                 except ConcertinoError as exc:
                     if not delivery.is_active:
                         raise
@@ -191,18 +194,43 @@ class McpEvents:
                 del self._streams[user]
 
     async def _read(
-        self, params: _Params, cursor: str | None
+        self, params: _Params, principal: Principal | None, cursor: str | None, timeout_s: float
+    ) -> AsyncGenerator[tuple[EventDelivery, bool], None]:
+        """Yield the events that a user may get, and positions in the hub's log.
+
+        Each has a bool: whether the events that had happened before the subscription were all
+        yielded. An event that is too old for the client becomes a position with `lost`. Events for
+        other users are skipped before anything else, so that nobody can guess their payloads.
+        cursor: the position to begin after; None for the newest event.
+        timeout_s: the time limit of the stream.
+        """
+        oldest = time.time() - params.max_age_ms / 1000 if params.max_age_ms else 0.0
+        is_first, is_recent = True, cursor is None
+        async with aclosing(self._open(params, cursor, timeout_s)) as items:
+            async for item in items:
+                if not item.topic:
+                    # The hub sends a position, the events of the past, and another position. A
+                    # further one, with `lost`, comes before the events that follow a gap.
+                    is_recent = is_recent or not (is_first or item.lost)
+                    is_first = False
+                    yield item, is_recent
+                elif _is_visible(item, principal):
+                    if not is_recent and _time_of(item) < oldest:
+                        item = EventDelivery(cursor=item.cursor, lost=1)
+                    yield item, is_recent
+
+    async def _open(
+        self, params: _Params, cursor: str | None, timeout_s: float
     ) -> AsyncGenerator[EventDelivery, None]:
         """Yield the events of a subscription and its positions. See Subscribe.positions.
 
-        cursor: the position to begin after; None for the newest event.
         Raises RpcError if the hub refuses the subscription, and ConcertinoError if it has ended.
         """
         subscribe = Subscribe(
             topic=params.name, filters=params.arguments, after=cursor or "", positions=True
         )
         start = StreamStart(subscribe=subscribe, window=WINDOW_BYTES)
-        stream = self._open_stream(PluginRequest(stream_start=start), STREAM_S)
+        stream = self._open_stream(PluginRequest(stream_start=start), timeout_s)
         if stream is None:
             raise RpcError(INTERNAL_ERROR, "orchestrator: the hub cannot be reached now")
         async with aclosing(stream) as responses:
@@ -210,7 +238,7 @@ class McpEvents:
                 if response.HasField("stream_chunk"):
                     yield EventDelivery.FromString(response.stream_chunk.data)
                 elif response.HasField("tool_call"):
-                    raise _unsupported("events", response.tool_call.error_code)
+                    raise _stream_refusal(response.tool_call)
                 elif response.stream_end.error_code == UNKNOWN_TOPIC:
                     raise _not_found(params.name)
                 elif response.stream_end.error_code == INVALID:
@@ -227,46 +255,32 @@ class _Delivery:
     is_active: whether the client knows that its subscription is active.
     """
 
-    def __init__(self, context: Context, params: _Params) -> None:
-        self.cursor = params.cursor
+    def __init__(self, caller: Caller, cursor: str | None) -> None:
+        self.cursor = cursor
         self.is_active = False
-        self._caller = context.caller
-        self._principal = context.principal
-        self._oldest = _oldest(params)
+        self._caller = caller
         # Whether the client knows that the hub cannot be reached.
         self._is_reported = False
         # Whether events were skipped since the client last got a position.
         self._truncated = False
-        # Until this is true, events may be too old, and the subscription is not active.
-        self._is_recent = params.cursor is None or not self._oldest
 
-    async def send(self, item: EventDelivery) -> None:
-        """Send an event or a position to the client."""
+    async def send(self, item: EventDelivery, is_recent: bool) -> None:
+        """Send an event or a position to the client. See McpEvents._read()."""
         self._is_reported = False
-        if not item.topic:
-            await self._send_position(item)
-        elif not self.is_active and _time_of(item) < self._oldest:
-            self.cursor, self._truncated = item.cursor, True
-        elif _is_visible(item, self._principal):
+        if item.topic:
             if not self.is_active:
                 await self._activate()
             self.cursor = item.cursor
             for occurrence in _occurrence(item):
                 params = {**occurrence, "cursor": item.cursor}
                 await self._caller.notify("notifications/events/event", params)
-
-    async def _send_position(self, item: EventDelivery) -> None:
-        is_first, self.cursor = self._is_recent, item.cursor
+            return
+        self.cursor = item.cursor
         self._truncated = self._truncated or item.lost != 0
-        if not self.is_active:
-            # The second position follows the events of the past.
-            self._is_recent = True
-            if is_first:
-                await self._activate()
-        elif self._truncated:
-            await self._activate()
-        else:
+        if self.is_active and not self._truncated:
             await self._caller.notify("notifications/events/heartbeat", {"cursor": self.cursor})
+        elif self.is_active or is_recent:
+            await self._activate()
 
     async def _activate(self) -> None:
         """Tell the client its position, and whether it has missed events before it."""
@@ -293,17 +307,13 @@ def _read_params(call: Call) -> _Params:
     if params.cursor is not None and CURSOR.fullmatch(params.cursor) is None:
         raise RpcError(INVALID_PARAMS, "Invalid params: cursor: not one of this server's")
     for name, value in (("maxAgeMs", params.max_age_ms), ("maxEvents", params.max_events)):
-        if value is not None and value < 1:
-            raise RpcError(INVALID_PARAMS, f"Invalid params: {name}: expected at least 1")
+        if value is not None and not 1 <= value <= MAX_INTEGER:
+            text = f"Invalid params: {name}: expected 1 to {MAX_INTEGER}"
+            raise RpcError(INVALID_PARAMS, text)
     # The draft has no subscription to all topics, and nobody need know what others watch.
     if params.name in ("*", WATCHED_TOPIC):
         raise _not_found(params.name)
     return params
-
-
-def _oldest(params: _Params) -> float:
-    """Return the time before which events are not sent again, in seconds; 0 if there is none."""
-    return time.time() - params.max_age_ms / 1000 if params.max_age_ms else 0.0
 
 
 def _time_of(event: EventDelivery) -> float:
@@ -313,12 +323,16 @@ def _time_of(event: EventDelivery) -> float:
 def _is_visible(event: EventDelivery, principal: Principal | None) -> bool:
     """Return whether a user may get an event: it has no audience, or the user is its audience.
 
-    The user ids of Unix sockets are not the names that an audience contains.
+    An audience is a subject, or the URL of an issuer, a space and a subject of this issuer. The
+    user ids of Unix sockets are not the names that an audience contains.
     """
     if not event.audience:
         return True
     if principal is None or principal.issuer == UNIX:
         return False
+    issuer, _, subject = event.audience.partition(" ")
+    if subject and "://" in issuer:
+        return (principal.issuer, principal.subject) == (issuer, subject)
     return principal.subject == event.audience
 
 
@@ -342,6 +356,15 @@ def _occurrence(event: EventDelivery) -> list[Mapping[str, Any]]:
 
 def _not_found(name: str) -> RpcError:
     return RpcError(NOT_FOUND, f"NotFound: no event {name[:80]!r}", {"kind": "event"})
+
+
+def _stream_refusal(response: ToolResponse) -> RpcError:
+    """Return the error for a hub that has refused a stream."""
+    code = response.error_code
+    # A hub without streams, such as one in Go, does not know the request.
+    if code == "unknown_request":
+        return _unsupported("events", code)
+    return RpcError(INTERNAL_ERROR, f"orchestrator: {response.error_message or code}")
 
 
 def _unsupported(feature: str, value: str) -> RpcError:
