@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import nats
 import pytest
@@ -16,8 +17,10 @@ from loops import on_a_loop
 from orchestra.hubs import SOMEBODY, write_plugins_file
 from orchestra.nats_servers import NatsServerProcess, shared_nats_server
 
+from concertino.nats.cluster import NatsCluster
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.cluster_events import ClusterLog
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.nats_server import server_configuration
 from concertino.orchestra.plugin_messages import (
@@ -129,6 +132,37 @@ async def test_events_go_on_after_a_restart_of_the_server_and_none_is_lost_or_do
             ("meanwhile", "-2", 0),
             ("after", "-3", 0),
         ]
+
+
+@on_a_loop
+async def test_small_events_count_with_what_they_take_in_memory() -> None:
+    log = ClusterLog(cast("NatsCluster", None))
+    log._max_bytes = 2000
+    # Each takes 512 bytes and its content.
+    for number in range(1, 5):
+        log.handle(number, EventDelivery(topic="orders").SerializeToString())
+    assert (log.first, log.last) == (2, 4)
+
+
+@on_a_loop
+async def test_while_the_cluster_stores_nothing_the_events_that_wait_are_limited(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ClusterLog(cast("NatsCluster", None))
+    has_stored = asyncio.Event()
+
+    async def store(data: bytes) -> None:
+        await has_stored.wait()
+
+    monkeypatch.setattr(log._stream, "publish", store)
+    for _ in range(1020):
+        log.publish_soon(Publish(topic="orders"), "")
+    assert len(log._tasks) == 1000
+    # The first five are logged, the others counted.
+    assert caplog.messages == 5 * ["an event of orders is lost: 1000 events are not stored yet"]
+    has_stored.set()
+    while log._tasks:
+        await asyncio.sleep(0)
 
 
 @on_a_loop

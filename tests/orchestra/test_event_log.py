@@ -112,6 +112,30 @@ async def test_a_slow_reader_loses_the_oldest_events_and_learns_how_many() -> No
 
 
 @on_a_loop
+async def test_the_topics_of_the_newest_events_are_known() -> None:
+    log = EventLog()
+    log.append(event("used"), "x")
+    for number in range(1000):
+        log.append(event(f"t{number}"), "x")
+        log.append(event("used"), "x")
+    assert len(log.topics) == 1000
+    assert {"used", "t1", "t999"} <= {*log.topics}
+
+
+@on_a_loop
+async def test_a_reader_that_wants_no_event_lets_others_run_after_1000() -> None:
+    log = EventLog()
+    reader = EventReader(log, Subscribe(topic="a"))
+    for _ in range(1000):
+        log.append(event("b"), "x")
+    log.append(event("a"), "x")
+    assert reader.take() is None
+    assert reader.is_behind
+    assert number(await reader.next()) == 1001
+    assert not reader.is_behind
+
+
+@on_a_loop
 async def test_events_and_subscriptions_have_limits() -> None:
     log = EventLog()
     for topic, problem in (
@@ -128,6 +152,9 @@ async def test_events_and_subscriptions_have_limits() -> None:
         log.append(Publish(topic="a", payload=b"\xff"), "x")
     with pytest.raises(InvalidEvent, match="filters: expected at most 32"):
         EventReader(log, Subscribe(topic="a", filters={str(number): "" for number in range(33)}))
+    for filters in ({"x" * 1025: ""}, {"x": "y" * 1025}):
+        with pytest.raises(InvalidEvent, match="filters: expected at most 1024 characters"):
+            EventReader(log, Subscribe(topic="a", filters=filters))
     assert log.last == 0
 
 

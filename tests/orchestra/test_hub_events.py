@@ -16,8 +16,10 @@ from orchestra.hubs import SOMEBODY, call_tool, raw, running, sdk, store, until,
 
 from concertino import Client
 from concertino.orchestra.bridge import Bridge
+from concertino.orchestra.event_log import EventLog, EventReader
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_backend import HubBackend
+from concertino.orchestra.hub_events import _with_positions
 from concertino.orchestra.plugin_pb2 import (
     EventDelivery,
     PluginRequest,
@@ -107,6 +109,23 @@ async def test_events_reach_the_functions_of_other_plugins(folder: Path) -> None
         "['all', 'created', 'cake']",
         "['mine', 'created', 'cake']",
     ]
+
+
+@on_a_loop
+async def test_an_event_that_happens_while_a_position_is_sent_comes_at_once() -> None:
+    log = EventLog()
+    for _ in range(1001):
+        log.append(Publish(topic="b"), "x")
+    # It begins before events that it does not want. The second position is behind all of them.
+    subscribe = Subscribe(topic="a", after=log.cursor_of(0), positions=True)
+    found = _with_positions(EventReader(log, subscribe))
+    assert (await anext(found)).cursor == log.cursor_of(0)
+    assert (await anext(found)).cursor == log.cursor_of(1001)
+    log.append(Publish(topic="a"), "x")
+    news = asyncio.ensure_future(anext(found))
+    await asyncio.sleep(0)
+    assert news.done()
+    assert news.result().topic == "a"
 
 
 @on_a_loop

@@ -15,6 +15,7 @@ from concertino.errors import Disconnected
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.stream import Stream
 from concertino.orchestra.event_log import (
+    EVENT_BYTES,
     MAX_BYTES,
     EventLog,
     InvalidEvent,
@@ -23,11 +24,15 @@ from concertino.orchestra.event_log import (
 from concertino.orchestra.nats_messages import EVENT_STREAM, event_subject
 from concertino.orchestra.plugin_messages import DecodeError, EventDelivery, Publish
 from concertino.orchestra.plugins_file import HUB
+from concertino.orchestra.refusal_log import RefusalLog
 from concertino.orchestra.structs import InvalidStruct, unpack
 
 __all__ = ["ClusterLog"]
 
 log = logging.getLogger("concertino.hub")
+
+# How many events of publish_soon() may wait until they are stored. More are lost.
+MAX_WAITING = 1000
 
 
 class ClusterLog(EventLog):
@@ -39,6 +44,7 @@ class ClusterLog(EventLog):
             cluster, EVENT_STREAM, event_subject(HUB), HUB, max_bytes=MAX_BYTES, follower=self
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._losses = RefusalLog(participle="lost")
 
     async def open(self) -> None:
         """Load the events of the stream. Raises StreamUnavailable, see Stream.open()."""
@@ -59,6 +65,11 @@ class ClusterLog(EventLog):
 
     def publish_soon(self, event: Publish, source: str) -> None:
         """See EventLog.publish_soon(). A failure is logged, not raised."""
+        if len(self._tasks) >= MAX_WAITING:
+            self._losses.add(
+                f"an event of {event.topic} is lost: {MAX_WAITING} events are not stored yet"
+            )
+            return
         task = asyncio.get_running_loop().create_task(self._publish_or_log(event, source))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -67,7 +78,7 @@ class ClusterLog(EventLog):
         try:
             await self.publish(event, source)
         except (InvalidEvent, Disconnected) as exc:
-            log.warning("an event of %s is lost: %s", event.topic, exc)
+            self._losses.add(f"an event of {event.topic} is lost: {exc}")
 
     # The messages of the stream (Follower)
 
@@ -92,4 +103,4 @@ class ClusterLog(EventLog):
             log.warning("event %d of the cluster cannot be read: %s", number, exc)
             # Add an empty event, because a log with a gap would drop all events before it.
             delivery, values = EventDelivery(), {}
-        self.add(number, delivery, values, len(payload))
+        self.add(number, delivery, values, len(payload) + EVENT_BYTES)

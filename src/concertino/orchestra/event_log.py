@@ -38,6 +38,10 @@ EVENT_BYTES = 512
 MAX_TOPIC = 256
 MAX_TOPICS = 1000
 MAX_FILTERS = 32
+# The largest size of the name and of the text of a filter, in characters.
+MAX_FILTER = 1024
+# How many events a reader looks at before other tasks have a turn. It takes about 1 ms.
+SCAN_EVENTS = 1000
 # The topic of a subscription to all topics.
 ANY_TOPIC = "*"
 # A cursor: the id of the log, and the number of an event.
@@ -70,12 +74,13 @@ class EventLog:
     id: identifies the log in cursors.
     first, last: the numbers of the oldest event in the log and of the newest one.
     start: the number of the last event that had happened when this log began; see restart().
-    topics: the topics of all events that were ever in the log, at most MAX_TOPICS.
+    topics: the topics of the newest events, also of dropped ones, at most MAX_TOPICS. The values
+        are None: it is a dict because that is in order, and the topic of the newest event is last.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.id = secrets.token_hex(4)
-        self.topics: set[str] = set()
+        self.topics: dict[str, None] = {}
         self._max_bytes = max_bytes
         self._events: dict[int, LoggedEvent] = {}
         self._bytes = 0
@@ -117,12 +122,18 @@ class EventLog:
         delivery.cursor = self.cursor_of(number)
         self._events[number] = LoggedEvent(delivery, payload, size)
         self._bytes += size
-        if len(self.topics) < MAX_TOPICS and delivery.topic:
-            self.topics.add(delivery.topic)
+        if delivery.topic:
+            self._note_topic(delivery.topic)
         while self._bytes > self._max_bytes:
             self._bytes -= self._events.pop(self.first).size
             self.first += 1
         self._wake()
+
+    def _note_topic(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+        self.topics[topic] = None
+        if len(self.topics) > MAX_TOPICS:
+            del self.topics[next(iter(self.topics))]
 
     def restart(self, id: str, first: int, last: int) -> None:
         """Begin a new log.
@@ -180,6 +191,8 @@ class EventReader:
         _check_topic(subscribe.topic)
         if len(subscribe.filters) > MAX_FILTERS:
             raise InvalidEvent(f"filters: expected at most {MAX_FILTERS}")
+        if any(max(len(name), len(text)) > MAX_FILTER for name, text in subscribe.filters.items()):
+            raise InvalidEvent(f"filters: expected at most {MAX_FILTER} characters each")
         self.id = subscribe.subscription_id
         self._log = log
         self._topic = subscribe.topic
@@ -203,8 +216,19 @@ class EventReader:
         return event
 
     async def wait(self) -> None:
-        """Wait for the next event in the log, which the subscriber may not want."""
-        await self._log.wait()
+        """Wait for the next event in the log, which the subscriber may not want.
+
+        If take() has not looked at all events, only let other tasks have a turn.
+        """
+        if self.is_behind:
+            await asyncio.sleep(0)
+        else:
+            await self._log.wait()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether take() has not looked at all events of the log."""
+        return self._position < self._log.last
 
     @property
     def has_gap(self) -> bool:
@@ -213,9 +237,15 @@ class EventReader:
         return self._lost != 0 or self._position < self._log.first - 1
 
     def take(self) -> EventDelivery | None:
-        """Return the next event that the subscriber wants; None if there is none yet."""
+        """Return the next event that the subscriber wants; None if there is none yet.
+
+        Looks at SCAN_EVENTS events at most. So None may also mean that there are more; see
+        is_behind.
+        """
         self._follow_restart()
-        while self._position < self._log.last:
+        for _ in range(SCAN_EVENTS):
+            if not self.is_behind:
+                break
             self._skip_dropped()
             self._position += 1
             event = self._log.get(self._position)

@@ -282,13 +282,15 @@ async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, 
         event = reader.take()
         if event is not None:
             yield event
-            continue
-        if loop.time() >= due:
+        elif reader.is_behind:
+            await reader.wait()
+        elif loop.time() >= due:
             yield reader.take_position()
             due = loop.time() + POSITION_S
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(due):
-                await reader.wait()
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await reader.wait()
 
 
 def _publish_of(event: EventDelivery) -> Publish:

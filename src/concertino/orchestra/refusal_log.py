@@ -1,8 +1,8 @@
-"""RefusalLog: logs the clients that a listener refuses, without a line for each of many.
+"""RefusalLog: logs what a hub refuses or loses, without a line for each of many.
 
-Strangers can be refused hundreds of times in a second. The first FIRST refusals are logged, then at
-most one in INTERVAL_S, with the number of those that were not logged. After INTERVAL_S without a
-refusal, FIRST are logged again.
+Strangers can be refused hundreds of times in a second, and so can events. The first FIRST refusals
+are logged, then at most one in INTERVAL_S, with the number of those that were not logged. After
+INTERVAL_S without a refusal, FIRST are logged again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ log = logging.getLogger("concertino.orchestra")
 
 
 class RefusalLog:
-    """Logs refusals. clock: returns the time in seconds."""
+    """Logs refusals.
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    clock: returns the time in seconds.
+    participle: says in the log what has happened to the others.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic, participle: str = "refused") -> None:
         self._clock = clock
+        self._participle = participle
         # How many refusals were logged since the last quiet time, and not logged since the last
         # line.
         self._logged = 0
@@ -40,7 +45,7 @@ class RefusalLog:
             self._unlogged += 1
             return
         if self._unlogged:
-            text += f"; {self._unlogged} more were refused since the last such line"
+            text += f"; {self._unlogged} more were {self._participle} since the last such line"
             self._unlogged = 0
         self._logged += 1
         self._last_line = now
