@@ -156,8 +156,9 @@ async def test_only_hubs_create_buckets_since_a_stream_may_read_and_forge_the_me
         for more in settings:
             body = json.dumps({"name": stream, "storage": "memory", **more}).encode()
             await connection.publish(f"$JS.API.STREAM.CREATE.{stream}", body)
-        # The server answers in order: its errors arrive before the answer to this.
         await connection.flush()
+        while len(refusals) < len(settings):
+            await asyncio.sleep(0.005)
     text = f'permissions violation for publish to "$js.api.stream.create.{stream.lower()}"'
     assert [text in refusal.lower() for refusal in refusals] == [True] * 3
 
