@@ -41,7 +41,7 @@ from concertino.http_client.refusals import (
     parse_retry_after,
 )
 from concertino.http_client.request_head import RequestHeads
-from concertino.http_client.server_responses import check_session_id, is_response, read_revision
+from concertino.http_client.server_responses import answers_request, check_session_id, read_revision
 from concertino.http_client.server_url import ServerUrl
 from concertino.http_client.sse_fallback import SseFallback, is_old_refusal
 from concertino.http_client.tool_lists import learn_tools
@@ -321,7 +321,7 @@ class StreamableHttpConnection:
         they are. The response to `initialize` names the revision of the session, and the response
         to tools/list says which arguments have headers.
         """
-        if not is_response(frame, exchange.id):
+        if not answers_request(frame, exchange.id):
             return frame
         exchange.is_answered = True
         if exchange.method == "initialize":

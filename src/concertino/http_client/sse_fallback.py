@@ -49,7 +49,7 @@ class SseFallback:
     failure: the refusal of `initialize`.
     error: the JSON-RPC error response in the refusal; None if there was none.
 
-    Attribute:
+    Attributes:
     path: the path to which messages are sent; "" until the server has named it.
     """
 
