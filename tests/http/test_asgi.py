@@ -36,7 +36,7 @@ from loops import on_a_loop
 
 from concertino import Server
 from concertino.backend import Principal
-from concertino.http import AsgiApplication, Authorization, HttpOptions, SharedSessions
+from concertino.http import AsgiApplication, Authorization, HttpOptions, SharedSessions, asgi
 
 APPLICATION = '''
 import asyncio
@@ -321,11 +321,19 @@ WITHOUT_NATS = SharedSessions("nats://127.0.0.1:1", "127.0.0.1:0", "/nonexistent
 
 
 @on_a_loop
-async def test_options_that_cannot_be_used_fail_each_request_and_the_lifespan() -> None:
+async def test_options_that_cannot_be_used_fail_each_request_and_the_lifespan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     mcp = Server("shop", version="1").asgi(options=HttpOptions(shared_sessions=WITHOUT_NATS))
-    for _ in range(2):
-        with pytest.raises(ValueError, match="nonexistent"):
+    errors: list[ValueError] = []
+    for pause_s in (60.0, 60.0, 0.0):
+        monkeypatch.setattr(asgi, "RETRY_S", pause_s)
+        with pytest.raises(ValueError, match="nonexistent") as caught:
             await send_over_asgi(mcp)
+        errors.append(caught.value)
+    # A start that has failed is tried again after a pause, and not for each request.
+    assert errors[0] is errors[1]
+    assert errors[1] is not errors[2]
     messages: list[Any] = []
 
     async def receive() -> dict[str, Any]:

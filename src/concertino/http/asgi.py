@@ -28,6 +28,10 @@ from concertino.runtime.tasks import hide_from_all_tasks
 
 __all__ = ["AsgiApplication"]
 
+# For how long a failed start fails further requests, in seconds. Without this pause, each request
+# would start and end the backend, and wait for a server that cannot be reached.
+RETRY_S = 1.0
+
 # ASGI describes each message by its own keys.
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -111,11 +115,11 @@ class AsgiApplication:
     async def _start(self) -> _Service:
         """Start the service on the running event loop if necessary, and return it.
 
-        Raises the error of HttpServer if it cannot be started with these options. The next request
-        tries it again.
+        Raises the error of HttpServer if it cannot be started with these options. Requests within
+        RETRY_S get the same error, and the next one after that starts a new service.
         """
         service = self._service
-        if service is None or service.loop is not asyncio.get_running_loop() or service.has_failed:
+        if service is None or service.loop is not asyncio.get_running_loop() or service.may_retry:
             service = self._service = _Service(self._backend, self._options, self._limits)
         # Shielded, because other requests wait for the same start and must not be cancelled
         # together with this one.
@@ -152,6 +156,7 @@ class _Service:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_ready = False
+        self._failed_at: float | None = None
         self._has_to_end = asyncio.Event()
         self._make_connection: Callable[[], HttpConnection]
         self._idle: list[AsgiChannel] = []
@@ -160,9 +165,9 @@ class _Service:
         )
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the start has ended with an error."""
-        return self.started.done() and not self.is_ready
+    def may_retry(self) -> bool:
+        """Whether the start has failed, and so long ago that a new service may be started."""
+        return self._failed_at is not None and self.loop.time() - self._failed_at >= RETRY_S
 
     async def _run(self, host: Host, options: HttpOptions | None) -> None:
         """Run the Host and the HttpServer until close() is called."""
@@ -181,6 +186,7 @@ class _Service:
             if self.is_ready:
                 raise
             # Only now, when the backend is closed, so that the next start does not overlap.
+            self._failed_at = self.loop.time()
             self.started.set_exception(exc)
 
     async def close(self) -> None:

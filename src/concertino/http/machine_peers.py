@@ -112,7 +112,10 @@ class MachinePeers:
         return True
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
-        """See SessionPeers.serve. Raises OSError if NATS cannot be reached."""
+        """See SessionPeers.serve. Raises OSError if NATS cannot be reached.
+
+        It may not be called again after that.
+        """
         listener = listen_tcp(self._host, self._port, allow_remote=True)
         self._port = listener.socket.getsockname()[1]
         if not listener.is_remote:
@@ -121,6 +124,7 @@ class MachinePeers:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._register)
         except ConcertinoError as exc:
             listener.close()
+            self._unregister()
             raise OSError(f"sessions cannot be shared: {exc}") from None
         acceptor = TlsAcceptor(listener, self._certificate, make(_examine))
         task = asyncio.get_running_loop().create_task(self._renew())
