@@ -164,7 +164,7 @@ def _read_keys(words: Sequence[str]) -> dict[str, str]:
 
 def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
     """Create buckets, and print each with what was done."""
-    from concertino.nats.bucket import BucketError
+    from concertino.nats.bucket import BucketRefused
     from concertino.orchestra.certificates import Certificates, default_folder
     from concertino.orchestra.nats_buckets import create_buckets
 
@@ -173,10 +173,8 @@ def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
         for name, is_new in create_buckets(args.cluster, names, certificates, int(args.replicas)):
             sys.stdout.write(f"{name}: {'created' if is_new else 'exists already'}\n")
             sys.stdout.flush()
-    except BucketError as exc:
-        if "Permissions Violation" not in str(exc):
-            raise
-        raise BucketError(
+    except BucketRefused as exc:
+        raise BucketRefused(
             f"{exc}; give the servers the permissions that `concertino cluster permissions "
             f"{' '.join(args.names)}` prints"
         ) from None

@@ -25,7 +25,7 @@ from concertino.errors import Disconnected
 from concertino.nats.blocking import BlockingNats, PermissionsViolation, Request
 from concertino.nats.protocol import HEADER_LINE, NatsMessage, status_of
 
-__all__ = ["Bucket", "BucketError", "Value", "decode_key", "encode_key"]
+__all__ = ["Bucket", "BucketError", "BucketRefused", "Value", "decode_key", "encode_key"]
 
 # Error codes of JetStream: the subject has another revision; the subject has no message; the stream
 # does not exist; the stream exists with other settings.
@@ -44,6 +44,10 @@ _ESCAPE = re.compile(rb"=([0-9a-f]{2})")
 
 class BucketError(Disconnected):
     """The bucket could not be read or written. The text is the server's error, or the reason."""
+
+
+class BucketRefused(BucketError):
+    """The permissions of this user do not allow the operation."""
 
 
 class Value(Struct, frozen=True):
@@ -240,7 +244,7 @@ class Bucket:
         try:
             [message] = self._server.request_all([request], self._timeout_s)
         except PermissionsViolation:
-            raise BucketError(
+            raise BucketRefused(
                 f"the bucket {self._name} does not exist, and this user may not create it: run "
                 f"`concertino cluster buckets {self._owner} --cluster ADDR` with the certificate "
                 "of the hub"
@@ -252,6 +256,8 @@ class Bucket:
     def _send(self, requests: Sequence[Request]) -> Sequence[NatsMessage]:
         try:
             return self._server.request_all(requests, self._timeout_s)
+        except PermissionsViolation as exc:
+            raise BucketRefused(str(exc)) from None
         except Disconnected as exc:
             raise BucketError(str(exc)) from None
 
