@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.json import encode
 
+from concertino.logs import redact
 from concertino.logs.redact import learn
 from concertino.proxy.definitions import (
     Definition,
@@ -62,8 +63,11 @@ def test_texts_are_shown_but_no_values_that_may_be_secrets() -> None:
         # The command decides which program runs.
         ("Bearer ${secret:command:op read x}", "(not shown)${secret:command:op read x}"),
         ("${A:-${secret:command:op read x}}", "${A:-${secret:command:op read x}}"),
+        ("${secret:command:echo (not shown)(not shown)}",) * 2,
         # A server with such a value is refused before it starts.
         ("${TOKEN=hunter2hunter2}", ""),
+        ("hunter2${TOKEN!}hunter2", ""),
+        ("hunter2${TOKEN!}hunter2${B}", "(not shown)${B}"),
         ("${A:-hunter2hunter2", ""),
         ("${A:-" * 9 + "${hunter2}" + "}" * 9, "${A:-" * 9 + "(not shown)" + "}" * 9),
     ],
@@ -237,3 +241,14 @@ def test_nobody_can_guess_a_secret_from_its_digest_without_the_users_key() -> No
 def test_equal_values_of_two_members_have_different_digests() -> None:
     definition = define({"command": "x", "env": {"A": "v", "B": "v"}})
     assert definition["env.A"].digest != definition["env.B"].digest
+
+
+def test_a_thousand_defaults_are_learned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    refreshes: list[None] = []
+    monkeypatch.setattr(redact, "refresh", lambda: refreshes.append(None))
+    args = [f"${{TOKEN:-fourteen-{number:04}}}" for number in range(1000)]
+
+    define({"command": "x", "args": args})
+    assert len(refreshes) == 1
+    monkeypatch.undo()
+    assert redact.refresh().text("is fourteen-0999 it?") == "is [REDACTED] it?"

@@ -91,9 +91,10 @@ def define_server(
     env_file: the variables in the server's `envFile`.
     """
     # An argument must not show the default of a variable with a secret name either.
-    for template in _templates(entry):
-        for default in find_defaults(template.text):
-            learn(dict((default,)))
+    # Learned at once, because each learn() builds the Redactor again. Several defaults may belong
+    # to variables of one name, so each name gets a number; see refresh().
+    defaults = [pair for template in _templates(entry) for pair in find_defaults(template.text)]
+    learn({f"{name}__{number}": text for number, (name, text) in enumerate(defaults)})
     return make_definition(_member_texts(entry, file, env_file), key)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from concertino.logs.redact import learn_secrets
@@ -233,7 +234,10 @@ def _show_references(text: str, depth: int) -> str:
         shown.append(_show_reference(text[start + 2 : end], depth))
         at = end + 1
     shown += [NOT_SHOWN] * (at < len(text))
-    return "".join(shown).replace(NOT_SHOWN * 2, NOT_SHOWN)
+    # Of several hidden texts in a row, the first one stands for all.
+    return "".join(
+        text for before, text in pairwise(("", *shown)) if not before == text == NOT_SHOWN
+    )
 
 
 def _show_reference(name: str, depth: int) -> str:

@@ -179,7 +179,7 @@ class FileParts:
         if server.problem:
             return self._withhold(entry.name, server.problem)
         if not is_same_definition(approved.servers.get(entry.name), server.definition):
-            return self._keep_unapproved(server, approved)
+            return self._handle_unapproved(server, approved)
         self._shown.pop(entry.name, None)
         try:
             launch = expand_entry(entry, file, expander, server.env_file)
@@ -204,7 +204,7 @@ class FileParts:
             cache=self._cache,
         )
 
-    def _keep_unapproved(
+    def _handle_unapproved(
         self, server: DefinedServer, approved: ApprovedFile
     ) -> FileServer | WithheldServer:
         """Return the part for a server whose definition is not approved, and log the definition.
