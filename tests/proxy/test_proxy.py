@@ -475,3 +475,8 @@ async def test_lists_are_read_without_a_client() -> None:
     await proxy.start(cast("Notifier", None))
     assert await list_names("s", proxy, "tools/list") == ["add"]
     await proxy.close()
+
+
+def test_only_a_server_that_can_be_restarted_is_pinged() -> None:
+    with pytest.raises(ValueError, match="ping_s: expected a program or an address"):
+        Proxy(Server("shop", version="1"), ping_s=1)

@@ -149,6 +149,10 @@ class Proxy:
             if value is not None and not value > 0:
                 raise ValueError(f"{option}: expected a positive number of seconds, got {value!r}")
         location = parse_target(target)
+        if ping_s is not None and not location.can_reopen:
+            raise ValueError(
+                "ping_s: expected a program or an address as target: others cannot be restarted"
+            )
         self.name = name or location.name
         self._sharing = ServerSharing(self.name, isolation, location.can_reopen)
         self._starts_program = location.can_reopen and not isinstance(target, str)
