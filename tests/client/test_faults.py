@@ -302,7 +302,7 @@ MALFORMED_ANSWERS = {
     '{"jsonrpc":"2.0","id":@,"result":{"a":"\xff"}}': "not UTF-8 at byte ",
     '{"jsonrpc":"2.0","id":@,"result":{"a":NaN}}': "JSON is malformed: ",
     '{"jsonrpc":"2.0","id":@,"result":{"con': "Input data was truncated",
-    'printed{"jsonrpc":"2.0","id":@,"result":{}}': "JSON is malformed: ",
+    'printed{"jsonrpc":"2.0","id":@,"result":NaN}': "JSON is malformed: ",
     '[{"jsonrpc":"2.0","id":@,"result":{}}]': "batches are not part of this protocol revision",
 }
 
@@ -323,3 +323,17 @@ async def test_a_malformed_answer_ends_its_call_at_once_and_is_shown() -> None:
             assert begin in text
             assert end.replace("\xff", "\\xff") in text
         assert client.stray == 0
+
+
+@on_a_loop
+async def test_a_server_may_print_before_its_responses_and_log_them() -> None:
+    code = (
+        f"frame = {ANSWER!r} % id; text = arguments['text']; "
+        "os.write(1, (text.replace('@', frame) + chr(10)).encode())"
+    )
+    async with running(server(code)) as client:
+        for text in ("printed@", "DEBUG sending @\n@", "DEBUG sending '@'\n@"):
+            result = await client.call_tool("x", {"text": text}, timeout_s=60)
+            assert result.content[0].text == "done"  # pyright: ignore[reportAttributeAccessIssue]
+        # The copies of the responses, and the line with the quotes.
+        assert client.stray == 2

@@ -353,7 +353,9 @@ def test_a_broken_response_is_not_answered_and_ends_the_request_with_its_id(
         (b'{"jsonrpc":"2.0","id":1,"result":"\\ud83c"}', (1,)),
         (b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"ty', (1,)),
         (b'{"jsonrpc":"2.0","id":"a","result":undefined}', ("a",)),
-        (b'done {"jsonrpc":"2.0","id":1,"result":{}}', (1,)),
+        (b'done {"jsonrpc":"2.0","id":1,"result":{"a', (1,)),
+        (b'done {"jsonrpc":"2.0","id":1,"result":NaN}', (1,)),
+        (b'{"a":{"jsonrpc":"2.0","id":1,"result":{}}', (1,)),
         (b'{x} {"id":1,"result":{}}{"error":{"id":3},"id":2}{"jsonrpc":"2.0","method":', (1, 2)),
     ],
 )
@@ -385,6 +387,20 @@ def test_nothing_is_ended_by_what_has_no_id_or_is_a_line_of_a_log(frame: bytes):
     found = decode(frame)
     assert isinstance(found, InvalidMessage)
     assert (found.id, found.answers) == (1 if b"NaN" in frame else UNSET, ())
+
+
+@pytest.mark.parametrize("before", [b"printed", b"[12:00] DEBUG {x} sending ", b"f\xfcr "])
+def test_a_response_that_follows_printed_text_is_read(before: bytes):
+    found = decode(before + b'{"jsonrpc":"2.0","id":1,"result":{"a":"\xc3\xbc"}} \r')
+    assert isinstance(found, Message)
+    assert (found.id, bytes(found.result)) == (1, b'{"a":"\xc3\xbc"}')
+
+
+@pytest.mark.parametrize("rest", [b'"result":{}}\'', b'"result":{}} in 3 ms', b'"method":"x"}'])
+def test_what_a_log_quotes_is_no_message(rest: bytes):
+    found = decode(b'sent {"jsonrpc":"2.0","id":1,' + rest)
+    assert isinstance(found, InvalidMessage)
+    assert (found.code, found.id, found.answers) == (PARSE, UNSET, ())
 
 
 def test_a_response_nested_too_deeply_ends_the_request_with_its_id():
@@ -685,9 +701,12 @@ def frames(draw: st.DrawFn) -> bytes:
 @example(b'[1,2,"\\ud800"]')
 def test_a_frame_means_what_json_and_the_specification_say(frame: bytes):
     found, wanted = actual(frame), expected_message(frame)
-    # What cannot be read, but would be a response if it could, is not answered either.
+    # What cannot be read, but would be a response if it could, is not answered either. And a
+    # response may follow other text.
     assert found == wanted or (
-        found == SILENT and wanted == (PARSE,) and (b'"result"' in frame or b'"error"' in frame)
+        found in (SILENT, expected_message(frame[frame.find(b'{"') :]))
+        and wanted == (PARSE,)
+        and (b'"result"' in frame or b'"error"' in frame)
     )
 
 

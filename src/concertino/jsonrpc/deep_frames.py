@@ -46,12 +46,14 @@ class OuterMembers:
 
     id: the id as JSON; None if there is none.
     names: the names of the members, as they are written between the quotes.
+    begin: the position of the object.
     end: the position after the object; None if its end was not found.
     """
 
-    __slots__ = ("end", "id", "names")
+    __slots__ = ("begin", "end", "id", "names")
 
-    def __init__(self) -> None:
+    def __init__(self, begin: int = 0) -> None:
+        self.begin = begin
         self.id: bytes | None = None
         self.names: set[str] = set()
         self.end: int | None = None
@@ -93,7 +95,7 @@ def _read_object(text: bytes, begin: int, max_tokens: int) -> OuterMembers:
 
     max_tokens: how many strings and brackets are examined.
     """
-    members = OuterMembers()
+    members = OuterMembers(begin)
     depth = 0
     for token in islice(TOKEN.finditer(text, begin), max_tokens):
         string, colon, value, openers = token.groups()

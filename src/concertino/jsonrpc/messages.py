@@ -261,9 +261,10 @@ def encode_id(id: Id) -> bytes:
 def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     """Find out what is wrong with a frame that could not be decoded.
 
-    Two kinds of frames are well-formed although the decoder rejects them; for these a Message is
-    returned. One kind begins with a byte order mark. In the other, a member appears twice and only
-    its first value is wrong, while the last value is the one that counts.
+    Three kinds of frames are accepted although the decoder rejects them; for these a Message is
+    returned. One kind begins with a byte order mark. In another one, a member appears twice and
+    only its first value is wrong, while the last value is the one that counts. In the third one, a
+    response follows text that a program has printed, see _read_text().
     exc: the exception that the decoder has raised.
     """
     # Do not remove more than one mark: a frame of many marks would cause deep recursion.
@@ -375,8 +376,9 @@ def _answered_ids(id: object) -> tuple[Id, ...]:
     return (id,) if type(id) is int or type(id) is str else ()
 
 
-def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
+def _recover_id(frame: bytes, reason: str) -> Message | InvalidMessage:
     """Return the parse error for a frame that msgspec rejects, with the request's id if possible.
+    Returns the response if the frame is text that ends with one, see _read_text().
 
     Without the id, the sender cannot match the error response to its request, or we cannot match a
     response to ours, and the caller waits until its timeout. The id is read with the standard
@@ -389,7 +391,7 @@ def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
     try:
         value: object = json.loads(str(frame, "utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
-        return _reject_text(frame, reason)
+        return _read_text(frame, reason)
     if not isinstance(value, dict):
         return InvalidMessage(PARSE_ERROR, reason)
 
@@ -409,12 +411,18 @@ def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
     return InvalidMessage(PARSE_ERROR, reason)
 
 
-def _reject_text(frame: bytes, reason: str) -> InvalidMessage:
-    """Return the parse error for a frame that is not JSON, with the ids of the responses in it.
+def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
+    """Return the response at the end of a text, or the parse error for a frame that is not JSON.
 
     The frame may be a response that is cut off, two responses without a newline between them, or a
-    text that a program has printed, followed by a response.
-    reason: the text of the error.
+    text that a program has printed. If one response is in the text and ends it, the response is
+    either glued to the text, because the program has printed no newline, or the program has logged
+    what it sends. In the second case the same response follows and is skipped as a late one. If
+    more text follows, the response was logged, too, but perhaps with other quotes.
+
+    A user whose text a program prints cannot answer a call in this way, because a client's ids
+    begin with a random number.
+    reason: the text of the error, which has the ids of the malformed responses in the frame.
     """
     try:
         from concertino.jsonrpc.deep_frames import find_objects
@@ -422,8 +430,18 @@ def _reject_text(frame: bytes, reason: str) -> InvalidMessage:
         # The process has no file descriptor left to read the module with.
         return InvalidMessage(PARSE_ERROR, reason)
 
+    objects = find_objects(frame)
+    # If the frame begins with a brace, it is rather an object that contains the other one.
+    if len(objects) == 1 and not frame.lstrip().startswith(b"{"):
+        [members] = objects
+        response = decode(frame[members.begin :])
+        if type(response) is Message and response.method is UNSET:
+            return response
+        if members.end is not None and frame[members.end :].strip():
+            return InvalidMessage(PARSE_ERROR, reason)
+
     answers: list[Id] = []
-    for members in find_objects(frame):
+    for members in objects:
         if members.id is not None and is_response(members.names):
             try:
                 answers.append(_decode_id(members.id))
