@@ -141,6 +141,7 @@ def test_what_a_transport_has_to_be_is_documented(name: str) -> None:
         connection.SupportsDirectSend,
         connection.SupportsOversizeReports,
         connection.SupportsPolling,
+        connection.SupportsSubscriptions,
         call_hooks.SupportsCallStarter,
         call_hooks.SupportsOperationHandlers,
     ],

@@ -38,6 +38,19 @@ async def wait(context: Context) -> str:
 
 
 @server.tool
+async def watch(context: Context, count: int) -> str:
+    """Send notifications, and then none for ever."""
+    context.caller.hold_open()
+    try:
+        for number in range(count):
+            await context.caller.notify("example.com/news", {"number": number})
+        await asyncio.Event().wait()
+    finally:
+        print("watch has ended", file=sys.stderr, flush=True)
+    return ""
+
+
+@server.tool
 async def release() -> str:
     released.set()
     return "ok"

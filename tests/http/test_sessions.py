@@ -256,6 +256,49 @@ def test_a_client_that_leaves_does_not_cancel_its_call_and_can_get_its_result(
         ]
 
 
+def test_a_subscription_ends_with_its_connection_and_evicts_no_responses(
+    options: tuple[str, ...],
+) -> None:
+    with serving(SERVER, *options) as own:
+        session = Session(own)
+        call_connection, connection = own.connect(), own.connect()
+        waiting = call(1, "wait", {"progressToken": 1})
+        stream = request(call_connection, "POST", waiting, session.headers)
+        primer = read_event(stream)
+        read_event(stream)
+        stream.close()
+        call_connection.close()
+        session.call(2, "release")
+
+        # More notifications than a session keeps for clients that come back.
+        news = request(connection, "POST", call(3, "watch", count=1100), session.headers)
+        begin = read_event(news)
+        for _ in range(1100):
+            read_event(news)
+        late = Answer(session.get(**{"Last-Event-ID": primer["id"]}))
+        assert text_of(late.messages[-1]) == "released"
+
+        news.close()
+        connection.close()
+        own.read_stderr_until("watch has ended")
+        (error,) = Answer(session.get(**{"Last-Event-ID": begin["id"]})).messages
+        text = "the connection was lost, which ends a subscription; subscribe again"
+        assert error == {"jsonrpc": "2.0", "id": 3, "error": {"code": -32603, "message": text}}
+        # The id can be used again.
+        assert text_of(session.call(3, "add", a=1, b=2).json) == "3"
+
+
+def test_a_subscription_that_is_resumed_while_its_connection_seems_open_ends(
+    service: HttpService,
+) -> None:
+    session = Session(service)
+    news = request(service.connect(), "POST", call(1, "watch", count=1), session.headers)
+    first = read_event(news)
+    answer = Answer(session.get(**{"Last-Event-ID": first["id"]}))
+    assert [message["id"] for message in answer.messages] == [1]
+    service.read_stderr_until("watch has ended")
+
+
 @pytest.mark.parametrize("last", ["99-1", "x", "-1", "1-", "1" * 50 + "-1"])
 def test_an_unknown_event_id_is_refused(service: HttpService, last: str) -> None:
     assert Session(service).get(**{"Last-Event-ID": last}).status == 400

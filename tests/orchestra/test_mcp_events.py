@@ -19,7 +19,7 @@ from orchestra.hubs import SOMEBODY, write_plugins_file
 from concertino import Server, compose
 from concertino.backend import Backend, Host, Principal
 from concertino.client import RawClient
-from concertino.errors import RpcError
+from concertino.errors import ConcertinoError, RpcError
 from concertino.guards import Redact
 from concertino.http import Authorization, HttpOptions, HttpServer
 from concertino.orchestra.bridge import Bridge
@@ -313,6 +313,22 @@ async def test_the_end_of_the_server_ends_streams_with_a_result(folder: Path) ->
         assert await stream == {}
         # It does not take the time that is for calls.
         assert time.monotonic() - begun < 1.9
+
+
+@on_a_loop
+async def test_a_client_that_leaves_with_a_stream_cuts_off_no_call(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(folder) as rig:
+        stream = rig.stream()
+        await rig.heard.get()
+        lost = ConnectionResetError("the client has crashed")
+        rig.client._connection.other._receiver.on_disconnect(lost)  # type: ignore[attr-defined]
+        while rig.log._waiting:
+            await asyncio.sleep(0.01)
+    assert "cut off" not in caplog.text
+    with pytest.raises(ConcertinoError):
+        await stream
 
 
 @on_a_loop

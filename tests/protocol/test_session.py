@@ -1593,6 +1593,8 @@ def test_a_call_that_is_held_open_ends_with_the_server_like_a_subscription(
         if is_running:
             session.peer.add_running(incoming)
         session.hold_open(incoming)
+        # Nothing of the request is kept or counted.
+        assert (incoming.params, session.peer.running.size) == ({}, 0)
     # No memory is reserved for their results, and they do not count as calls.
     assert (session.open_subscriptions, len(session.peer.running)) == (2, 2)
     assert not session.peer.unread.budget.unknown.total()
@@ -1607,6 +1609,15 @@ def test_a_call_that_is_held_open_ends_with_the_server_like_a_subscription(
     assert answers == [(2, "complete"), (3, "complete")]
     assert ends == ["enough", "the server ends the subscription"]
     assert (session.open_subscriptions, len(session.peer.running)) == (0, 0)
+
+
+def test_a_call_that_was_cancelled_is_not_held_open() -> None:
+    rig = Rig(replace(EVERYTHING, other_methods=True))
+    incoming = rig.call(1, "example.com/watch", modern())
+    rig.session.peer.add_running(incoming)
+    rig.session.peer.cancel(1, "enough")
+    rig.session.hold_open(incoming)
+    assert (rig.session.open_subscriptions, len(rig.session.peer.running)) == (0, 0)
 
 
 def test_a_call_in_a_batch_cannot_be_held_open() -> None:

@@ -109,6 +109,8 @@ class EventStream:
 
     Attributes:
     exchange: the HTTP response that carries the stream now; None while the client has none open.
+    cancel: ends the stream of a subscription; None for other streams. Events of a subscription are
+        not kept, because they would evict responses. So the loss of the response ends it.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class EventStream:
         self.ids = set(ids)
         self.accepted = accepted
         self.exchange: Exchange | None = None
+        self.cancel: Callable[[], object] | None = None
         self._store = store
         self.is_primed = is_primed
         # The number of the newest event, and of the newest one that was sent.
@@ -144,6 +147,8 @@ class EventStream:
             if self.exchange is exchange:
                 self.exchange = None
                 on_disconnect()
+                if self.cancel is not None:
+                    self.cancel()
 
         exchange.on_disconnect = forget
 
@@ -164,7 +169,8 @@ class EventStream:
         """Send a frame as an event. Without a response, it is kept until the client resumes."""
         self.open()
         self._last += 1
-        self._store.add(self.number, self._last, frame)
+        if self.cancel is None:
+            self._store.add(self.number, self._last, frame)
         if self.exchange is not None:
             self._sent = self._last
             self.exchange.send_event(encode_event(frame, self._event_id(self._last)))

@@ -4,7 +4,7 @@ Sessions belong to the revisions before 2026-07-28. The client sends each messag
 HTTP response to a request contains the progress, log messages and requests that the call sends to
 the client, and then its result. Messages that belong to no call are sent on the stream that the
 client opens with GET. Losing an HTTP connection does not cancel a call: the client can resume a
-stream after the last event that it has received.
+stream after the last event that it has received. Only subscriptions end with their connection.
 Spec: 2025-11-25 basic/transports "Streamable HTTP".
 """
 
@@ -16,9 +16,9 @@ from functools import partial
 from http import HTTPStatus
 
 from msgspec import DecodeError, Struct
-from msgspec.json import Decoder
+from msgspec.json import Decoder, encode
 
-from concertino.errors import INVALID_REQUEST, Disconnected
+from concertino.errors import INTERNAL_ERROR, INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
 from concertino.http.envelope import RESULT, ResponseHead, decode_envelope, read_outcome
@@ -28,7 +28,7 @@ from concertino.http.options import Polling
 from concertino.http.request_head import HttpError
 from concertino.http.session_output import SessionOutput
 from concertino.http.session_streams import SessionStreams
-from concertino.jsonrpc.messages import Id, encode_error, encode_id
+from concertino.jsonrpc.messages import Id, encode_error, encode_id, encode_notification
 from concertino.protocol.revisions import LATEST_LEGACY
 from concertino.transports.connection import Receiver
 
@@ -39,6 +39,7 @@ STATUSES: dict[int | None, HTTPStatus] = {
     INVALID_REQUEST: HTTPStatus.BAD_REQUEST,
 }
 ENDED = "the session has ended"
+LOST = "the connection was lost, which ends a subscription; subscribe again"
 NO_STREAM = "the client cannot be asked: its request does not accept text/event-stream"
 
 
@@ -140,6 +141,27 @@ class SessionConnection:
         self._streams.close()
         self._output.close()
         self._on_close()
+
+    # SupportsSubscriptions
+
+    def hold_open(self, request_id: Id) -> None:
+        stream = self._streams.find(request_id)
+        if stream is not None:
+            stream.cancel = partial(self._cancel_subscription, stream, request_id)
+            if stream.exchange is None:
+                # The client has left already. With call_soon(), because the call has just begun.
+                self._loop.call_soon(stream.cancel)
+
+    def _cancel_subscription(self, stream: EventStream, id: Id) -> None:
+        """Cancel a subscription whose client has lost the connection, and keep an error for it."""
+        if stream.cancel is None:
+            return
+        stream.cancel = None
+        params = encode({"requestId": id, "reason": "the client has disconnected"})
+        self._receive(encode_notification("notifications/cancelled", params))
+        self._streams.finish(stream, id)
+        stream.send(encode_error(encode_id(id), INTERNAL_ERROR, LOST))
+        stream.end()
 
     # Requests of the client
 

@@ -84,7 +84,7 @@ class SessionStreams:
             return
 
         def suspend() -> None:
-            if stream.exchange is exchange:
+            if stream.exchange is exchange and stream.cancel is None:
                 stream.suspend(polling.retry_s)
                 self._on_use()
 
@@ -117,6 +117,8 @@ class SessionStreams:
         if position is None or position[0] > self._count:
             raise HttpError(HTTPStatus.BAD_REQUEST, "Last-Event-ID: no event of this session")
         number, last_number = position
+        if number in self._streams and (cancel := self._streams[number].cancel) is not None:
+            cancel()
         stream = self.standalone if number == STANDALONE else self._streams.get(number)
         is_complete = stream is None
         # A stream that is not in the table is complete, but the client may not have received its

@@ -116,6 +116,11 @@ class RequestTable(dict[Id, R], Generic[R]):
         self.size -= incoming.size
         incoming.table = None
 
+    def discount(self, incoming: R) -> None:
+        """Count the size of a request in this table as 0 from now on."""
+        self.size -= incoming.size
+        incoming.size = 0
+
     def clear(self) -> None:
         """Remove all requests, without changing their `table` attribute."""
         super().clear()

@@ -504,14 +504,19 @@ class Session:
     def hold_open(self, incoming: SessionRequest) -> None:
         """Treat a call that is being handled as a subscription. See Caller.hold_open().
 
-        Raises RpcError for a call in a batch.
+        Does nothing if the call was answered or cancelled. Raises RpcError for a call in a batch.
         """
+        if not incoming.open:
+            return
         if incoming.batch is not None:
             text = f"Invalid Request: {incoming.method} in a batch, which would never be answered"
             raise RpcError(INVALID_REQUEST, text)
+        incoming.params.clear()
         if incoming.table is None:
+            incoming.size = 0
             self.peer.add_running(incoming, has_result=False)
         else:
+            incoming.table.discount(incoming)
             self.peer.unread.on_end(incoming)
         self._held_open = [item for item in self._held_open if item.open]
         self._held_open.append(incoming)

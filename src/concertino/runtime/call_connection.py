@@ -39,6 +39,10 @@ class CallConnection(CallerSession, Protocol):
         """
         ...
 
+    def hold_open(self, request: SessionRequest) -> None:
+        """Treat a call that is being handled as a subscription. See Caller.hold_open()."""
+        ...
+
     def post(self, callback: Callable[[], object]) -> None:
         """Schedule `callback` on the loop. May be called from any thread.
 

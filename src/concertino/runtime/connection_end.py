@@ -196,10 +196,11 @@ class ConnectionEnd:
 
     async def _cancel_calls(self) -> None:
         """Cancel the remaining calls, and wait up to CLEANUP_S seconds for all cancelled tasks."""
+        subscriptions = self._session.open_subscriptions
         left = self._session.close()
         for request in left:
             self._cancel(request, "the connection is closing")
-        if calls := sum(request.method != "subscriptions/listen" for request in left):
+        if calls := len(left) - subscriptions:
             level = logging.DEBUG if self._is_cancellation else logging.WARNING
             log.log(level, "%d calls were cut off", calls)
         if self._cancelled_tasks:

@@ -295,7 +295,7 @@ class CallCaller(Struct, eq=False):
             await self.session.backpressure()
 
     def hold_open(self) -> None:
-        self.session.session.hold_open(self.request)
+        self.session.hold_open(self.request)
 
 
 class PostedMessages:

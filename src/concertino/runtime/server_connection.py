@@ -410,6 +410,14 @@ class ServerConnection:
         if not self._end.is_closing:
             self.session.report_update(uri)
 
+    def hold_open(self, request: SessionRequest) -> None:
+        # Imported here, because most servers have no subscriptions.
+        from concertino.transports.connection import SupportsSubscriptions
+
+        self.session.hold_open(request)
+        if isinstance(self._connection, SupportsSubscriptions):
+            self._connection.hold_open(request.id)
+
     # Messages of another server that a backend forwards to the client; see CallerSession
 
     @property

@@ -9,8 +9,8 @@ client or a server. There are Connections over stdio, to a child process, over s
 memory; a message trace is a Connection around another one. A Connection belongs to one event loop
 and never blocks it.
 
-SupportsDirectSend, SupportsPolling and SupportsOversizeReports are optional interfaces. Code that
-uses a Connection checks once, with isinstance(), which of them it supports.
+SupportsDirectSend, SupportsPolling, SupportsOversizeReports and SupportsSubscriptions are optional
+interfaces. Code that uses a Connection checks with isinstance() which of them it supports.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = [
     "SupportsDirectSend",
     "SupportsOversizeReports",
     "SupportsPolling",
+    "SupportsSubscriptions",
 ]
 
 
@@ -162,4 +163,16 @@ class SupportsOversizeReports(Protocol):
     @property
     def oversize_head(self) -> bytes:
         """Return the first bytes of the last frame that was too long."""
+        ...
+
+
+@runtime_checkable
+class SupportsSubscriptions(Protocol):
+    """A Connection that keeps what it has sent, so that the client can read it later."""
+
+    def hold_open(self, request_id: Id, /) -> None:
+        """Treat a request as a subscription: keep nothing, and cancel it when the client is gone.
+
+        Does nothing if no request with this id is running.
+        """
         ...

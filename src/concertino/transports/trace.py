@@ -17,6 +17,7 @@ from concertino.transports.connection import (
     SupportsDirectSend,
     SupportsOversizeReports,
     SupportsPolling,
+    SupportsSubscriptions,
 )
 
 __all__ = ["TracedConnection", "trace_connection"]
@@ -88,6 +89,11 @@ class TracedConnection:
 
     async def close(self, within_s: float) -> None:
         await self._inner.close(within_s)
+
+    def hold_open(self, request_id: Id) -> None:
+        inner = self._inner
+        if isinstance(inner, SupportsSubscriptions):
+            inner.hold_open(request_id)
 
     # Receiver
 
