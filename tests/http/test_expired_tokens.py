@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from http_service import INITIALIZE, modern, modern_headers
+from http_service import INITIALIZE, call, modern, modern_headers
 from loops import on_a_loop
 
 from concertino import Context, Server
@@ -36,6 +36,13 @@ def make_server(released: asyncio.Event) -> Server:
         await context.progress(1)
         await released.wait()
         return "released"
+
+    @server.tool
+    async def watch(context: Context) -> str:
+        context.caller.hold_open()
+        await context.caller.notify("example.com/news", {})
+        await released.wait()
+        return ""
 
     return server
 
@@ -119,6 +126,25 @@ async def test_a_subscription_ends() -> None:
 
         response = await reader.read()
         assert b"notifications/subscriptions/acknowledged" in response
+        assert response.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.requirement("AU-15", side="authorization")
+@pytest.mark.parametrize("is_session", [False, True])
+@on_a_loop
+async def test_a_call_that_is_held_open_as_a_subscription_ends(is_session: bool) -> None:
+    async with running(asyncio.Event()) as requests:
+        if is_session:
+            message = call(1, "watch")
+            headers = {"Mcp_Session_Id": await open_session(requests)}
+        else:
+            message = modern("tools/call", name="watch", arguments={})
+            headers = modern_headers(message)
+
+        reader = await requests.send("POST", "short", message, **headers)
+
+        response = await reader.read()
+        assert b"example.com/news" in response
         assert response.endswith(b"0\r\n\r\n")
 
 

@@ -49,6 +49,7 @@ class Exchange(Struct, eq=False):
     on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
     on_end: called when the response is complete, or cannot be sent any more.
     on_data: called with what the client sends after switch_protocols(); None before.
+    is_subscription: whether this is a call that lasts until the client or the server ends it.
     is_passed_on: whether another process of the same server has passed the request on to this one.
         Then it must be answered here.
     sends_comments: whether comments keep the stream alive. A stream that comes from another process
@@ -67,6 +68,7 @@ class Exchange(Struct, eq=False):
     on_data: Callable[[bytes], object] | None = None
     is_stream: bool = False
     is_done: bool = False
+    is_subscription: bool = False
     is_passed_on: bool = False
     sends_comments: bool = True
 
@@ -175,7 +177,8 @@ class Exchange(Struct, eq=False):
             # A connection with another protocol, such as a WebSocket, ends by the rules of that
             # protocol.
             return False
-        return head.method == "GET" or head.headers.get(b"mcp-method") == LISTEN
+        is_listening = head.method == "GET" or head.headers.get(b"mcp-method") == LISTEN
+        return is_listening or self.is_subscription
 
     def expire(self) -> None:
         """End the stream and close the connection. The client may come back with a new token."""

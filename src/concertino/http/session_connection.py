@@ -148,7 +148,9 @@ class SessionConnection:
         stream = self._streams.find(request_id)
         if stream is not None:
             stream.cancel = partial(self._cancel_subscription, stream, request_id)
-            if stream.exchange is None:
+            if stream.exchange is not None:
+                stream.exchange.is_subscription = True
+            else:
                 # The client has left already. With call_soon(), because the call has just begun.
                 self._loop.call_soon(stream.cancel)
 

@@ -135,6 +135,10 @@ class StatelessConnection:
             exchange.send_event(encode_event(frame))
         return exchange.connection.unread_bytes
 
+    def hold_open(self, request_id: Id) -> None:
+        if self._exchange is not None:
+            self._exchange.is_subscription = True
+
     def pause(self, paused: bool) -> None:
         """Do nothing. While a request is running, no other one is read anyway."""
 

@@ -168,11 +168,13 @@ class SupportsOversizeReports(Protocol):
 
 @runtime_checkable
 class SupportsSubscriptions(Protocol):
-    """A Connection that keeps what it has sent, so that the client can read it later."""
+    """A Connection that treats a subscription and other calls differently."""
 
     def hold_open(self, request_id: Id, /) -> None:
-        """Treat a request as a subscription: keep nothing, and cancel it when the client is gone.
+        """Treat a request as a subscription.
 
+        Nothing of it is kept for a client that comes back. It is cancelled when the client is gone
+        or the token of its user expires.
         Does nothing if no request with this id is running.
         """
         ...
