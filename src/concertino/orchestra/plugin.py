@@ -185,8 +185,8 @@ class Plugin(Server):
 
         payload: a JSON object, of at most about 1 MiB.
         type: what has happened, such as "created".
-        audience: the user whose MCP clients get the event, as Principal.subject names the user;
-            empty for all clients. All plugins get the event.
+        audience: the user whose MCP clients get the event: Principal.subject, or Principal.issuer,
+            a space and the subject. Empty for all clients. All plugins get the event.
         Returns when the hub has the event. Raises Disconnected without a hub, ToolError if the hub
         refuses the event, NotAStruct for a payload without a JSON form, and TimedOut.
         """
