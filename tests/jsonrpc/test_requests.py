@@ -61,6 +61,19 @@ def test_a_request_knows_its_table_until_it_is_removed():
     assert table.size == 20
 
 
+def test_a_request_that_is_discounted_stays_in_its_table_without_bytes():
+    table = RequestTable[IncomingRequest]()
+    first, second = make_request(1, 10), make_request(2, 20)
+    table.add(first)
+    table.add(second)
+
+    table.discount(first)
+    assert (list(table), table.size) == ([1, 2], 20)
+    # Its bytes are not subtracted a second time.
+    table.remove(first)
+    assert table.size == 20
+
+
 def test_clearing_a_table_leaves_its_requests_as_they_are():
     table = RequestTable[IncomingRequest]()
     incoming = make_request(1)
