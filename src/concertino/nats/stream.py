@@ -170,6 +170,20 @@ class _Requests:
                 future.set_exception(StreamUnavailable(text))
 
 
+class _Consumer:
+    """What is known about the consumer that delivers the messages now.
+
+    delivered: the number of its last message, by its own count.
+    heard_at: when its last message or heartbeat came, by the clock of the event loop.
+    is_over: set when it must be replaced.
+    """
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.heard_at = 0.0
+        self.is_over = asyncio.Event()
+
+
 class Stream:
     """A stream, which open() creates if it does not exist. Use it on one event loop.
 
@@ -203,11 +217,7 @@ class Stream:
             "duplicate_window": int(120e9),
         }
         self._requests = _Requests(cluster, name, user)
-        # The number of the last message of the current consumer, by its own count, and whether it
-        # must be replaced.
-        self._delivered = 0
-        self._is_over = asyncio.Event()
-        self._heard_at = 0.0
+        self._consumer = _Consumer()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened_at = 0
         self._task: asyncio.Task[None] | None = None
@@ -273,7 +283,7 @@ class Stream:
 
     def _on_connect(self, connection: NatsConnection) -> None:
         self._requests.on_connect(connection)
-        self._is_over.set()
+        self._consumer.is_over.set()
 
     # Following
 
@@ -302,7 +312,7 @@ class Stream:
         Raises Disconnected, StreamUnavailable.
         """
         loop = asyncio.get_running_loop()
-        self._is_over.clear()
+        self._consumer.is_over.clear()
         connection = self._cluster.connection
         answer = await self._find_stream(patient_until)
         if self._is_shorter(answer):
@@ -322,7 +332,7 @@ class Stream:
         self._opened_at = state.last_seq
         self._check_opened()
 
-        self._delivered, self._heard_at = 0, loop.time()
+        self._consumer.delivered, self._consumer.heard_at = 0, loop.time()
         subject = self._requests.new_subject("d.")
         sid = connection.subscribe(subject, self._on_delivery)
         try:
@@ -340,11 +350,11 @@ class Stream:
             made = await self._requests.send(f"$JS.API.CONSUMER.CREATE.{self._name}", body)
             if made.error is not None:
                 raise Disconnected(f"{self._name}: {made.error.description}")
-            while loop.time() - self._heard_at < SILENCE_S:
+            while loop.time() - self._consumer.heard_at < SILENCE_S:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT_S):
-                        await self._is_over.wait()
-                if self._is_over.is_set():
+                        await self._consumer.is_over.wait()
+                if self._consumer.is_over.is_set():
                     return
         finally:
             connection.unsubscribe(sid)
@@ -382,20 +392,20 @@ class Stream:
 
     def _on_delivery(self, message: NatsMessage) -> None:
         """Handle a message or a heartbeat of the consumer."""
-        self._heard_at = asyncio.get_running_loop().time()
+        self._consumer.heard_at = asyncio.get_running_loop().time()
         position = _read_position(message.reply)
         if position is None:
             # A heartbeat tells the number of the last message.
             number = read_headers(message.headers).get("Nats-Last-Consumer", "0")
-            if number != str(self._delivered):
-                self._is_over.set()
+            if number != str(self._consumer.delivered):
+                self._consumer.is_over.set()
             return
         number, delivered = position
-        if delivered != self._delivered + 1:
+        if delivered != self._consumer.delivered + 1:
             # A message is missing, or it is of a consumer that another one has replaced.
-            self._is_over.set()
+            self._consumer.is_over.set()
             return
-        self._delivered = delivered
+        self._consumer.delivered = delivered
         self._follower.handle(number, message.payload)
         self._check_opened()
 
