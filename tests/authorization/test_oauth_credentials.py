@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from authorization_server import AuthorizationServer, as_json, running
+from authorization_server import AuthorizationServer, Response, as_json, running
 from joserfc import jwt
 from joserfc.jwk import ECKey
 from loops import on_a_loop
@@ -155,6 +155,30 @@ async def test_a_secret_is_sent_to_endpoints_without_metadata_only_if_their_issu
         assert "/token" not in server.paths()
 
         await call(server, replace(auth, issuer=server.origin))
+        assert server.counts["/token"] == 1
+
+
+class GuardedServer(AuthorizationServer):
+    """A server of 2025-03-26 that answers 401 at each path which it does not have."""
+
+    has_issuer = True
+
+    async def answer(self, request: Any) -> Response:
+        is_issuer = request.path == "/.well-known/oauth-authorization-server"
+        self.has_metadata = self.has_issuer and is_issuer
+        response = await super().answer(request)
+        return (401, {}, b"") if response[0] == 404 else response
+
+
+@on_a_loop
+async def test_the_metadata_of_a_server_that_refuses_all_other_paths_is_found() -> None:
+    async with running(GuardedServer()) as server:
+        await call(server, by_person())
+        assert server.counts["/token"] == 1
+
+        server.has_issuer = False
+        with pytest.raises(RpcError, match=r"metadata cannot be read .*HTTP 401.* an API key"):
+            await call(server, by_person(client_id="other"))
         assert server.counts["/token"] == 1
 
 

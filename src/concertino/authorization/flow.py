@@ -21,6 +21,7 @@ from concertino.authorization.logins import ClientIdentity, Login
 from concertino.authorization.metadata import (
     IssuerMetadata,
     IssuerNotFound,
+    MetadataRefused,
     ResourceMetadata,
     default_endpoints,
     discover_issuer,
@@ -99,7 +100,10 @@ class LoginFlow:
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
         url = challenge.get("resource_metadata", "")
-        resource = await discover_resource(self._fetcher, self._server, url)
+        try:
+            resource = await discover_resource(self._fetcher, self._server, url)
+        except MetadataRefused as exc:
+            return await self._discover_behind_refusal(challenge, exc)
         if resource is None:
             return await self._discover_own_issuer(challenge)
         issuers = resource.authorization_servers
@@ -116,6 +120,24 @@ class LoginFlow:
             return Discovery(resource, await discover_issuer(self._fetcher, origin), challenge)
         except IssuerNotFound:
             return Discovery(resource, default_endpoints(origin), challenge, is_guessed=True)
+
+    async def _discover_behind_refusal(
+        self, challenge: Mapping[str, str], refusal: MetadataRefused
+    ) -> Discovery:
+        """Return what is known about a server that refuses paths which it may not have.
+
+        A server of 2025-03-26 may refuse all paths but those that it has. Endpoints are not
+        guessed, because the refused document may name others.
+        """
+        resource = own_resource(self._server)
+        [origin] = resource.authorization_servers
+        try:
+            return Discovery(resource, await discover_issuer(self._fetcher, origin), challenge)
+        except (IssuerNotFound, MetadataRefused):
+            raise AuthorizationError(
+                f"{self._server.text} asks for authorization, and its metadata cannot be read "
+                f"({refusal}); it may want something else, such as an API key in a header"
+            ) from None
 
     async def log_in(self, found: Discovery, known: Login | None) -> Login:
         """Obtain access tokens, and return the new login.

@@ -21,6 +21,7 @@ from concertino.http_client.server_url import ServerUrl, parse_url
 __all__ = [
     "IssuerMetadata",
     "IssuerNotFound",
+    "MetadataRefused",
     "ResourceMetadata",
     "default_endpoints",
     "discover_issuer",
@@ -80,6 +81,10 @@ class IssuerNotFound(AuthorizationError):
     """An authorization server has no metadata."""
 
 
+class MetadataRefused(AuthorizationError):
+    """A server does not let this client read its metadata, or has none and does not say so."""
+
+
 _resource_decoder = Decoder(ResourceMetadata)
 _issuer_decoder = Decoder(IssuerMetadata)
 
@@ -91,8 +96,8 @@ async def discover_resource(
 
     url: the parameter `resource_metadata` of the server's challenge; "" if it had none. Then the
         metadata is looked for at the two well-known URLs.
-    Raises AuthorizationError, also if a URL is refused and no other one has the metadata, and
-    OSError if a server cannot be reached.
+    Raises MetadataRefused if a well-known URL is refused and the other one has no metadata either,
+    AuthorizationError for metadata that cannot be used, and OSError if a server cannot be reached.
     """
     origin, path = _split(server)
     refusal = ""
@@ -110,7 +115,7 @@ async def discover_resource(
         if response.status not in ABSENT:
             refusal = refusal or f"{place}: HTTP {response.status}"
     if refusal:
-        raise AuthorizationError(refusal)
+        raise MetadataRefused(refusal)
     return None
 
 
@@ -169,8 +174,8 @@ def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
 async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
     """Return the metadata of an authorization server. issuer: its issuer identifier, a URL.
 
-    Raises IssuerNotFound if there is none, AuthorizationError if it names another issuer or may not
-    be read, and OSError if the server cannot be reached.
+    Raises IssuerNotFound if there is none, MetadataRefused if it may not be read,
+    AuthorizationError if it names another issuer, and OSError if the server cannot be reached.
     """
     refusal = ""
     places = _issuer_places(issuer)
@@ -189,7 +194,7 @@ async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
         if response.status not in ABSENT:
             refusal = refusal or f"{place}: HTTP {response.status}"
     if refusal:
-        raise AuthorizationError(refusal)
+        raise MetadataRefused(refusal)
     raise IssuerNotFound(
         f"{issuer}: the authorization server has no metadata at {' or '.join(places)}"
     )
