@@ -415,7 +415,8 @@ class ServerConnection:
         from concertino.transports.connection import SupportsSubscriptions
 
         self.session.hold_open(request)
-        if isinstance(self._connection, SupportsSubscriptions):
+        # A call that has ended may have left its place to another one.
+        if request.open and isinstance(self._connection, SupportsSubscriptions):
             self._connection.hold_open(request.id)
 
     # Messages of another server that a backend forwards to the client; see CallerSession
