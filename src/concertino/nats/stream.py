@@ -86,10 +86,11 @@ class _Problem(Struct):
 
 
 class _State(Struct):
-    """The numbers of the oldest and of the newest message in a stream."""
+    """The numbers of the oldest and of the newest message in a stream, and the newest one's time."""
 
     first_seq: int = 0
     last_seq: int = 0
+    last_ts: str = ""
 
 
 class _Answer(Struct):
@@ -324,7 +325,8 @@ class Stream:
             log.warning(
                 "%s: the servers have lost the messages after %d", self._name, state.last_seq
             )
-            self._loss = f" {secrets.token_hex(8)}"
+            # The same at each client, unless messages were published before it has looked.
+            self._loss = f" {state.last_seq} {state.last_ts}"
         elif answer.created != self._created:
             self._loss = ""
         self._created = answer.created
