@@ -86,7 +86,7 @@ class _Problem(Struct):
 
 
 class _State(Struct):
-    """The numbers of the oldest and of the newest message in a stream, and the newest one's time."""
+    """The numbers of the first and of the last message in a stream, and the time of the last."""
 
     first_seq: int = 0
     last_seq: int = 0
