@@ -38,10 +38,10 @@ async def test_topics_match_exactly_and_filters_compare_texts_of_the_payload() -
     orders = EventReader(log, Subscribe(subscription_id="1", topic="orders"))
     urgent = EventReader(log, Subscribe(topic="orders", filters={"kind": "urgent", "to": "me"}))
     everything = EventReader(log, Subscribe(topic="*"))
-    log.append(event("orders", kind="urgent", to="you"), "tools.shop")
-    log.append(event("orders.new", kind="urgent", to="me"), "tools.shop")
-    log.append(event("orders", kind="urgent", to="me", number=7), "tools.shop")
-    log.append(event("orders", kind=3), "tools.shop")
+    log.publish_soon(event("orders", kind="urgent", to="you"), "tools.shop")
+    log.publish_soon(event("orders.new", kind="urgent", to="me"), "tools.shop")
+    log.publish_soon(event("orders", kind="urgent", to="me", number=7), "tools.shop")
+    log.publish_soon(event("orders", kind=3), "tools.shop")
 
     first, *others = await take(orders, 3)
     assert (first.subscription_id, first.topic, first.event_type) == ("1", "orders", "made")
@@ -58,8 +58,8 @@ async def test_a_reader_waits_for_the_next_event() -> None:
     reader = EventReader(log, Subscribe(topic="a"))
     waiting = asyncio.ensure_future(reader.next())
     await asyncio.sleep(0)
-    log.append(event("b"), "x")
-    log.append(event("a"), "x")
+    log.publish_soon(event("b"), "x")
+    log.publish_soon(event("a"), "x")
     assert number(await waiting) == 2
 
 
@@ -67,12 +67,12 @@ async def test_a_reader_waits_for_the_next_event() -> None:
 async def test_a_reader_begins_behind_the_event_that_it_names() -> None:
     log = EventLog()
     for _ in range(3):
-        log.append(event("a"), "x")
+        log.publish_soon(event("a"), "x")
     first = log.cursor_of(1)
     again = EventReader(log, Subscribe(topic="a", after=first))
     assert numbers(await take(again, 2)) == [2, 3]
     new = EventReader(log, Subscribe(topic="a"))
-    log.append(event("a"), "x")
+    log.publish_soon(event("a"), "x")
     assert number(await new.next()) == 4
 
 
@@ -83,7 +83,7 @@ async def test_a_reader_with_a_cursor_of_another_log_gets_all_events_and_learns_
 ) -> None:
     log = EventLog()
     for _ in range(2):
-        log.append(event("a"), "x")
+        log.publish_soon(event("a"), "x")
     reader = EventReader(log, Subscribe(topic="a", after=after))
     assert reader.has_gap
     position = reader.take_position()
@@ -100,7 +100,7 @@ async def test_a_slow_reader_loses_the_oldest_events_and_learns_how_many() -> No
     log = EventLog(max_bytes=3 * size)
     reader = EventReader(log, Subscribe(topic="a"))
     for _ in range(10):
-        log.append(event("a", text="x" * 500), "x")
+        log.publish_soon(event("a", text="x" * 500), "x")
     events = await take(reader, 3)
     assert [(number(item), item.lost) for item in events] == [(8, 7), (9, 0), (10, 0)]
     # As a position, the gap comes before the next event.
@@ -114,10 +114,10 @@ async def test_a_slow_reader_loses_the_oldest_events_and_learns_how_many() -> No
 @on_a_loop
 async def test_the_topics_of_the_newest_events_are_known() -> None:
     log = EventLog()
-    log.append(event("used"), "x")
+    log.publish_soon(event("used"), "x")
     for number in range(1000):
-        log.append(event(f"t{number}"), "x")
-        log.append(event("used"), "x")
+        log.publish_soon(event(f"t{number}"), "x")
+        log.publish_soon(event("used"), "x")
     assert len(log.topics) == 1000
     assert {"used", "t1", "t999"} <= {*log.topics}
 
@@ -127,8 +127,8 @@ async def test_a_reader_that_wants_no_event_lets_others_run_after_1000() -> None
     log = EventLog()
     reader = EventReader(log, Subscribe(topic="a"))
     for _ in range(1000):
-        log.append(event("b"), "x")
-    log.append(event("a"), "x")
+        log.publish_soon(event("b"), "x")
+    log.publish_soon(event("a"), "x")
     assert reader.take() is None
     assert reader.is_behind
     assert number(await reader.next()) == 1001
@@ -144,12 +144,12 @@ async def test_events_and_subscriptions_have_limits() -> None:
         ("*", "topic: '*' stands for all topics in subscriptions only"),
     ):
         with pytest.raises(InvalidEvent) as refused:
-            log.append(event(topic), "x")
+            log.publish_soon(event(topic), "x")
         assert str(refused.value) == problem
     with pytest.raises(InvalidEvent, match="expected an event of at most 1048576 bytes"):
-        log.append(event("a", text="x" * 2**20), "x")
+        log.publish_soon(event("a", text="x" * 2**20), "x")
     with pytest.raises(InvalidEvent, match="payload: "):
-        log.append(Publish(topic="a", payload=b"\xff"), "x")
+        log.publish_soon(Publish(topic="a", payload=b"\xff"), "x")
     with pytest.raises(InvalidEvent, match="filters: expected at most 32"):
         EventReader(log, Subscribe(topic="a", filters={str(number): "" for number in range(33)}))
     for filters in ({"x" * 1025: ""}, {"x": "y" * 1025}):
@@ -165,12 +165,12 @@ async def test_a_subscriber_learns_that_a_log_which_begins_again_may_have_lost_e
     # A hub loads the events that are older than itself.
     log.restart("00000001", 1, 2)
     for _ in range(3):
-        log.append(event("a"), "tools.shop")
+        log.publish_soon(event("a"), "tools.shop")
     first = await live.next()
     assert (number(first), first.lost) == (3, 0)
 
     log.restart("00000002", 1, 2)
     for _ in range(3):
-        log.append(event("a"), "tools.shop")
+        log.publish_soon(event("a"), "tools.shop")
     second = await live.next()
     assert (second.cursor, second.lost) == ("00000002-3", -1)

@@ -115,13 +115,13 @@ async def test_events_reach_the_functions_of_other_plugins(folder: Path) -> None
 async def test_an_event_that_happens_while_a_position_is_sent_comes_at_once() -> None:
     log = EventLog()
     for _ in range(1001):
-        log.append(Publish(topic="b"), "x")
+        log.publish_soon(Publish(topic="b"), "x")
     # It begins before events that it does not want. The second position is behind all of them.
     subscribe = Subscribe(topic="a", after=log.cursor_of(0), positions=True)
     found = _with_positions(EventReader(log, subscribe))
     assert (await anext(found)).cursor == log.cursor_of(0)
     assert (await anext(found)).cursor == log.cursor_of(1001)
-    log.append(Publish(topic="a"), "x")
+    log.publish_soon(Publish(topic="a"), "x")
     news = asyncio.ensure_future(anext(found))
     await asyncio.sleep(0)
     assert news.done()

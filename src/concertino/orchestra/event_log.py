@@ -89,18 +89,18 @@ class EventLog:
         self.first = 1
         self.start = 0
 
-    def append(self, event: Publish, source: str) -> None:
-        """Add an event. source: the id of the plugin that has published it. Raises InvalidEvent."""
-        logged = log_event(event, source)
-        self.add(self.last + 1, logged.delivery, logged.payload, logged.size)
-
     async def publish(self, event: Publish, source: str) -> None:
-        """Add an event; see append(). In a cluster, wait until it is stored."""
-        self.append(event, source)
+        """Add an event; see publish_soon(). In a cluster, wait until it is stored."""
+        self.publish_soon(event, source)
 
     def publish_soon(self, event: Publish, source: str) -> None:
-        """Add an event, without waiting. Raises InvalidEvent."""
-        self.append(event, source)
+        """Add an event, without waiting.
+
+        source: the id of the plugin that has published it.
+        Raises InvalidEvent.
+        """
+        logged = log_event(event, source)
+        self.add(self.last + 1, logged.delivery, logged.payload, logged.size)
 
     async def close(self) -> None:
         """End the log. No event is added any more."""
