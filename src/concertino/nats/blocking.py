@@ -203,8 +203,7 @@ class _Connection:
         if isinstance(event, Ping):
             self.socket.sendall(b"PONG\r\n")
         elif isinstance(event, ServerError):
-            is_refusal = event.text.lower().startswith("permissions violation")
-            raise (PermissionsViolation if is_refusal else Disconnected)(event.text)
+            raise (PermissionsViolation if event.is_refusal else Disconnected)(event.text)
 
     def _next(self, until: float) -> NatsEvent:
         while not self._events:

@@ -19,19 +19,24 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.json import Decoder, encode
+from msgspec.json import encode
 
 from concertino.errors import Disconnected
 from concertino.nats.blocking import BlockingNats, PermissionsViolation, Request
-from concertino.nats.protocol import HEADER_LINE, NatsMessage, status_of
+from concertino.nats.jetstream import (
+    OTHER_SETTINGS,
+    Answer,
+    Problem,
+    StoredMessage,
+    decode_answer,
+)
+from concertino.nats.protocol import HEADER_LINE, NO_RESPONDERS, NatsMessage, status_of
 
 __all__ = ["Bucket", "BucketError", "BucketRefused", "Value", "decode_key", "encode_key"]
 
 # Error codes of JetStream: the subject has another revision; the subject has no message; the stream
-# does not exist; the stream exists with other settings.
-WRONG_LAST, NO_MESSAGE, NO_STREAM, OTHER_SETTINGS = 10071, 10037, 10059, 10058
-# The status of the response (status_of()) when no server of the cluster runs JetStream.
-NO_RESPONDERS = 503
+# does not exist.
+WRONG_LAST, NO_MESSAGE, NO_STREAM = 10071, 10037, 10059
 # The largest value, in bytes. By default, servers accept at most 1 MiB for a message and its
 # headers.
 MAX_VALUE_BYTES = 2**20 - 1024
@@ -59,39 +64,6 @@ class Value(Struct, frozen=True):
 
     data: bytes | None
     revision: int
-
-
-class _Problem(Struct):
-    """An error of JetStream."""
-
-    err_code: int = 0
-    description: str = ""
-
-
-class _Stored(Struct, rename={"sequence": "seq", "headers": "hdrs"}):
-    """A message of a stream. data, headers: in base64."""
-
-    sequence: int
-    data: str = ""
-    headers: str = ""
-
-
-class _State(Struct):
-    """The state of a stream. subjects: subject -> the number of its messages."""
-
-    subjects: dict[str, int] | None = None
-
-
-class _Answer(Struct, rename={"sequence": "seq"}):
-    """A response of JetStream, with the members that this module reads."""
-
-    error: _Problem | None = None
-    sequence: int = 0
-    message: _Stored | None = None
-    state: _State | None = None
-
-
-_decode_answer = Decoder(_Answer).decode
 
 
 def encode_key(text: str) -> str:
@@ -233,12 +205,12 @@ class Bucket:
             return None
         raise self._error(answer.error)
 
-    def _call(self, requests: Sequence[Request]) -> list[_Answer]:
+    def _call(self, requests: Sequence[Request]) -> list[Answer]:
         if not self._is_created:
             self.create()
         return [_read_answer(self._stream, message) for message in self._send(requests)]
 
-    def _send_creation(self) -> _Problem | None:
+    def _send_creation(self) -> Problem | None:
         """Let the server create the bucket, and return its error."""
         request = Request(f"$JS.API.STREAM.CREATE.{self._stream}", encode(self._settings))
         try:
@@ -261,20 +233,20 @@ class Bucket:
         except Disconnected as exc:
             raise BucketError(str(exc)) from None
 
-    def _error(self, error: _Problem) -> BucketError:
+    def _error(self, error: Problem) -> BucketError:
         return BucketError(f"{self._stream}: {error.description} ({error.err_code})")
 
 
-def _read_answer(stream: str, message: NatsMessage) -> _Answer:
+def _read_answer(stream: str, message: NatsMessage) -> Answer:
     if status_of(message) == NO_RESPONDERS:
         raise BucketError(f"{stream}: JetStream is not available; is it enabled in the servers?")
     try:
-        return _decode_answer(message.payload)
+        return decode_answer(message.payload)
     except msgspec.MsgspecError as exc:
         raise BucketError(f"{stream}: a response cannot be read: {exc}") from None
 
 
-def _read_value(stored: _Stored | None) -> Value:
+def _read_value(stored: StoredMessage | None) -> Value:
     """Return the value in a message, which may mark a deletion. stored: None for no message."""
     if stored is None:
         return Value(None, 0)

@@ -316,7 +316,7 @@ class NatsConnection(asyncio.Protocol):
             elif isinstance(event, ServerInfo):
                 self._on_info(event)
             elif isinstance(event, ServerError):
-                self._on_error(event.text)
+                self._on_error(event)
 
     def _answer_ping(self) -> None:
         if not self.ended.done():
@@ -336,15 +336,13 @@ class NatsConnection(asyncio.Protocol):
         else:
             self.on_info(info)
 
-    def _on_error(self, text: str) -> None:
-        # The connection stays open after a permissions violation: the server only refuses to
-        # publish or subscribe. After all other errors, the server closes the connection.
-        if text.lower().startswith("permissions violation"):
-            log.warning("%s: %s", self.server, text)
+    def _on_error(self, error: ServerError) -> None:
+        if error.is_refusal:
+            log.warning("%s: %s", self.server, error.text)
             for callback in self.on_refusal:
-                callback(text)
+                callback(error.text)
         else:
-            self.abort(text)
+            self.abort(error.text)
 
 
 def _ignore(value: object) -> None:

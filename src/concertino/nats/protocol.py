@@ -21,6 +21,7 @@ from concertino.errors import ProtocolError
 
 __all__ = [
     "HEADER_LINE",
+    "NO_RESPONDERS",
     "NatsEvent",
     "NatsMessage",
     "NatsParser",
@@ -40,6 +41,8 @@ __all__ = [
 MESSAGES = (b"MSG ", b"HMSG ")
 # The beginning of a header block. A status code may follow on the same line.
 HEADER_LINE = b"NATS/1.0"
+# The status (status_of()) of the response if nobody has subscribed to the subject of the request.
+NO_RESPONDERS = 503
 # The longest control line that is accepted. INFO is the longest, because it has the addresses of
 # all servers of the cluster. Servers limit other lines to 4,096 bytes by default.
 MAX_LINE_BYTES = 64 * 1024
@@ -86,6 +89,14 @@ class ServerError(Struct):
     """An error that the server reports. text: its text, without quotes."""
 
     text: str
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the permissions do not allow to publish or subscribe.
+
+        The connection stays open then. After all other errors, the server closes it.
+        """
+        return self.text.lower().startswith("permissions violation")
 
 
 class Ping(Struct):
@@ -238,10 +249,7 @@ def read_headers(block: bytes) -> dict[str, str]:
 
 
 def status_of(message: NatsMessage) -> int:
-    """Return the status code in the headers of a response; 0 if it has none.
-
-    The server responds with 503 if nobody has subscribed to the subject of the request.
-    """
+    """Return the status code in the headers of a response, such as NO_RESPONDERS; 0 without one."""
     code = message.headers[len(HEADER_LINE) + 1 : len(HEADER_LINE) + 4]
     return int(code) if code.isdigit() else 0
 

@@ -20,25 +20,23 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
-from msgspec.json import Decoder, encode
+from msgspec.json import encode
 
 from concertino.errors import Disconnected
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
-from concertino.nats.protocol import NatsMessage, read_headers, status_of
+from concertino.nats.jetstream import OTHER_SETTINGS, Answer, StreamState, decode_answer
+from concertino.nats.protocol import NO_RESPONDERS, NatsMessage, read_headers, status_of
 from concertino.nats.subjects import inbox_prefix
 
 __all__ = ["Follower", "Stream", "StreamUnavailable"]
 
 log = logging.getLogger("concertino.nats")
 
-# Error codes of JetStream: the stream exists with other settings; the server is not in a cluster;
-# the cluster has too few servers or resources.
-OTHER_SETTINGS, NO_CLUSTER = 10058, 10074
+# Error codes of JetStream: the server is not in a cluster; the cluster has too few servers or
+# resources.
+NO_CLUSTER = 10074
 FEW_SERVERS = (10005, 10023)
-# The status of the response when no server runs JetStream.
-NO_RESPONDERS = 503
 # On how many servers messages are stored, if there are so many. A cluster may be starting, so they
 # are awaited for PATIENCE_S.
 REPLICAS = 3
@@ -78,32 +76,6 @@ class Follower(Protocol):
         ...
 
 
-class _Problem(Struct):
-    """An error of JetStream."""
-
-    err_code: int = 0
-    description: str = ""
-
-
-class _State(Struct):
-    """The numbers of the first and of the last message in a stream, and the time of the last."""
-
-    first_seq: int = 0
-    last_seq: int = 0
-    last_ts: str = ""
-
-
-class _Answer(Struct):
-    """A response of JetStream, with the members that this module reads."""
-
-    error: _Problem | None = None
-    created: str = ""
-    state: _State | None = None
-
-
-_decode_answer = Decoder(_Answer).decode
-
-
 class _Requests:
     """The requests of a stream to JetStream, and their responses.
 
@@ -133,7 +105,7 @@ class _Requests:
         self._count += 1
         return f"{self._inbox}{prefix}{self._count}"
 
-    async def send(self, subject: str, payload: bytes, headers: bytes = b"") -> _Answer:
+    async def send(self, subject: str, payload: bytes, headers: bytes = b"") -> Answer:
         """Send a request, and return the response. Raises Disconnected, StreamUnavailable."""
         reply = self.new_subject()
         future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
@@ -155,7 +127,7 @@ class _Requests:
         if status_of(message) == NO_RESPONDERS:
             raise StreamUnavailable("JetStream is not enabled in the servers")
         try:
-            return _decode_answer(message.payload)
+            return decode_answer(message.payload)
         except msgspec.MsgspecError as exc:
             raise Disconnected(f"{self._name}: a response cannot be read: {exc}") from None
 
@@ -320,7 +292,7 @@ class Stream:
             # A server that has just become the leader may not have applied its last messages yet.
             await asyncio.sleep(LEADER_S)
             answer = await self._find_stream(patient_until)
-        state = answer.state or _State()
+        state = answer.state or StreamState()
         if self._is_shorter(answer):
             log.warning(
                 "%s: the servers have lost the messages after %d", self._name, state.last_seq
@@ -361,12 +333,12 @@ class Stream:
         finally:
             connection.unsubscribe(sid)
 
-    def _is_shorter(self, answer: _Answer) -> bool:
+    def _is_shorter(self, answer: Answer) -> bool:
         """Return whether the stream has lost messages that the follower has already."""
         last = 0 if answer.state is None else answer.state.last_seq
         return answer.created == self._created and last < self._follower.last
 
-    async def _find_stream(self, patient_until: float) -> _Answer:
+    async def _find_stream(self, patient_until: float) -> Answer:
         """Return the description of the stream, which is created if it does not exist.
 
         A stream that exists with other settings is used as it is.
@@ -387,7 +359,7 @@ class Stream:
             raise Disconnected(f"{self._name}: {answer.error.description}")
         return answer
 
-    async def _ask_stream(self, operation: str, replicas: int = 0) -> _Answer:
+    async def _ask_stream(self, operation: str, replicas: int = 0) -> Answer:
         """Request the description of the stream, or its creation with this many replicas."""
         body = encode({**self._settings, "num_replicas": replicas}) if replicas else b""
         return await self._requests.send(f"$JS.API.STREAM.{operation}.{self._name}", body)

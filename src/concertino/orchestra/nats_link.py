@@ -27,7 +27,7 @@ from msgspec import Struct
 from concertino.errors import Disconnected, ProtocolError
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
-from concertino.nats.protocol import NatsMessage, read_headers, status_of
+from concertino.nats.protocol import NO_RESPONDERS, NatsMessage, read_headers, status_of
 from concertino.nats.subjects import inbox_prefix
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.nats_cluster import open_cluster
@@ -61,8 +61,6 @@ from concertino.orchestra.rpc_interface import CLOSED, RemotePeer, error_respons
 
 __all__ = ["NatsLink", "open_nats_link"]
 
-# The status (status_of()) that the NATS server sends when the plugin has no worker.
-NO_RESPONDERS = 503
 # How long to wait for a worker's ack.
 ACK_S = 1.0
 # A worker sends heartbeats every 0.25 s. If none comes for this time, the worker is lost.
