@@ -19,7 +19,6 @@ Spec: JSON-RPC 2.0; 2026-07-28 basic/patterns/cancellation; 2025-03-26 basic "Ba
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -78,8 +77,8 @@ Send = Callable[[bytes, Id | None], int]
 
 # The beginnings of the texts of InvalidMessages.
 KINDS_OF_FAULTS = (MALFORMED, "Parse error: ", "Invalid Request: ")
-# An id of ours in a string; our ids have at most 10 digits at first.
-ID_IN_STRING = re.compile(r"[0-9]{1,18}")
+# The most digits of an id of ours in a string. Our ids have at most 10 digits at first.
+MAX_DIGITS = 18
 
 R = TypeVar("R", bound=IncomingRequest)
 
@@ -691,8 +690,9 @@ class Peer(Generic[R]):
             reason = reason.removeprefix(prefix)
         failed = False
         for id in invalid.answers:
-            number = int(id) if type(id) is str and ID_IN_STRING.fullmatch(id) else id
-            outgoing = self.outgoing.pop(cast("int", number), None)
+            if type(id) is str and id.isascii() and id.isdigit() and len(id) <= MAX_DIGITS:
+                id = int(id)
+            outgoing = self.outgoing.pop(cast("int", id), None)
             if outgoing is not None:
                 failed = True
                 outgoing.done(ProtocolError(f"the answer is malformed: {reason}"))
