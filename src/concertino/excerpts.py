@@ -5,11 +5,20 @@ Such texts may have any length; errors and log lines quote only their beginning.
 
 from __future__ import annotations
 
-__all__ = ["shorten", "shorten_name", "shorten_repr"]
+__all__ = ["exception_text", "shorten", "shorten_name", "shorten_repr"]
 
 # An error quotes at most this many characters of an unknown name. It is the longest allowed name of
 # a tool (2026-07-28 server/tools).
 MAX_NAME = 128
+
+
+def exception_text(exc: BaseException) -> str:
+    """Return str(exc); "" if that fails, since any class may have a __str__ that raises."""
+    try:
+        return str(exc)
+    # A __str__ may raise anything, even SystemExit, which must not replace the failure itself.
+    except BaseException:
+        return ""
 
 
 def shorten(text: str, max_chars: int) -> str:

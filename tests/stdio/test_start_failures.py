@@ -117,6 +117,43 @@ AT_START: Mapping[str, tuple[str, str]] = {
         SERVER + "from concertino import Limits\nserver.run(limits=Limits(drain_s=-1))\n",
         r"cannot start: ValueError: drain_s: expected a positive number, got -1 \(server.py:4\)",
     ),
+    "a group of exceptions": (
+        SERVER + "raise ExceptionGroup('two', [ValueError('no key'), OSError('no file')])\n",
+        r"cannot start: ValueError: no key \(server.py:3\)",
+    ),
+    "a lifespan whose exception cannot be shown": (
+        "from collections.abc import AsyncIterator\n"
+        + SERVER
+        + "class Odd(Exception):\n    def __str__(self):\n        raise KeyboardInterrupt\n"
+        "@server.lifespan\nasync def opened() -> AsyncIterator[None]:\n    raise Odd\n    yield\n",
+        r"cannot start: Odd \(server.py:9\)",
+    ),
+    "an exception whose text ends the process": (
+        SERVER + "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit(3)\n"
+        "raise Odd\n",
+        r"cannot start: Odd \(server.py:6\)",
+    ),
+    "a syntax error whose file name is no text": (
+        SERVER + "raise SyntaxError('odd', (b'f.py', 3, 1, 'text'))\n",
+        r"cannot start: SyntaxError: odd \(line 3\)",
+    ),
+    "a group that shows no exceptions": (
+        SERVER + "class Odd(ExceptionGroup):\n    exceptions = ()\n"
+        "raise Odd('one', [ValueError('no key')])\n",
+        r"cannot start: Odd: one \(1 sub-exception\) \(server.py:5\)",
+    ),
+    "an exception that is no Exception": (
+        SERVER + "raise GeneratorExit('no key')\n",
+        r"cannot start: GeneratorExit: no key \(server.py:3\)",
+    ),
+    "an interrupt": (
+        SERVER + "import select\nselect.select([0], [], [])\nraise KeyboardInterrupt('no key')\n",
+        r"cannot start: KeyboardInterrupt: no key \(server.py:5\)",
+    ),
+    "a hook that fails": (
+        "import sys\nsys.excepthook = lambda *_: 1 / 0\n" + SERVER + "raise ValueError('no key')\n",
+        r"cannot start: ValueError: no key \(server.py:5\)",
+    ),
     "an event loop that cannot be made": (
         SERVER + "def loop():\n    raise OSError('no descriptors')\n"
         "server.run(loop_factory=loop)\n",

@@ -11,7 +11,7 @@ from typing import cast
 
 from concertino.backend.user_errors import advice
 from concertino.errors import ConcertinoError, TargetError
-from concertino.excerpts import shorten
+from concertino.excerpts import exception_text, shorten
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import refresh
 
@@ -47,34 +47,39 @@ def describe_failure(exc: BaseException) -> str:
     Other exceptions are described by describe_raised(). An exception group is described by its
     first exception.
     """
-    while isinstance(exc, BaseExceptionGroup):
-        # The type checker does not know the type of the exceptions in a group.
-        exc = cast("BaseException", exc.exceptions[0])
-    text = _text(exc)
-    if text and type(exc) in (TargetError, ConcertinoError):
+    first = _first_exception(exc)
+    text = _text(first)
+    if text and type(first) in (TargetError, ConcertinoError):
         # compose() raises an error with a cause, if a part fails. Add the line of the cause.
-        return text if exc.__cause__ is None else f"{text}{_location(exc.__cause__)}"
-    return describe_raised(exc)
+        return text if first.__cause__ is None else f"{text}{_location(first.__cause__)}"
+    # The exceptions of a group need not have been raised.
+    return describe_raised(first, exc if first.__traceback__ is None else first)
 
 
-def describe_raised(exc: BaseException) -> str:
+def describe_raised(exc: BaseException, raised: BaseException | None = None) -> str:
     """Return the type and text of an exception, the author's line that has raised it, and advice.
 
     An example is `KeyError: 'TOKEN' (server.py:3)`. advice() is in backend/user_errors.py.
+    raised: the exception whose line is given, if it is another one.
     """
-    text, step = _text(exc), advice(exc)
-    return f"{type(exc).__name__}{text and f': {text}'}{_location(exc)}{step and f'; {step}'}"
+    text, where, step = _text(exc), _location(raised or exc), advice(exc)
+    return f"{type(exc).__name__}{text and f': {text}'}{where}{step and f'; {step}'}"
+
+
+def _first_exception(exc: BaseException) -> BaseException:
+    """Return the first exception of a group, and of the groups in it; else the exception itself."""
+    # A subclass may show none. The type checker does not know the type of a group's exceptions.
+    while isinstance(exc, BaseExceptionGroup) and cast("tuple[object, ...]", exc.exceptions):
+        exc = cast("BaseException", exc.exceptions[0])
+    return cast("BaseException", exc)
 
 
 def _text(exc: BaseException) -> str:
-    """Return the text of an exception; "" if its own __str__ raises."""
-    if isinstance(exc, SyntaxError) and exc.filename and exc.lineno:
+    """Return the text of an exception, with the place in the source if it is a SyntaxError."""
+    # Code may raise a SyntaxError of its own, with other types than the parser's.
+    if isinstance(exc, SyntaxError) and isinstance(exc.filename, str) and exc.lineno:
         return f"{exc.msg} ({Path(exc.filename).name}:{exc.lineno})"
-    try:
-        return str(exc)
-    except Exception:
-        # The exception's own __str__ has failed.
-        return ""
+    return exception_text(exc)
 
 
 def _location(exc: BaseException) -> str:

@@ -167,14 +167,17 @@ def _extend_excepthook() -> None:
         # Set the traceback on the exception too, because Python's own hook writes that one.
         exc = exc.with_traceback(trace)
         text = user_errors.redacted_traceback(exc)
-        if text and sys.stderr and write_exception is sys.__excepthook__:
-            # The client's requests are answered even if nobody can read stderr.
-            with suppress(OSError, ValueError):
-                sys.stderr.write(text)
-        else:
-            write_exception(kind, exc, trace)
-        if isinstance(exc, Exception):
-            load("concertino.runtime.refusal").refuse_script_client(exc)
+        # The client's requests are answered even if nobody can read stderr, or if a hook fails.
+        try:
+            if text and sys.stderr and write_exception is sys.__excepthook__:
+                with suppress(OSError, ValueError):
+                    sys.stderr.write(text)
+            else:
+                write_exception(kind, exc, trace)
+        finally:
+            load("concertino.runtime.refusal").refuse_script_client(
+                exc, waits=not isinstance(exc, KeyboardInterrupt)
+            )
 
     sys.excepthook = report
 

@@ -24,6 +24,7 @@ from typing import Any, NoReturn, Protocol
 
 from concertino.backend.interface import Backend
 from concertino.errors import ConcertinoError
+from concertino.excerpts import exception_text
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
@@ -452,7 +453,8 @@ class _LogRetry:
 
 def _describe(exc: BaseException) -> str:
     """Return the text of an exception for the log, with the name of its class if that helps."""
+    text = exception_text(exc)
     # Errors of concertino are written for people, so the name of the class would add nothing.
-    if isinstance(exc, ConcertinoError) and str(exc):
-        return str(exc)
-    return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+    if isinstance(exc, ConcertinoError) and text:
+        return text
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__

@@ -92,7 +92,7 @@ class RefusedInput:
             self._timer = self._loop.call_later(MORE_S, self._drain)
 
 
-def refuse_script_client(failure: Exception | str, *, waits: bool = True) -> None:
+def refuse_script_client(failure: BaseException | str, *, waits: bool = True) -> None:
     """Answer the requests on stdin with the failure, if a host has started this script.
 
     A host connects stdin and stdout to pipes or sockets. If one of them is anything else, such as a

@@ -22,6 +22,7 @@ from concertino.errors import (
     invalid_params,
     unknown_name,
 )
+from concertino.excerpts import exception_text
 from concertino.schema.violations import SchemaViolation
 from concertino.types.results import CallToolResult, error_result
 
@@ -87,11 +88,7 @@ PASSTHROUGH = (Suspended, MissingCapability, InvalidClientResponse, Insufficient
 def describe_exception(error: BaseException) -> str:
     """Return an exception as `TypeName: text` for the client, shortened and without secrets."""
     kind = type(error).__name__
-    try:
-        text = str(error)
-    except Exception:
-        # The exception's own __str__ has failed.
-        text = ""
+    text = exception_text(error)
 
     # Cut a very long text before the redaction, to limit the work. Cut it to its final length after
     # the redaction, which would not recognize half of a secret.
