@@ -349,7 +349,7 @@ class _Rig:
         assert not peer.waiting
         assert not peer.outgoing
         assert peer.waiting.size == peer.running.size == 0  # pyright: ignore[reportPrivateUsage]  # counts must not drift
-        assert peer.next_deadline is None
+        assert peer.outgoing.next_deadline is None
         assert all(told == 1 for told in self.asked), f"a request of ours hangs: {self.asked}"
 
     # Who is owed what

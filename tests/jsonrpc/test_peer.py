@@ -16,15 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import Raw
 
 from concertino.errors import Disconnected, ProtocolError, RpcError
+from concertino.jsonrpc.incoming_requests import IncomingRequest, NotificationThrottle, TokenBucket
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Message
+from concertino.jsonrpc.outgoing_requests import OutgoingRequest
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import (
-    IncomingRequest,
-    NotificationThrottle,
-    OutgoingRequest,
-    TokenBucket,
-)
 
 BUSY, INVALID = -31001, -32600
 
@@ -470,7 +466,7 @@ def test_a_batch_is_refused_where_the_revision_has_none():
 
 def batching(**limits: Any) -> Line:
     line = Line(**limits)
-    line.peer.batches = True
+    line.peer.batches.accepted = True
     return line
 
 
@@ -829,7 +825,7 @@ def test_a_request_expires_at_its_deadline():
     _, soon = ask(line, 1001.0)
     _, never = ask(line)
     line.take_sent()
-    assert line.peer.next_deadline == 1001.0
+    assert line.peer.outgoing.next_deadline == 1001.0
     line.peer.expire(1000.9)
     assert line.take_sent() == []
     line.peer.expire(1001.0)
@@ -839,14 +835,14 @@ def test_a_request_expires_at_its_deadline():
     line.peer.expire(5000.0)
     assert isinstance(late.last(), TimeoutError)
     assert never == []
-    assert line.peer.next_deadline is None
+    assert line.peer.outgoing.next_deadline is None
 
 
 def test_an_answered_request_does_not_expire():
     line = Line()
     _, answers = ask(line, 1001.0)
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}')
-    assert line.peer.next_deadline is None
+    assert line.peer.outgoing.next_deadline is None
     line.peer.expire(2000.0)
     assert len(answers) == 1
 
@@ -877,7 +873,7 @@ def test_closing_fails_our_requests_and_gives_back_the_calls_that_were_cut_off()
         line.peer.respond(incoming, b"{}")
     line.peer.cancel(1, "")
     assert line.take_sent() == []
-    assert line.peer.next_deadline is None
+    assert line.peer.outgoing.next_deadline is None
     assert line.peer.pop_waiting() is None
     assert line.peer.close() == []
 
@@ -938,7 +934,7 @@ class PeerMachine(RuleBasedStateMachine):
         self.held = 0
         self.now = 0
         self.peer = Peer(self._send, LIMITS, lambda: float(self.now))
-        self.peer.batches = True
+        self.peer.batches.accepted = True
         self.running: dict[object, ModelCall] = {}
         self.waiting: dict[object, ModelCall] = {}
         self.over: list[ModelCall] = []  # answered or cancelled
@@ -1259,7 +1255,7 @@ class PeerMachine(RuleBasedStateMachine):
         assert self.peer.invalid_input.unsolicited == self.stray
         assert self.peer.invalid_input.suppressed == self.suppressed
         assert self.peer.buffered_bytes == self.held
-        assert self.peer.next_deadline == min(self.deadlines.values(), default=None)
+        assert self.peer.outgoing.next_deadline == min(self.deadlines.values(), default=None)
 
     @invariant()
     def nothing_is_answered_twice(self) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import IncomingRequest
 from concertino.jsonrpc.unread_results import ProcessBudget
 
 MIB = 2**20
@@ -359,7 +359,7 @@ def test_large_errors_are_counted_as_results_are() -> None:
 
 def test_responses_that_wait_for_the_rest_of_their_batch_count_as_held() -> None:
     rig = Rig()
-    rig.peer.batches = True
+    rig.peer.batches.accepted = True
     lines = [{"jsonrpc": "2.0", "id": id, "method": "x"} for id in range(2)]
     events = rig.peer.receive(json.dumps(lines).encode())
     assert isinstance(events, list)

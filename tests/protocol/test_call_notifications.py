@@ -21,7 +21,7 @@ from session_rig import (
     received_levels,
 )
 
-from concertino.jsonrpc.requests import TokenBucket
+from concertino.jsonrpc.incoming_requests import TokenBucket
 from concertino.protocol.call import ServerFeatures
 from concertino.protocol.request_profile import SessionRequest
 from concertino.types.results import Implementation

@@ -171,7 +171,7 @@ def test_the_backend_learns_who_calls():
 
 def test_initialize_is_not_served_in_a_batch():
     rig = Rig()
-    rig.session.peer.batches = True
+    rig.session.peer.batches.accepted = True
     [message] = [request(1, "initialize", opening(B))]
     rig.onlooker = None
     [[answer]] = rig.feed([message])

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from concertino.errors import RpcError
+from concertino.jsonrpc.batches import Batch
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import Batch, IncomingRequest
 from concertino.protocol.call import ServerFeatures
 from concertino.protocol.wanted_updates import WantedUpdates
 from concertino.types.results import Implementation

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from loops import on_a_loop
 
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import IncomingRequest
 from concertino.runtime.result_turns import result_turns_of
 from concertino.runtime.tasks import eager_task_runner
 from concertino.runtime.thread_trials import WAIT_S

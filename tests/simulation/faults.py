@@ -144,6 +144,8 @@ ALLOCATIONS = (
     "concertino.jsonrpc.peer:decode_batch",
     "concertino.jsonrpc.peer:Batch",
     "concertino.jsonrpc.peer:encode_error",
+    "concertino.jsonrpc.batches:encode_error",
+    "concertino.jsonrpc.invalid_input:encode_error",
     "concertino.jsonrpc.peer:encode_id",
     "concertino.jsonrpc.peer:encode",
     "concertino.jsonrpc.peer:Peer.respond",

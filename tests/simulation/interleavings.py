@@ -243,7 +243,7 @@ def make_requests(count: int, tried: Gaps, first: str = "") -> int:
             case = (order, gaps, outcomes, client.problems)
             assert client.problems == [], case
             assert not client.caller.peer.outgoing, case
-            assert client.caller.peer.next_deadline is None, case
+            assert client.caller.peer.outgoing.next_deadline is None, case
             told = [json.loads(line) for line in bytes(client.down.data).splitlines()]
             given_up = [
                 item["params"]["requestId"]

@@ -44,9 +44,9 @@ from concertino.errors import (
     RpcError,
     TimedOut,
 )
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, Message
-from concertino.jsonrpc.requests import IncomingRequest
 from concertino.logs.formats import escape_controls
 from concertino.protocol.call import Call, ClientFacts
 from concertino.protocol.revisions import MODERN, Revision
@@ -142,7 +142,7 @@ class Conversation:
         revision = server.revision
         assert revision is not None
         self.server = server
-        self.channel.peer.batches = revision.batches
+        self.channel.peer.batches.accepted = revision.batches
         self.requests.use(revision)
 
     # Requests

@@ -21,7 +21,7 @@ from msgspec.json import Decoder, encode
 from concertino.client.channel_ending import ChannelEnding
 from concertino.errors import Disconnected, ProtocolError
 from concertino.jsonrpc.messages import Id, Message
-from concertino.jsonrpc.requests import PendingTable
+from concertino.jsonrpc.outgoing_requests import PendingTable
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import redactor
 from concertino.runtime.pending import PendingOutcome

@@ -16,9 +16,9 @@ from msgspec import UNSET
 from concertino.client.pending_request import InputState, PendingReply, ProgressTrackers
 from concertino.client.skipped_lines import OversizeWatch, SkippedLines, parse_head
 from concertino.errors import ProtocolError
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.messages import Message, decode
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import IncomingRequest
 
 __all__ = ["MessageHandler", "ServerMessages"]
 

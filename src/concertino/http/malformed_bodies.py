@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 
+from concertino.jsonrpc.incoming_requests import TokenBucket
+from concertino.jsonrpc.invalid_input import InvalidInput
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.peer import InvalidInput
-from concertino.jsonrpc.requests import TokenBucket
 from concertino.runtime.malformed_input import MalformedInputLog
 
 __all__ = ["MalformedBodies"]

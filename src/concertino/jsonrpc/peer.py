@@ -24,17 +24,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from msgspec import UNSET, Raw
 
-from concertino.errors import (
-    BUSY,
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    Disconnected,
-    ProtocolError,
-)
+from concertino.errors import BUSY, INTERNAL_ERROR, INVALID_REQUEST
+from concertino.jsonrpc.batches import Batch, Batches
+from concertino.jsonrpc.incoming_requests import IncomingRequest, RequestTable, TokenBucket
+from concertino.jsonrpc.invalid_input import InvalidInput
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import (
-    ABSENT,
-    MALFORMED,
     Id,
     InvalidMessage,
     Message,
@@ -47,26 +42,16 @@ from concertino.jsonrpc.messages import (
     encode_request,
     reject_oversize,
 )
-from concertino.jsonrpc.requests import (
-    Batch,
-    IncomingRequest,
-    OutgoingRequest,
-    PendingTable,
-    RequestTable,
-    TokenBucket,
-    parse_error,
-)
+from concertino.jsonrpc.outgoing_requests import OutgoingRequest, PendingTable
 from concertino.jsonrpc.unread_results import LARGE_BYTES, ProcessBudget, UnreadResults
 
 if TYPE_CHECKING:
-    from concertino.jsonrpc.requests import PendingRequest
+    from concertino.jsonrpc.outgoing_requests import PendingRequest
 
-__all__ = ["InvalidInput", "Peer", "Send"]
+__all__ = ["Peer", "Send"]
 
 # If an error is too long for a message, this many characters of its text are sent.
 SHORT_ERROR_CHARS = 256
-# This many bytes of the first malformed frame are kept for the log.
-MAX_LOGGED_FRAME_BYTES = 2048
 
 # The template of a response: the id and the result as JSON.
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
@@ -75,71 +60,7 @@ RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
 # frame belongs to, or None. It returns how many bytes of output the transport buffers.
 Send = Callable[[bytes, Id | None], int]
 
-# The beginnings of the texts of InvalidMessages.
-KINDS_OF_FAULTS = (MALFORMED, "Parse error: ", "Invalid Request: ")
-# The most digits of an id of ours in a string. Our ids have at most 10 digits at first.
-MAX_DIGITS = 18
-
 R = TypeVar("R", bound=IncomingRequest)
-
-
-class InvalidInput:
-    """The invalid frames that a peer has received: how it treats them, and counts for the log.
-
-    A frame is invalid if it is not a JSON-RPC message.
-    bucket: limits the rate of error responses to invalid frames without a readable id.
-
-    Attributes:
-    answered: whether an invalid frame gets an error response. A client sets it to False; invalid
-        frames are then only counted, in `unsolicited`.
-    unknown_id: the id, as JSON, in error responses to frames without a readable id. If it is None,
-        these responses have no member `id`.
-    count: how many invalid frames have arrived, except blank lines and frames that were too long.
-    oversize: how many frames have arrived that were too long.
-    first_problem: what was wrong with the first invalid frame.
-    first_frame: the beginning of the first invalid frame.
-    has_news: set to True whenever `count`, `oversize` or `suppressed` grows. The code that logs
-        the numbers sets it to False.
-    suppressed: how many error responses were not sent, because of the rate limit.
-    unsolicited: how many responses arrived for which no request was pending. In a client, also how
-        many invalid frames arrived.
-    """
-
-    __slots__ = (
-        "answered",
-        "bucket",
-        "count",
-        "first_frame",
-        "first_problem",
-        "has_news",
-        "oversize",
-        "suppressed",
-        "unknown_id",
-        "unsolicited",
-    )
-
-    def __init__(self, bucket: TokenBucket) -> None:
-        self.answered = True
-        self.count = 0
-        self.first_problem = ""
-        self.first_frame = b""
-        self.has_news = False
-        self.oversize = 0
-        self.unknown_id: bytes | None = b"null"
-        self.suppressed = 0
-        self.unsolicited = 0
-        self.bucket = bucket
-
-    def add(self, problem: str, frame: bytes | Raw) -> None:
-        """Count an invalid frame, and keep the beginning of the first one for the log.
-
-        problem: what is wrong with the frame.
-        """
-        if not self.count:
-            self.first_problem = problem
-            self.first_frame = bytes(frame)[:MAX_LOGGED_FRAME_BYTES]
-        self.count += 1
-        self.has_news = True
 
 
 class Peer(Generic[R]):
@@ -160,7 +81,7 @@ class Peer(Generic[R]):
     buffered_bytes: how many bytes of output the transport buffers.
     unread: limits the memory for responses that the other side has not read.
     ready: False while the backend starts; incoming requests are queued then.
-    batches: whether batches are accepted; only revision 2025-03-26 has them.
+    batches: which batches are accepted, and the responses to unfinished ones.
     invalid_input: how invalid frames are treated, and how many have arrived.
     """
 
@@ -178,7 +99,7 @@ class Peer(Generic[R]):
         self.outgoing = PendingTable(first_id)
         self.buffered_bytes = 0
         self.ready = True
-        self.batches = False
+        self.batches = Batches(limits)
         self.invalid_input = InvalidInput(TokenBucket(limits.garbage_answers_per_s, clock))
         self.send = send
         self.unread = UnreadResults(limits, budget)
@@ -187,8 +108,6 @@ class Peer(Generic[R]):
         # Notifications that wait until more output has been read: frame -> id of the request that
         # it belongs to, or None.
         self._coalesced: dict[bytes, Id | None] = {}
-        # How many bytes of responses wait until their batch is complete.
-        self._batched_bytes = 0
 
     # Input
 
@@ -225,7 +144,7 @@ class Peer(Generic[R]):
 
     def on_eof(self) -> None:
         """Fail all outgoing requests with Disconnected. Called when the input has ended."""
-        self._fail_outgoing("the input ended before the answer came")
+        self.outgoing.disconnect("the input ended before the answer came")
 
     def cancel(self, id: Id, reason: str) -> None:
         """Cancel an incoming request. Called when the other side sends `notifications/cancelled`.
@@ -242,7 +161,7 @@ class Peer(Generic[R]):
             self.unread.pop_waiting(incoming)
         try:
             if incoming.batch is not None:
-                self._finish_batch_item(incoming.batch, None)
+                self._finish_batch_item(incoming.batch)
         finally:
             # Do this even if sending the batch raises: the request is in no table any more, so
             # nothing else could cancel its handler.
@@ -252,19 +171,14 @@ class Peer(Generic[R]):
     def _receive_batch(self, elements: list[Raw], frame: bytes) -> list[R | Message] | None:
         """Process a batch, and return the requests and notifications in it.
 
-        Returns None, after sending an error response, if the revision has no batches, or if the
-        batch is empty or too long.
+        Returns None if the batch is refused as a whole; see Batches.refuse().
         """
-        if not self.batches:
-            text = "Invalid Request: batches are not part of this protocol revision"
-            self._refuse_batch(elements, frame, text)
-            return None
-        limit = self._limits.max_batch
-        if not 0 < len(elements) <= limit:
-            text = (
-                f"Invalid Request: expected a batch of 1 to {limit} messages, got {len(elements)}"
-            )
-            self._refuse_batch(elements, frame, text)
+        refusal = self.batches.refuse(elements)
+        if refusal is not None:
+            # In a client, _reject() itself fails the requests that the batch answers.
+            if self.invalid_input.answered:
+                self.outgoing.fail_answered(refusal)
+            self._reject(refusal, frame, None)
             return None
 
         batch = Batch()
@@ -280,23 +194,8 @@ class Peer(Generic[R]):
                     events.append(event)
             else:
                 self._reject(message, element, batch)  # pyright: ignore[reportArgumentType]
-        self._finish_batch_item(batch, None)
+        self._finish_batch_item(batch)
         return events
-
-    def _refuse_batch(self, elements: list[Raw], frame: bytes, text: str) -> None:
-        """Send the error response for a batch, and fail the requests that it answers.
-
-        text: the text of the error.
-        """
-        answers: list[Id] = []
-        for message in map(decode, elements[: self._limits.max_batch]):
-            if type(message) is InvalidMessage:
-                answers += message.answers
-            elif type(message) is Message and message.method is UNSET and message.id is not UNSET:
-                answers.append(message.id)
-        invalid = InvalidMessage(INVALID_REQUEST, text, answers=tuple(answers))
-        if not self._fail_answered(invalid) or self.invalid_input.answered:
-            self._reject(invalid, frame, None)
 
     def _classify(
         self,
@@ -313,7 +212,8 @@ class Peer(Generic[R]):
         method = message.method
         id = message.id
         if method is UNSET:
-            self._on_response(message)
+            if not self.outgoing.receive(message):
+                self.invalid_input.unsolicited += 1
             return None
         if id is UNSET:
             return message
@@ -338,36 +238,20 @@ class Peer(Generic[R]):
         batch: Batch | None,
         data: object = None,
     ) -> None:
-        """Process an invalid frame: count it, and send an error response if one is due.
+        """Process an invalid frame: fail the requests of ours that it answers, or respond to it.
 
-        No error response is due for a malformed response, beyond the rate limit, or if this peer
-        belongs to a client. The outgoing requests that a malformed response answers fail.
         frame: the frame; None if it was too long and was discarded.
         batch: the batch that contains it, or None.
         data: the data of the error response.
         """
-        policy = self.invalid_input
+        input = self.invalid_input
         # A client takes a frame that may be a request or a response for a response.
-        is_response = invalid.code == 0 or not policy.answered
-        if is_response and invalid.answers and self._fail_answered(invalid):
+        is_response = invalid.code == 0 or not input.answered
+        if is_response and self.outgoing.fail_answered(invalid):
             return
-        if not policy.answered:
-            policy.unsolicited += 1
+        answer = input.answer(invalid, frame, data, in_batch=batch is not None)
+        if answer is None:
             return
-        if invalid.message and frame is not None:
-            policy.add(invalid.message, frame)
-        if invalid.code == 0:
-            return
-
-        if invalid.id is not UNSET:
-            answer = encode_error(encode_id(invalid.id), invalid.code, invalid.message, data)
-        elif batch is not None or policy.bucket.take():
-            answer = encode_error(policy.unknown_id, invalid.code, invalid.message, data)
-        else:
-            policy.suppressed += 1
-            policy.has_news = True
-            return
-
         if batch is not None:
             batch.answers.append(answer)
         else:
@@ -508,15 +392,8 @@ class Peer(Generic[R]):
             if is_large:
                 self._update_unread()
             return None
-        limit = self._limits.max_message_bytes
-        if self._batched_bytes + len(frame) > limit:
-            text = (
-                "Internal error: the answers of unfinished batches "
-                f"would have more than {limit} bytes (limit)"
-            )
-            replacement = encode_error(encode_id(incoming.id), INTERNAL_ERROR, text)
-            frame = min(frame, replacement, key=len)
-        return self._finish_batch_item(incoming.batch, frame)
+        self.batches.add_response(incoming.batch, incoming.id, frame)
+        return self._finish_batch_item(incoming.batch)
 
     def _drop_response(self, incoming: IncomingRequest, size: int) -> None:
         """Send an error in place of a response that did not fit into the limits.
@@ -546,26 +423,16 @@ class Peer(Generic[R]):
         for incoming in list(self.unread.waiting):
             self._drop_response(incoming, len(self.unread.pop_waiting(incoming)))
 
-    def _finish_batch_item(self, batch: Batch, answer: bytes | None) -> None:
-        """Add the response to one request of a batch; send the responses if none is missing.
-
-        answer: the response; None for a request that was cancelled, and for the additional response
-            that _receive_batch() counts.
-        """
-        if answer is not None:
-            batch.answers.append(answer)
-            batch.size += len(answer)
-            self._batched_bytes += len(answer)
-        batch.missing -= 1
-        if not batch.missing:
-            self._batched_bytes -= batch.size
-            if batch.answers:
-                self.buffered_bytes = self.send(b"[%b]" % b",".join(batch.answers), None)
+    def _finish_batch_item(self, batch: Batch) -> None:
+        """Count one request of a batch as done, and send the responses if it was the last one."""
+        frame = self.batches.finish_item(batch)
+        if frame:
+            self.buffered_bytes = self.send(frame, None)
         self._update_unread()
 
     def _update_unread(self) -> None:
         """Tell `unread` how many bytes of output are buffered."""
-        self.unread.update(self.buffered_bytes + self._batched_bytes)
+        self.unread.update(self.buffered_bytes + self.batches.size)
 
     # Our notifications and requests
 
@@ -633,7 +500,7 @@ class Peer(Generic[R]):
         done: called once: with the result as undecoded JSON, or with an RpcError, ProtocolError,
             TimeoutError or Disconnected.
         deadline: the time until which to wait for the response, by the peer's clock; None to wait
-            for ever. The caller must call expire() at this time.
+            for ever. The caller must call expire() at the time outgoing.next_deadline.
         about: the id of the other side's request to which this one belongs; None if there is none.
         """
         outgoing = self.outgoing.add(done, deadline)
@@ -651,11 +518,6 @@ class Peer(Generic[R]):
             params = encode({"requestId": outgoing.id, "reason": reason})
             self.notify("notifications/cancelled", params, outgoing.id if about is None else about)
 
-    @property
-    def next_deadline(self) -> float | None:
-        """Return the time to call expire(), by the peer's clock; None if there is no deadline."""
-        return self.outgoing.next_deadline
-
     def expire(self, now: float) -> None:
         """Abandon our requests whose deadline has passed; their `done` gets a TimeoutError.
 
@@ -665,43 +527,6 @@ class Peer(Generic[R]):
             outgoing = self.outgoing.pop_first_deadline()
             self.abandon(outgoing, "timed out")
             outgoing.done(TimeoutError("no answer within the time limit"))
-
-    def _on_response(self, message: Message) -> None:
-        """Pass a response to the request that it answers, or count it as unsolicited."""
-        id = message.id
-        # The cast is harmless: our ids are integers, and any other id is not in the table.
-        outgoing = self.outgoing.pop(cast("int", id), None)
-        if outgoing is None:
-            text = f"{MALFORMED}id: expected an integer, got a string"
-            if type(id) is not str or not self._fail_answered(InvalidMessage(0, text, id, (id,))):
-                self.invalid_input.unsolicited += 1
-        elif message.error is ABSENT:
-            outgoing.done(message.result)
-        else:
-            outgoing.done(parse_error(message.error))
-
-    def _fail_answered(self, invalid: InvalidMessage) -> bool:
-        """Fail our requests that a malformed response answers. Returns whether there was one.
-
-        An id that is an integer in a string, such as "5", stands for that integer.
-        """
-        reason = invalid.message
-        for prefix in KINDS_OF_FAULTS:
-            reason = reason.removeprefix(prefix)
-        failed = False
-        for id in invalid.answers:
-            if type(id) is str and id.isascii() and id.isdigit() and len(id) <= MAX_DIGITS:
-                id = int(id)
-            outgoing = self.outgoing.pop(cast("int", id), None)
-            if outgoing is not None:
-                failed = True
-                outgoing.done(ProtocolError(f"the answer is malformed: {reason}"))
-        return failed
-
-    def _fail_outgoing(self, text: str) -> None:
-        """Pass Disconnected(text) to the `done` of all outgoing requests."""
-        for outgoing in self.outgoing.take_all():
-            outgoing.done(Disconnected(text))
 
     # Shutdown
 
@@ -720,8 +545,8 @@ class Peer(Generic[R]):
         self.running.clear()
         self.waiting.clear()
         self._coalesced.clear()
-        self._batched_bytes = 0
-        self._fail_outgoing("the connection ended before the answer came")
+        self.batches.size = 0
+        self.outgoing.disconnect("the connection ended before the answer came")
         return unanswered
 
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
+from concertino.jsonrpc.incoming_requests import IncomingRequest, Kind
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.requests import IncomingRequest, Kind
 
 __all__ = ["LARGE_BYTES", "ProcessBudget", "UnreadResults", "kind_of"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec.json import encode
 
+from concertino.jsonrpc.incoming_requests import NotificationThrottle, TokenBucket
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import encode_notification
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import NotificationThrottle, TokenBucket
 from concertino.protocol.request_profile import Profiles, SessionRequest
 from concertino.types.results import LEVELS, Level
 

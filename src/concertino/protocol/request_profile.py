@@ -17,8 +17,8 @@ from msgspec import DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder
 
 from concertino.errors import INVALID_PARAMS, UNSUPPORTED_VERSION, RpcError
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.messages import Id, describe_decode_error
-from concertino.jsonrpc.requests import IncomingRequest
 from concertino.protocol.call import Call, ClientFacts, ServerFeatures
 from concertino.protocol.revisions import (
     MODERN,

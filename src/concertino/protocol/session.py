@@ -42,8 +42,8 @@ from concertino.jsonrpc.messages import (
     decode_request,
     encode_notification,
 )
+from concertino.jsonrpc.outgoing_requests import OutgoingRequest
 from concertino.jsonrpc.peer import RESULT, Peer, Send
-from concertino.jsonrpc.requests import OutgoingRequest
 from concertino.jsonrpc.unread_results import ProcessBudget
 from concertino.protocol.call import Call, InputRequired, ServerFeatures
 from concertino.protocol.call_notifications import CallNotifications
@@ -402,7 +402,7 @@ class Session:
         self.state = next_state
         declared = profiles.declare(revision)
         profiles.declared = frozenset(declared)
-        self.peer.batches = revision.batches
+        self.peer.batches.accepted = revision.batches
         if revision.idless_errors:
             self.peer.invalid_input.unknown_id = None
 

@@ -21,10 +21,10 @@ from msgspec import DecodeError, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.errors import BUSY, INVALID_PARAMS, INVALID_REQUEST, RpcError
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, describe_decode_error, encode_notification
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import IncomingRequest
 from concertino.protocol.call import ServerFeatures
 
 __all__ = ["SUBSCRIPTION", "WantedUpdates"]

@@ -1,6 +1,6 @@
 """kinds_in_threads(): finds out of which kinds the calls are that run in threads.
 
-The kind of a call is its method and the name of its tool or prompt (jsonrpc/requests.py).
+The kind of a call is its method and the name of its tool or prompt (jsonrpc/incoming_requests.py).
 OutputFlow uses this function to limit the memory for results of slow `def` handlers. It reads the
 thread pools only then, so calls need not record anything.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from concertino.jsonrpc.requests import Kind
+from concertino.jsonrpc.incoming_requests import Kind
 from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime.tasks import subject_of
 from concertino.runtime.threads import tasks_in_threads

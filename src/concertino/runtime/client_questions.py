@@ -33,7 +33,7 @@ from msgspec.json import Decoder, decode
 from concertino.backend.interface import Context
 from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, RpcError, Suspended, TimedOut
 from concertino.jsonrpc.messages import Id
-from concertino.jsonrpc.requests import OutgoingRequest
+from concertino.jsonrpc.outgoing_requests import OutgoingRequest
 from concertino.protocol.client_request_forms import downgrade_request, to_wire_request
 from concertino.protocol.dialogue import Dialogue
 from concertino.protocol.request_profile import SessionRequest

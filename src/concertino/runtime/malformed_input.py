@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from concertino.excerpts import shorten
-from concertino.jsonrpc.peer import InvalidInput
+from concertino.jsonrpc.invalid_input import InvalidInput
 from concertino.logs.formats import AS_ERROR, escape_controls
 from concertino.logs.redact import redactor
 

@@ -21,10 +21,10 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 
 from concertino.errors import METHOD_NOT_FOUND, Disconnected
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, Message
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import IncomingRequest
 from concertino.runtime.pending import set_outcome
 from concertino.transports.connection import Connection
 
@@ -171,7 +171,7 @@ class RawClient:
 
     def _schedule_expiry(self) -> None:
         """Set the one timer of this client to the earliest deadline of all pending requests."""
-        deadline = self.peer.next_deadline
+        deadline = self.peer.outgoing.next_deadline
         if self._timer is not None:
             if deadline is not None and self._timer.when() <= deadline:
                 return

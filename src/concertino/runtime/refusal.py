@@ -24,10 +24,10 @@ from typing import Any, cast
 from concertino.backend.start_failure import start_failure_text
 from concertino.errors import INTERNAL_ERROR
 from concertino.jsonrpc.framing import Framer, OversizeFrame
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.requests import IncomingRequest
 
 __all__ = [
     "RefusedInput",

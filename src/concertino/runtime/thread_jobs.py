@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from msgspec import Struct, structs
 
-from concertino.jsonrpc.requests import IncomingRequest, Kind
+from concertino.jsonrpc.incoming_requests import IncomingRequest, Kind
 from concertino.jsonrpc.unread_results import kind_of
 from concertino.runtime.tasks import subject_of
 from concertino.runtime.thread_trials import ThreadTrials

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from concertino.jsonrpc.requests import Kind
+from concertino.jsonrpc.incoming_requests import Kind
 
 __all__ = ["FIRST_CALLS", "ThreadTrials"]
 

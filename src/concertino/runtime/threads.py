@@ -28,7 +28,7 @@ from os import _exit, getpid
 from typing import Any, cast
 from weakref import WeakSet
 
-from concertino.jsonrpc.requests import IncomingRequest, Kind, ResultCounter
+from concertino.jsonrpc.incoming_requests import IncomingRequest, Kind, ResultCounter
 from concertino.jsonrpc.unread_results import kind_of
 from concertino.runtime.thread_jobs import (
     LARGE_BYTES,

@@ -1,0 +1,109 @@
+"""Batches: arrays of messages, whose requests are answered by one array (revision 2025-03-26).
+
+A Peer (jsonrpc/peer.py) has one Batches object. It decides which batches are accepted, and collects
+the responses to the requests of each.
+Spec: 2025-03-26 basic "Batching"; JSON-RPC 2.0 section 6.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw
+
+from concertino.errors import INTERNAL_ERROR, INVALID_REQUEST
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import (
+    Id,
+    InvalidMessage,
+    Message,
+    decode,
+    encode_error,
+    encode_id,
+)
+
+__all__ = ["Batch", "Batches"]
+
+
+class Batch:
+    """Collects the responses to the requests of one batch, which are sent as one array.
+
+    answers: the responses so far.
+    size: the total size in bytes of these responses, without the errors for invalid elements.
+    ids: the ids of the requests, to find duplicates.
+    missing: how many requests have no response yet. At 0 the array is sent.
+    """
+
+    __slots__ = ("answers", "ids", "missing", "size")
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+        self.size = 0
+        self.ids: set[Id] = set()
+        self.missing = 0
+
+
+class Batches:
+    """The batches that one peer receives.
+
+    Attributes:
+    accepted: whether batches are accepted; only revision 2025-03-26 has them.
+    size: how many bytes of responses wait until their batches are complete.
+    """
+
+    __slots__ = ("_limits", "accepted", "size")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.accepted = False
+        self.size = 0
+
+    def refuse(self, elements: list[Raw]) -> InvalidMessage | None:
+        """Return the error for a batch that is not accepted; None if it is accepted.
+
+        A batch is refused if it is empty or too long, or if the revision has no batches. The
+        `answers` of the error are the ids of the requests of ours that the batch answers.
+        """
+        limit = self._limits.max_batch
+        if not self.accepted:
+            text = "batches are not part of this protocol revision"
+        elif not 0 < len(elements) <= limit:
+            text = f"expected a batch of 1 to {limit} messages, got {len(elements)}"
+        else:
+            return None
+
+        answers: list[Id] = []
+        for message in map(decode, elements[:limit]):
+            if type(message) is InvalidMessage:
+                answers += message.answers
+            elif type(message) is Message and message.method is UNSET and message.id is not UNSET:
+                answers.append(message.id)
+        text = f"Invalid Request: {text}"
+        return InvalidMessage(INVALID_REQUEST, text, answers=tuple(answers))
+
+    def add_response(self, batch: Batch, id: Id, frame: bytes) -> None:
+        """Add the response to the request `id` of a batch.
+
+        If the responses of all unfinished batches would exceed max_message_bytes, an error is added
+        instead, unless the response is even shorter.
+        """
+        limit = self._limits.max_message_bytes
+        if self.size + len(frame) > limit:
+            text = (
+                "Internal error: the answers of unfinished batches "
+                f"would have more than {limit} bytes (limit)"
+            )
+            frame = min(frame, encode_error(encode_id(id), INTERNAL_ERROR, text), key=len)
+        batch.answers.append(frame)
+        batch.size += len(frame)
+        self.size += len(frame)
+
+    def finish_item(self, batch: Batch) -> bytes:
+        """Count one request of a batch as done.
+
+        Returns the array of all responses when this was the last request; b"" if others are
+        missing, or if the batch has no responses.
+        """
+        batch.missing -= 1
+        if batch.missing:
+            return b""
+        self.size -= batch.size
+        return b"[%b]" % b",".join(batch.answers) if batch.answers else b""

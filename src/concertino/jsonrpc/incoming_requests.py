@@ -1,0 +1,162 @@
+"""The state of requests that come from the other side: IncomingRequest and RequestTable.
+
+Peer (jsonrpc/peer.py) owns and changes these objects. A request refers to its table and its batch,
+so that the peer can remove it without a search. NotificationThrottle and its TokenBuckets limit the
+rate of the notifications about one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Raw, Struct
+
+from concertino.jsonrpc.batches import Batch
+from concertino.jsonrpc.messages import Id
+
+__all__ = [
+    "IncomingRequest",
+    "Kind",
+    "NotificationThrottle",
+    "RequestTable",
+    "ResultCounter",
+    "TokenBucket",
+]
+
+# The method of a request, and the name of its tool or prompt as JSON. Results of requests of the
+# same kind usually have similar sizes; UnreadResults relies on that.
+Kind = tuple[str, bytes]
+
+
+class IncomingRequest(Struct, eq=False):
+    """A request from the other side, from its arrival to its response.
+
+    id, method, params: from the message; the values of params are undecoded.
+    size: the length of its frame in bytes, which counts against the limits.
+    open: whether it may still be answered; False after it was answered or cancelled.
+    table: the table that contains it, while it waits or runs.
+    batch: the batch in which it came, or None.
+    on_cancel: called with a reason when the other side cancels the request; None if its handler has
+        nothing to cancel.
+    throttle: limits the rate of its progress and log notifications; None before the first one.
+    last_progress: the highest progress value so far.
+    kind: the method and the name of the tool or prompt, while UnreadResults counts the request;
+        otherwise None.
+    expected_bytes: the probable size of its response, while it runs; 0 if that is not known.
+    unread: counts the request and its response; None before it runs.
+    has_begun: whether the code of its `def` handler is known to have begun in a thread. Such a call
+        must not be kept back any more (UnreadResults.keep_back).
+    """
+
+    id: Id
+    method: str
+    params: dict[str, Raw]
+    size: int
+    open: bool = True
+    table: RequestTable[Any] | None = None
+    batch: Batch | None = None
+    on_cancel: Callable[[str], object] | None = None
+    throttle: NotificationThrottle | None = None
+    last_progress: float = float("-inf")
+    kind: Kind | None = None
+    expected_bytes: int = 0
+    unread: ResultCounter | None = None
+    has_begun: bool = False
+
+
+class ResultCounter(Protocol):
+    """The methods of UnreadResults that may be called through IncomingRequest.unread.
+
+    They are described in jsonrpc/unread_results.py. The class itself cannot be named here, because
+    its module imports this one.
+    """
+
+    def known_size(self, kind: Kind) -> int: ...
+    def expect(self, incoming: IncomingRequest, size: int) -> None: ...
+    def count_as_unknown(self, incoming: IncomingRequest) -> None: ...
+    def keep_back(self, incoming: IncomingRequest) -> None: ...
+    def may_begin(self, incoming: IncomingRequest) -> bool: ...
+
+
+R = TypeVar("R", bound=IncomingRequest)
+
+
+class RequestTable(dict[Id, R], Generic[R]):
+    """Incoming requests by id, in order of arrival.
+
+    size: the total size of their frames in bytes.
+    """
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def add(self, incoming: R) -> None:
+        """Add a request that is in no table."""
+        self[incoming.id] = incoming
+        self.size += incoming.size
+        incoming.table = self
+
+    def remove(self, incoming: R) -> None:
+        """Remove a request that is in this table."""
+        del self[incoming.id]
+        self.size -= incoming.size
+        incoming.table = None
+
+    def discount(self, incoming: R) -> None:
+        """Count the size of a request in this table as 0 from now on."""
+        self.size -= incoming.size
+        incoming.size = 0
+
+    def clear(self) -> None:
+        """Remove all requests, without changing their `table` attribute."""
+        super().clear()
+        self.size = 0
+
+
+class NotificationThrottle:
+    """Limits the rate of the notifications about one request.
+
+    progress: the token bucket for progress notifications.
+    log: the token bucket for log messages.
+    suppressed: "progress" or "log" -> the newest frame of this kind that was held back. It is sent
+        when output drains, or before the response.
+    """
+
+    __slots__ = ("log", "progress", "suppressed")
+
+    def __init__(self, progress: TokenBucket, log: TokenBucket) -> None:
+        self.progress = progress
+        self.log = log
+        self.suppressed: dict[str, bytes] = {}
+
+
+class TokenBucket:
+    """Limits the rate of events, such as notifications, with the token bucket algorithm.
+
+    per_s: the number of events per second, and also the number that may happen at once. The bucket
+        holds up to per_s tokens and gets per_s new tokens each second. Each event takes one token.
+    clock: returns the time in seconds; must not go backwards.
+    """
+
+    __slots__ = ("_clock", "_per_s", "_tokens", "_updated_at")
+
+    def __init__(self, per_s: int, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._clock = clock
+        self._tokens = float(per_s)
+        self._updated_at = clock()
+
+    def take(self) -> bool:
+        """Take one token. Returns False if the bucket is empty."""
+        now = self._clock()
+        refill = (now - self._updated_at) * self._per_s
+        self._tokens = min(float(self._per_s), self._tokens + refill)
+        self._updated_at = now
+
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True

@@ -1,0 +1,110 @@
+"""InvalidInput: counts frames that are not JSON-RPC messages, and makes the responses to them.
+
+A Peer (jsonrpc/peer.py) has one InvalidInput; runtime/malformed_input.py logs its counts.
+Spec: JSON-RPC 2.0 section 5.1 "Error object".
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw
+
+from concertino.jsonrpc.incoming_requests import TokenBucket
+from concertino.jsonrpc.messages import InvalidMessage, encode_error, encode_id
+
+__all__ = ["InvalidInput"]
+
+# This many bytes of the first malformed frame are kept for the log.
+MAX_LOGGED_FRAME_BYTES = 2048
+
+
+class InvalidInput:
+    """The invalid frames that a peer has received: how it treats them, and counts for the log.
+
+    A frame is invalid if it is not a JSON-RPC message.
+    bucket: limits the rate of error responses to invalid frames without a readable id.
+
+    Attributes:
+    answered: whether an invalid frame gets an error response. A client sets it to False; invalid
+        frames are then only counted, in `unsolicited`.
+    unknown_id: the id, as JSON, in error responses to frames without a readable id. If it is None,
+        these responses have no member `id`.
+    count: how many invalid frames have arrived, except blank lines and frames that were too long.
+    oversize: how many frames have arrived that were too long.
+    first_problem: what was wrong with the first invalid frame.
+    first_frame: the beginning of the first invalid frame.
+    has_news: set to True whenever `count`, `oversize` or `suppressed` grows. The code that logs
+        the numbers sets it to False.
+    suppressed: how many error responses were not sent, because of the rate limit.
+    unsolicited: how many responses arrived for which no request was pending. In a client, also how
+        many invalid frames arrived.
+    """
+
+    __slots__ = (
+        "answered",
+        "bucket",
+        "count",
+        "first_frame",
+        "first_problem",
+        "has_news",
+        "oversize",
+        "suppressed",
+        "unknown_id",
+        "unsolicited",
+    )
+
+    def __init__(self, bucket: TokenBucket) -> None:
+        self.answered = True
+        self.count = 0
+        self.first_problem = ""
+        self.first_frame = b""
+        self.has_news = False
+        self.oversize = 0
+        self.unknown_id: bytes | None = b"null"
+        self.suppressed = 0
+        self.unsolicited = 0
+        self.bucket = bucket
+
+    def add(self, problem: str, frame: bytes | Raw) -> None:
+        """Count an invalid frame, and keep the beginning of the first one for the log.
+
+        problem: what is wrong with the frame.
+        """
+        if not self.count:
+            self.first_problem = problem
+            self.first_frame = bytes(frame)[:MAX_LOGGED_FRAME_BYTES]
+        self.count += 1
+        self.has_news = True
+
+    def answer(
+        self,
+        invalid: InvalidMessage,
+        frame: bytes | Raw | None,
+        data: object = None,
+        *,
+        in_batch: bool,
+    ) -> bytes | None:
+        """Count an invalid frame. Returns its error response; None if no response is due.
+
+        No response is due for a malformed response, beyond the rate limit, or if `answered` is
+        False.
+        frame: the frame; None if it was too long and was discarded.
+        data: the data of the error response.
+        in_batch: whether the frame is an element of a batch; the rate limit does not apply then.
+        """
+        if not self.answered:
+            self.unsolicited += 1
+            return None
+        if invalid.message and frame is not None:
+            self.add(invalid.message, frame)
+        if invalid.code == 0:
+            return None
+
+        if invalid.id is not UNSET:
+            id: bytes | None = encode_id(invalid.id)
+        elif in_batch or self.bucket.take():
+            id = self.unknown_id
+        else:
+            self.suppressed += 1
+            self.has_news = True
+            return None
+        return encode_error(id, invalid.code, invalid.message, data)
