@@ -149,7 +149,7 @@ class NatsWorker:
         self._is_ack_scheduled = False
         self._incoming = LongMessages[PartialRequest]()
         self._outgoing = LongMessages[PartialResponse]()
-        self._queue = RequestQueue(self._handle)
+        self._queue = RequestQueue(self._handle, self._acknowledge)
         self._heartbeats: asyncio.TimerHandle | None = None
 
         connection.on_refusal.append(self._on_refusal)
@@ -281,12 +281,15 @@ class NatsWorker:
 
     def _receive(self, request: ArrivedRequest) -> None:
         """Begin to handle a request. If it has no response at once, the caller gets an ack."""
-        if not self._queue.put(request):
-            if not self._accepted[request.reply].is_acknowledged:
-                self._send_ack(request.reply)
-        elif request.reply in self._accepted and not self._is_ack_scheduled:
+        self._queue.put(request)
+        accepted = self._accepted.get(request.reply)
+        if not (accepted is None or accepted.is_acknowledged or self._is_ack_scheduled):
             self._is_ack_scheduled = True
             self._loop.call_soon(self._send_acks)
+
+    def _acknowledge(self, request: ArrivedRequest) -> None:
+        if not self._accepted[request.reply].is_acknowledged:
+            self._send_ack(request.reply)
 
     def _handle(self, request: ArrivedRequest) -> None:
         """Begin to handle a request, unless it was cancelled or its caller has given up."""

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 __all__ = ["ArrivedRequest", "RequestQueue"]
 
-# If a handler has blocked the event loop for SLOW_S seconds, the worker becomes cautious for
-# CAUTIOUS_S seconds: it acknowledges requests before it handles them, and handles one request in
-# each loop iteration.
+# If handlers have blocked one iteration of the event loop for SLOW_S seconds together, the worker
+# becomes cautious for CAUTIOUS_S seconds: it acknowledges requests before it handles them, and
+# handles one request in each iteration.
 SLOW_S, CAUTIOUS_S = 0.01, 1.0
 
 
@@ -31,38 +31,56 @@ class ArrivedRequest(Struct, frozen=True):
 class RequestQueue:
     """Hands requests to the function that handles them, which may block the event loop.
 
-    A handler that computes for a while delays heartbeats, and the acks of the requests behind it.
-    So after a slow handler, requests wait in this queue, and the event loop does its other work
-    between two of them.
+    Handlers that compute for a while delay heartbeats, responses that are ready, and the acks of
+    the requests behind them. So after slow handlers, requests wait in this queue, and the event
+    loop does its other work between two of them.
 
     handle: begins to handle a request.
+    acknowledge: sends the ack of a request that waits.
     """
 
-    def __init__(self, handle: Callable[[ArrivedRequest], None]) -> None:
+    def __init__(
+        self,
+        handle: Callable[[ArrivedRequest], None],
+        acknowledge: Callable[[ArrivedRequest], None],
+    ) -> None:
         self._handle = handle
+        self._acknowledge = acknowledge
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[ArrivedRequest] = deque()
         self._cautious_until = 0.0
+        # When the first handler of this iteration of the event loop began; None before that.
+        self._began: float | None = None
 
-    def put(self, request: ArrivedRequest) -> bool:
-        """Handle a request. Returns False if it waits, and should be acknowledged now."""
+    def put(self, request: ArrivedRequest) -> None:
+        """Handle a request, or acknowledge it and handle it later."""
         if not self._waiting and self._loop.time() >= self._cautious_until:
             self._run(request)
-            return True
+            return
+        # The connection writes what was sent in the next iteration. So send the ack first, and
+        # schedule the handler then, which may block the event loop.
+        self._acknowledge(request)
         if not self._waiting:
             self._loop.call_soon(self._run_next)
         self._waiting.append(request)
-        return False
 
     def _run_next(self) -> None:
-        # Schedule the next call first, so that an error in one request does not stop the others.
-        if len(self._waiting) > 1:
-            self._loop.call_soon(self._run_next)
-        self._run(self._waiting.popleft())
+        try:
+            self._run(self._waiting.popleft())
+        finally:
+            # After the handler, so that its response leaves before the next one.
+            if self._waiting:
+                self._loop.call_soon(self._run_next)
 
     def _run(self, request: ArrivedRequest) -> None:
-        begin = self._loop.time()
+        began = self._began
+        if began is None:
+            began = self._began = self._loop.time()
+            self._loop.call_soon(self._end_iteration)
         self._handle(request)
         end = self._loop.time()
-        if end - begin > SLOW_S:
+        if end - began > SLOW_S:
             self._cautious_until = end + CAUTIOUS_S
+
+    def _end_iteration(self) -> None:
+        self._began = None
