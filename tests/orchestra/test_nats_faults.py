@@ -34,6 +34,7 @@ from concertino.orchestra.nats_messages import (
     announcement_subject,
     discovery_subject,
     encode_headers,
+    reply_prefix,
     request_headers,
     request_subject,
     worker_subject,
@@ -88,6 +89,11 @@ _count = iter(range(1_000_000))
 
 def fresh_name() -> str:
     return f"tools.p{next(_count)}"
+
+
+def reply_to(name: str) -> str:
+    """Return a reply subject for the hub's request to a plugin."""
+    return f"{reply_prefix('orchestrator', name)}1.2"
 
 
 @pytest.fixture
@@ -409,13 +415,11 @@ async def test_a_late_request_is_refused_and_not_run() -> None:
     async with worker(name, holding), connected(shared_nats_server().address) as cluster:
         answers: asyncio.Queue[bytes] = asyncio.Queue()
         connection = cluster.connection
-        connection.subscribe(
-            "i.orchestrator.1.>", lambda message: answers.put_nowait(message.headers)
-        )
+        connection.subscribe(reply_to(name), lambda message: answers.put_nowait(message.headers))
         connection.publish(
             request_subject(name, "orchestrator"),
             call().SerializeToString(),
-            "i.orchestrator.1.2",
+            reply_to(name),
             request_headers(-0.001, None),
         )
         assert b"Reason:late" in await answers.get()
@@ -430,7 +434,13 @@ async def test_a_response_goes_to_the_inbox_of_its_caller_only() -> None:
         seen: list[str] = []
         connection = cluster.connection
         connection.subscribe(">", lambda message: seen.append(message.subject))
-        for reply in ("i.other.1.2", "o.tools/victim.orchestrator", ""):
+        foreign = [
+            "i.other.1.2",
+            reply_prefix("other", name) + "1.2",
+            reply_prefix("orchestrator", "tools.other") + "1.2",
+            "o.tools/victim.orchestrator",
+        ]
+        for reply in (*foreign, ""):
             headers = request_headers(60, None)
             connection.publish(request_subject(name, "orchestrator"), b"", reply, headers)
         # A request that is answered shows that the ones before it were handled.
@@ -438,7 +448,7 @@ async def test_a_response_goes_to_the_inbox_of_its_caller_only() -> None:
             request = asyncio.create_task(link.request(call(), 60))
             await holding.began.acquire()
             request.cancel()
-        assert not [subject for subject in seen if subject in ("i.other.1.2", "o.tools/victim.x")]
+        assert not set(seen) & set(foreign)
         assert holding.running <= 1
 
 
@@ -477,13 +487,13 @@ async def test_pieces_of_a_caller_that_falls_silent_are_dropped(
     ):
         messages: asyncio.Queue[bytes] = asyncio.Queue()
         connection = cluster.connection
-        connection.subscribe("i.orchestrator.1.2", lambda item: messages.put_nowait(item.headers))
+        connection.subscribe(reply_to(name), lambda item: messages.put_nowait(item.headers))
         sent = call().SerializeToString() if is_request_whole else payload[:PIECE_BYTES]
         size = None if is_request_whole else len(payload)
         connection.publish(
             request_subject(name, "orchestrator"),
             sent,
-            "i.orchestrator.1.2",
+            reply_to(name),
             request_headers(60, size),
         )
         # The ack, after which this caller says nothing more.
@@ -508,7 +518,7 @@ async def test_a_request_that_is_begun_again_and_again_takes_no_room_from_others
             cluster.connection.publish(
                 request_subject(name, "orchestrator"),
                 bytes(PIECE_BYTES),
-                "i.orchestrator.1.2",
+                reply_to(name),
                 request_headers(60, 900_000),
             )
         async with caller(name) as link:
@@ -537,7 +547,7 @@ async def test_a_stream_ends_at_its_time_limit_if_its_caller_was_lost() -> None:
         cluster.connection.publish(
             request_subject(name, "orchestrator"),
             start.SerializeToString(),
-            "i.orchestrator.1.2",
+            reply_to(name),
             request_headers(0.2, None),
         )
         async with asyncio.timeout(20):
@@ -560,12 +570,12 @@ async def test_nothing_of_a_stream_stays_that_is_cancelled_while_a_long_chunk_is
         connected(shared_nats_server().address) as cluster,
     ):
         pieces: asyncio.Queue[bytes] = asyncio.Queue()
-        cluster.connection.subscribe("i.orchestrator.1.2", lambda m: pieces.put_nowait(m.headers))
+        cluster.connection.subscribe(reply_to(name), lambda m: pieces.put_nowait(m.headers))
         start = PluginRequest(stream_start=StreamStart(stream_id="1", window=2**20))
         cluster.connection.publish(
             request_subject(name, "orchestrator"),
             start.SerializeToString(),
-            "i.orchestrator.1.2",
+            reply_to(name),
             request_headers(60, None),
         )
         while b"Kind:piece" not in await pieces.get():

@@ -31,11 +31,11 @@ from concertino.orchestra.storage import CREATE, StorageError
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[tuple[NatsServerProcess, Certificates]]:
-    """A server that knows the hub, two plugins and front ends by their certificates."""
+    """A server that knows the hub, four plugins and front ends by their certificates."""
     with tempfile.TemporaryDirectory(prefix="nats") as folder:
         certificates = Certificates(Path(folder) / "certs")
         create_authority(certificates)
-        names = ["tools.a", "tools.b", "front-end"]
+        names = ["tools.a", "tools.b", "tools.c", "tools.d", "front-end"]
         text = server_configuration(names, certificates, Path(folder) / "store", -1)
         # The line `listen` is that of NatsServerProcess.
         settings = "\n".join(line for line in text.splitlines() if not line.startswith("listen:"))
@@ -88,9 +88,24 @@ async def _ignore(message: Any) -> None:
         "$JS.API.STREAM.CREATE.ORCHESTRA_EVENTS",
         "$JS.API.STREAM.MSG.GET.ORCHESTRA_EVENTS",
         "$JS.API.CONSUMER.CREATE.ORCHESTRA_EVENTS",
-        "i.tools/b.1.2",  # a response to a request that it did not get
+        "i.tools/b.1.2",  # an answer of JetStream
+        "i.tools/b.orchestrator.1.2",  # the response of another plugin
+        "i.orchestrator.tools/b.1.2",
+        "_INBOX.1.2",
         "$KV.tools_2eb.key",  # the bucket of another plugin
+        "$KV.concertino_states.key",
+        "$JS.API.STREAM.INFO.KV_tools_2eb",
+        "$JS.API.STREAM.MSG.GET.KV_tools_2eb",
+        "$JS.API.DIRECT.GET.KV_tools_2eb.key",
+        "$JS.API.CONSUMER.CREATE.KV_tools_2eb",
+        "$JS.API.STREAM.PURGE.KV_tools_2eb",
+        "$JS.API.STREAM.UPDATE.KV_tools_2ea",  # the settings of its own bucket
+        "$JS.API.STREAM.DELETE.KV_tools_2ea",
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.INFO",
+        "$JS.ACK.KV_tools_2eb.c.1.1.1.1.0",
         "$SYS.REQ.SERVER.PING",
+        "$SYS.REQ.USER.INFO",
     ],
 )
 @on_a_loop
@@ -114,7 +129,14 @@ async def test_a_plugin_may_not_publish_in_the_name_of_another(
         ("o.tools/a.*", "spy"),
         ("o.tools/a.*", ""),
         ("i.tools/b.>", ""),  # the responses to another plugin
+        ("i.*.tools/a.>", ""),  # the responses of others like it
         ("i.>", ""),
+        ("w.tools/b.>", ""),  # what callers send to the workers of another plugin
+        ("w.>", ""),
+        ("o.>", "tools/a"),
+        ("a.>", ""),  # the announcements, which only hubs get
+        ("$JS.>", ""),
+        ("*.>", ""),
         ("e.orchestrator", ""),  # the events of hubs
         ("_INBOX.>", ""),
         ("$KV.tools_2eb.>", ""),
@@ -133,6 +155,67 @@ async def test_a_plugin_may_not_receive_what_is_for_others(
         while not refusals:
             await asyncio.sleep(0.005)
     assert f'permissions violation for subscription to "{subject.lower()}"' in refusals[0].lower()
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "o.tools/b.orchestrator",
+        "i.orchestrator.tools/b.1.2",
+        "$KV.tools_2eb.key",
+        "$JS.API.STREAM.DELETE.KV_tools_2eb",
+    ],
+)
+@pytest.mark.parametrize("caller", ["tools.a", "tools.b"], ids=["itself", "an ally"])
+@on_a_loop
+async def test_a_request_does_not_allow_its_receiver_to_publish_to_whatever_it_should_reply_to(
+    guarded: tuple[NatsServerProcess, Certificates], caller: str, subject: str
+) -> None:
+    refusals: list[str] = []
+    received = asyncio.Event()
+
+    async def on_request(message: Any) -> None:
+        assert message.reply == subject
+        received.set()
+
+    async with (
+        client(guarded, "tools.a-client", refusals) as connection,
+        client(guarded, f"{caller}-client", []) as ally,
+    ):
+        await connection.subscribe("o.tools/a.*", queue="tools/a", cb=on_request)
+        await connection.flush()
+        await ally.publish(f"o.tools/a.{caller.replace('.', '/')}", b"", reply=subject)
+        await ally.flush()
+        await received.wait()
+        await connection.publish(subject, b"forged")
+        await connection.flush()
+        while not refusals:
+            await asyncio.sleep(0.005)
+    assert f'permissions violation for publish to "{subject.lower()}"' in refusals[0].lower()
+
+
+@on_a_loop
+async def test_jetstream_runs_no_request_that_is_the_reply_subject_of_another(
+    guarded: tuple[NatsServerProcess, Certificates],
+) -> None:
+    server, certificates = guarded
+    address = server.address.replace("nats://", "tls://")
+    for _ in create_buckets(address, ["tools.c", "tools.d"], certificates, 1):
+        pass
+    victim = NatsStorage(address, "tools.d", certificates)
+    victim.write("a.md", b"text", {}, CREATE)
+    async with client(guarded, "tools.c-client", []) as connection:
+        for operation in ("PURGE", "DELETE", "MSG.DELETE", "LEADER.STEPDOWN"):
+            reply = f"$JS.API.STREAM.{operation}.KV_tools_2ed"
+            await connection.publish("$JS.API.STREAM.INFO.KV_tools_2ec", b"", reply=reply)
+            await connection.publish("$KV.tools_2ec.key", b"", reply=reply)
+        # This one is not refused, see nats_permissions.py. It comes last.
+        await connection.publish("$KV.tools_2ec.key", b"", reply="$KV.tools_2ed.last")
+        await connection.flush()
+    while "last" not in victim._bucket.list_keys():
+        await asyncio.sleep(0.005)
+    assert victim.read("a.md").content == b"text"
+    victim.close()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from concertino.errors import Disconnected, ProtocolError
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import NO_RESPONDERS, NatsMessage, read_headers, status_of
-from concertino.nats.subjects import inbox_prefix
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.nats_cluster import open_cluster
 from concertino.orchestra.nats_messages import (
@@ -49,6 +48,7 @@ from concertino.orchestra.nats_messages import (
     encode_headers,
     heartbeat_subject,
     last_name,
+    reply_prefix,
     request_headers,
     request_subject,
     worker_subject,
@@ -193,7 +193,7 @@ class NatsLink(RpcClient):
 
     def _subscribe(self, connection: NatsConnection) -> None:
         """Begin to use a new connection."""
-        prefix = f"{inbox_prefix(self._caller)}{random.getrandbits(64):x}"
+        prefix = f"{reply_prefix(self._caller, self._callee)}{random.getrandbits(64):x}"
         sids = (
             connection.subscribe(f"{prefix}.*", self._on_message),
             connection.subscribe(heartbeat_subject(self._callee, "*"), self._on_heartbeat),

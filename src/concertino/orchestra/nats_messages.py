@@ -4,7 +4,8 @@ A caller publishes a request to the subject of the plugin that it calls. All pro
 plugin (its workers) are one queue group, so one of them gets the request:
 
     caller -> o.CALLEE.CALLER           the request; header: deadline, size if it comes in pieces
-    worker -> the reply subject         ack, refusal, response, chunks and pieces of responses
+    worker -> i.CALLER.CALLEE.LINK.N    to the reply subject of the request: ack, refusal, response,
+                                        chunks and pieces of responses
     caller -> w.CALLEE.WORKER.CALLER    cancel, pieces of the request, receipts of response pieces,
                                         the question whether a request is still in progress;
                                         w.CALLEE.all.CALLER before the worker is known
@@ -13,9 +14,9 @@ plugin (its workers) are one queue group, so one of them gets the request:
     hub    -> d.HUB                     asks all workers for announcements
     hub    -> e.HUB                     an event, for the stream EVENT_STREAM of JetStream
 
-Each subject of a sender contains the sender's name, so that the NATS server can check it against
-its permissions (nats_permissions.py). Reply subjects begin with `i.CALLER.`, where only that caller
-may subscribe.
+Each subject contains the name of its sender, so that the NATS server can check it against the
+permissions (nats_permissions.py). Only CALLER may subscribe to its reply subjects, and only CALLEE
+may publish to them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import time
 from collections.abc import Mapping
 
 from concertino.nats.protocol import HEADER_LINE
-from concertino.nats.subjects import name_of, token
+from concertino.nats.subjects import inbox_prefix, name_of, token
 
 __all__ = [
     "ABANDONED",
@@ -56,6 +57,7 @@ __all__ = [
     "last_name",
     "plugin_of",
     "read_deadline",
+    "reply_prefix",
     "request_headers",
     "request_subject",
     "worker_subject",
@@ -112,6 +114,11 @@ def plugin_of(subject: str) -> str:
 def request_subject(callee: str, caller: str) -> str:
     """Return the subject of requests to a plugin. `*` stands for any callee or caller."""
     return f"o.{_part(callee)}.{_part(caller)}"
+
+
+def reply_prefix(caller: str, callee: str) -> str:
+    """Return the beginning of the reply subjects of requests, before the tokens LINK and N."""
+    return f"{inbox_prefix(caller)}{_part(callee)}."
 
 
 def worker_subject(callee: str, worker: str, caller: str) -> str:

@@ -1,20 +1,26 @@
 """The permissions of hubs, plugins and HTTP front ends at a NATS server, for its configuration.
 
-Subjects contain the names of callers and plugins (nats_messages.py). With these permissions the
-server guarantees that the names are true:
+`concertino cluster permissions` prints them, and `concertino cluster up` uses them. Subjects have
+the names of callers and plugins (nats_messages.py). With these permissions the server guarantees
+that the names are true:
 
-- A plugin publishes requests, heartbeats and announcements under its own name only.
+- A plugin publishes requests, responses, heartbeats and announcements under its own name only.
 - It receives the requests for its own name only, as a member of the queue group of that name.
-- It receives the responses to its own requests only, and responds only to requests that it got.
+- It receives the responses to its own requests only.
 - It can use its own bucket only, and has no access to the system account.
-- Only a hub may create buckets. NATS does not check the settings of a stream against the
-  permissions of the user who creates it: with foreign `subjects`, `sources` or a `republish`, a
-  stream reads and forges messages of others.
-- A hub may also act as a worker of each plugin that hubs offer to other hubs.
-  It does not check the reply subject of a request to JetStream either. So a plugin can have the
-  answer stored in another bucket, as an unreadable document; permissions cannot prevent that.
 - Only hubs may publish events, and create and read the stream of events.
+- A hub may also act as a worker of each plugin that hubs offer to other hubs.
 - An HTTP front end can use the buckets that front ends share, and nothing else.
+
+No user has `allow_responses`, because it lets a client publish to the reply subject of each message
+that it receives, whatever that subject is. A plugin that calls itself with the reply subject
+`o.OTHER.orchestrator` could then send requests in the name of the hub (docs/decisions/0137).
+
+Only a hub may create buckets. NATS does not check the settings of a stream against the permissions
+of the user who creates it: with foreign `subjects`, `sources` or a `republish`, a stream reads and
+forges messages of others. It does not check the reply subject of a request to JetStream either. So
+a plugin can have the answer stored in another bucket, as an unreadable document; permissions cannot
+prevent that.
 
 Source: docs.nats.io, "Authorization".
 """
@@ -35,15 +41,13 @@ from concertino.orchestra.nats_messages import (
     discovery_subject,
     event_subject,
     heartbeat_subject,
+    reply_prefix,
     request_subject,
     worker_subject,
 )
 from concertino.orchestra.plugins_file import HUB
 
 __all__ = ["authorization", "permissions_of"]
-
-# A plugin may answer a request with an ack, chunks and pieces, for as long as a call may take.
-RESPONSES = {"max": 1_000_000, "expires": "1h"}
 
 
 def permissions_of(
@@ -59,31 +63,20 @@ def permissions_of(
             "publish": {"allow": _bucket_subjects(name)},
             "subscribe": {"allow": [f"{inbox_prefix(HTTP_CLIENT)}>"]},
         }
-    publish = [
-        request_subject("*", name),
-        worker_subject("*", "*", name),
-        *_bucket_subjects(name),
-    ]
-    subscribe = [
-        heartbeat_subject("*", "*"),
-        f"{inbox_prefix(name)}>",
-    ]
+    publish = [request_subject("*", name), worker_subject("*", "*", name), *_bucket_subjects(name)]
+    subscribe = [heartbeat_subject("*", "*"), f"{inbox_prefix(name)}>"]
     if name == HUB:
         publish += [discovery_subject(name), *_event_subjects(name), *_creation_subjects(owners)]
         subscribe.append(announcement_subject("*", "*"))
     if name != HUB or offered:
         subscribe.append(discovery_subject("*"))
     for callee in (name, *offered):
-        publish.append(heartbeat_subject(callee, "*"))
+        publish += [f"{reply_prefix('*', callee)}*.*", heartbeat_subject(callee, "*")]
         subscribe.append(f"{request_subject(callee, '*')} {token(callee)}")
         subscribe.append(worker_subject(callee, "*", "*"))
         if callee != HUB:
             publish.append(announcement_subject(callee, "*"))
-    return {
-        "publish": {"allow": publish},
-        "subscribe": {"allow": subscribe},
-        "allow_responses": RESPONSES,
-    }
+    return {"publish": {"allow": publish}, "subscribe": {"allow": subscribe}}
 
 
 def _event_subjects(hub: str) -> Sequence[str]:

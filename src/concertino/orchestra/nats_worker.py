@@ -18,7 +18,7 @@ from concertino.errors import Disconnected, ProtocolError
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import NatsMessage, read_headers
-from concertino.nats.subjects import inbox_prefix, token
+from concertino.nats.subjects import token
 from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.nats_messages import (
     ABANDONED,
@@ -45,6 +45,7 @@ from concertino.orchestra.nats_messages import (
     heartbeat_subject,
     last_name,
     read_deadline,
+    reply_prefix,
     request_subject,
     worker_subject,
 )
@@ -247,7 +248,7 @@ class NatsWorker:
         if reply in self._accepted:
             return
         # Without this check, a caller could make this process publish to any subject.
-        if not reply.startswith(inbox_prefix(caller)):
+        if not reply.startswith(reply_prefix(caller, self._name)):
             log.warning("%s: %s wants the response at %s: ignored", self._name, caller, reply)
             return
         fields = read_headers(message.headers)
@@ -426,7 +427,7 @@ class NatsWorker:
         kind, reply = fields.get("Kind"), fields.get("Call", "")
         rpc = self._callers.get(caller)
         # A caller may control only its own requests, whose reply subjects have its prefix.
-        is_own = reply.startswith(inbox_prefix(caller))
+        is_own = reply.startswith(reply_prefix(caller, self._name))
         if kind == STREAM_CONTROL:
             if rpc is not None:
                 rpc.receive(message.payload)
