@@ -68,9 +68,12 @@ def describe_raised(exc: BaseException, raised: BaseException | None = None) -> 
 
 def _first_exception(exc: BaseException) -> BaseException:
     """Return the first exception of a group, and of the groups in it; else the exception itself."""
-    # A subclass may show none. The type checker does not know the type of a group's exceptions.
-    while isinstance(exc, BaseExceptionGroup) and cast("tuple[object, ...]", exc.exceptions):
-        exc = cast("BaseException", exc.exceptions[0])
+    while isinstance(exc, BaseExceptionGroup):
+        # The type checker does not know the type of the exceptions. A subclass may show none.
+        exceptions = cast("tuple[BaseException, ...]", exc.exceptions)
+        if not exceptions:
+            break
+        exc = exceptions[0]
     return cast("BaseException", exc)
 
 
