@@ -204,6 +204,53 @@ def test_a_question_comes_on_the_stream_of_its_call_and_its_answer_is_posted(
     assert text_of(json.loads(read_event(stream)["data"])) == "hello Ada"
 
 
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [
+        ('"result":{"action":"accept"', "Input data was truncated"),
+        ('"result":{"action":"\\ud83d"}}', "a string holds half a surrogate pair"),
+        ('"result":{},"error":{"code":1,"message":""}}', "a result and an error"),
+        ('"result":{},"params":[]}', "params: expected none"),
+        ('"result":' + "[" * 9_999 + "]" * 9_999 + "}", "nested too deeply"),
+    ],
+)
+def test_a_malformed_answer_to_a_question_is_refused_and_ends_the_question(
+    service: HttpService, rest: str, problem: str
+) -> None:
+    session = Session(service)
+    stream = request(service.connect(), "POST", call(1, "ask"), session.headers)
+    assert read_event(stream)["data"] == ""
+    id = json.loads(read_event(stream)["data"])["id"]
+
+    refused = session.post(f'{{"jsonrpc":"2.0","id":{id},{rest}'.encode())
+
+    assert refused.status == 400
+    assert problem in refused.json["error"]["message"]
+    assert "id" not in refused.json
+    answer = json.loads(read_event(stream)["data"])
+    assert answer["id"] == 1
+    assert f"the answer is malformed: {problem}" in text_of(answer)
+
+
+def test_a_malformed_answer_of_another_session_is_not_found(service: HttpService) -> None:
+    session = Session(service)
+    refused = session.post(b'{"jsonrpc":"2.0","id":1,"result":', **{"Mcp-Session-Id": "unknown"})
+    assert refused.status == 404
+
+
+def test_a_question_can_be_answered_after_a_body_without_an_id(service: HttpService) -> None:
+    session = Session(service)
+    stream = request(service.connect(), "POST", call(1, "ask"), session.headers)
+    assert read_event(stream)["data"] == ""
+    id = json.loads(read_event(stream)["data"])["id"]
+
+    refused = session.post(b'{"jsonrpc":"2.0","result":{}')
+    session.post({"jsonrpc": "2.0", "id": id, "result": {"action": "decline"}})
+
+    assert refused.status == 400
+    assert text_of(json.loads(read_event(stream)["data"])) == "declined"
+
+
 def test_changes_come_on_the_stream_of_get_and_on_no_other() -> None:
     """HL-20, HL-26, trap 20."""
     with serving(SERVER) as own:

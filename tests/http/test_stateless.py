@@ -147,6 +147,11 @@ def test_the_status_of_an_error(
         (b"{", {}, 400, -32700),
         (b'{"jsonrpc":"2.0","id":1,"method":"\xff"}', {}, 400, -32700),
         (b'{"jsonrpc":"2.0","id":1,"method":"x","a":' + b"[" * 100_000, {}, 400, -32700),
+        (b'{"jsonrpc":"2.0","id":true, oops', {}, 400, -32700),
+        (b'{"jsonrpc":"2.0","id":true,"a":' + b"[" * 100_000, {}, 400, -32700),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}', {}, 400, -32700),
+        (b" ", {}, 400, -32700),
+        (b'{"jsonrpc":"2.0","id":null,"error":{}}', {}, 400, -32600),
         (b"17", {}, 400, -32600),
         (b'"text"', {}, 400, -32600),
         (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', {}, 400, -32600),
@@ -168,6 +173,15 @@ def test_what_is_no_request_is_refused(
     answer = post(service.connect(), body, headers)
 
     assert (answer.status, answer.json["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("value", [b'"\\ud83d"', b'"\xff"', b"NaN", b"[" * 9_999 + b"]" * 9_999])
+def test_a_request_that_is_no_json_is_refused_on_its_id(
+    http_connection: Http, value: bytes
+) -> None:
+    body = b'{"jsonrpc":"2.0","id":"a1","method":"ping","params":{"a":%b}}' % value
+    answer = post(http_connection, body)
+    assert (answer.status, answer.json["id"]) == (400, "a1")
 
 
 def test_a_repeated_header_is_refused(service: HttpService) -> None:

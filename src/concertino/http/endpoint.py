@@ -19,8 +19,6 @@ from concertino.backend.call_hooks import ParamHeaders, param_headers_reader
 from concertino.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
-    INVALID_REQUEST,
-    PARSE_ERROR,
     UNSUPPORTED_VERSION,
 )
 from concertino.http.challenges import Challenges
@@ -97,20 +95,14 @@ class McpEndpoint:
                 return
             message = decode_envelope(body)
         except Malformed as exc:
-            code = INVALID_REQUEST if exc.is_json else PARSE_ERROR
-            self._malformed.add(str(exc), body)
-            exchange.respond(HTTPStatus.BAD_REQUEST, encode_error(exc.id, code, str(exc)))
-            return
-        if message.id is None:
-            text = "Invalid Request: id: expected a text or an integer"
-            self._malformed.add(text, body)
-            exchange.respond(HTTPStatus.BAD_REQUEST, encode_error(None, INVALID_REQUEST, text))
+            self._refuse_malformed(exchange, headers, exc)
             return
 
+        id = message.id
+        assert id is not None
         version = headers.version
         meta = message.params.meta
         if version == MODERN.name or (meta is not None and meta.version is not None):
-            id = message.id
             if message.method is None:
                 raise HttpError(
                     HTTPStatus.BAD_REQUEST, "a response, and the server has asked nothing"
@@ -123,9 +115,27 @@ class McpEndpoint:
                 self._stateless.find(exchange).deliver(exchange, headers.accepted)
         elif version is not None and version not in LEGACY_NAMES and message.method != "initialize":
             known = [revision.name for revision in reversed(REVISIONS)]
-            _refuse_version(exchange, message.id, version, known)
+            _refuse_version(exchange, id, version, known)
         else:
             self._post_to_session(exchange, headers, message)
+
+    def _refuse_malformed(
+        self, exchange: Exchange, headers: McpHeaders, malformed: Malformed
+    ) -> None:
+        """Refuse a POST whose body is not a message.
+
+        If the body is a response in a session, the question that it answers fails.
+        Raises HttpError if there is no such session.
+        """
+        if malformed.is_response and headers.session is not None:
+            session = self._sessions.find(exchange, headers.session)
+            if session is None:
+                return
+            session.receive_malformed(exchange)
+        else:
+            self._malformed.add(str(malformed), exchange.body)
+        body = encode_error(malformed.id, malformed.code, str(malformed))
+        exchange.respond(HTTPStatus.BAD_REQUEST, body)
 
     def _read_headers(self, exchange: Exchange) -> McpHeaders:
         """Parse the headers of a request, and remember them for requests with an equal head."""

@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
-from concertino.jsonrpc.messages import Id, is_response
+from concertino.errors import INVALID_REQUEST, PARSE_ERROR
+from concertino.jsonrpc.messages import Id, InvalidMessage, decode, encode_id, is_response
 from concertino.protocol.request_profile import CAPABILITIES, VERSION
 
 __all__ = [
@@ -57,7 +58,7 @@ class Envelope(Struct, frozen=True):
     """The members of one JSON-RPC message that the HTTP transport reads.
 
     method: the method; None for a response.
-    id: the id; UNSET for a notification.
+    id: the id; UNSET for a notification. Only in a batch, None for an id that is null.
     result, error: the members of a response, as JSON; empty if they are missing.
     """
 
@@ -99,14 +100,19 @@ class ResponseHead(Struct):
 class Malformed(ValueError):
     """The body of a POST is not a JSON-RPC message.
 
-    is_json: whether the body is valid JSON.
-    id: the encoded id of the message; None if it has none or could not be read.
+    text: what is wrong with the body.
+    code: the code of the error to respond with.
+    id: the encoded id of the request; None if the body has none, or is a response.
+    is_response: whether the body is a malformed response to a request of the server.
     """
 
-    def __init__(self, text: str, *, is_json: bool, id: bytes | None = None) -> None:
+    def __init__(
+        self, text: str, code: int, id: bytes | None = None, *, is_response: bool = False
+    ) -> None:
         super().__init__(text)
-        self.is_json = is_json
+        self.code = code
         self.id = id
+        self.is_response = is_response
 
 
 _decode = Decoder(Envelope).decode
@@ -124,11 +130,12 @@ def decode_envelope(body: bytes) -> Envelope:
             str(body, "utf-8")
         envelope = _decode(body)
     except ValidationError:
-        return _read_loosely(body)
-    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise _not_json(body, exc) from None
-    if envelope.method is None and not envelope.result and not envelope.error:
-        raise Malformed("Invalid Request: expected method, result or error", is_json=True)
+        envelope = _read_loosely(body)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        raise _diagnose(body) from None
+    # Responses are rare, so read them once more, as strictly as the session will.
+    if envelope.id is None or (envelope.method is None and type(decode(body)) is InvalidMessage):
+        raise _diagnose(body)
     return envelope
 
 
@@ -139,14 +146,14 @@ def _read_loosely(body: bytes) -> Envelope:
     """
     try:
         loose = _decode_loose(body)
-    except ValidationError:
-        raise Malformed("Invalid Request: expected an object", is_json=True) from None
+    except (DecodeError, RecursionError):
+        raise _diagnose(body) from None
     id = loose.id if isinstance(loose.id, str | int) and not isinstance(loose.id, bool) else None
     if isinstance(loose.method, str):
         return Envelope(loose.method, UNSET if loose.id is UNSET else id)
     if loose.method is None:
         return Envelope(None, id)
-    raise Malformed("Invalid Request: method: expected a text", is_json=True)
+    raise _diagnose(body)
 
 
 def decode_messages(body: bytes) -> list[Envelope]:
@@ -155,19 +162,18 @@ def decode_messages(body: bytes) -> list[Envelope]:
         if not body.isascii():
             str(body, "utf-8")
         return _decode_messages(body)
-    except RecursionError as exc:
+    except RecursionError:
         from concertino.jsonrpc.deep_frames import split_batch
 
         elements = split_batch(body)
         if elements is None:
-            raise _not_json(body, exc) from None
+            raise _diagnose(body) from None
         return [_decode_element(element) for element in elements]
     except ValidationError:
-        raise Malformed(
-            "Invalid Request: expected an array of JSON-RPC messages", is_json=True
-        ) from None
-    except (DecodeError, UnicodeDecodeError) as exc:
-        raise _not_json(body, exc) from None
+        text = "Invalid Request: expected an array of JSON-RPC messages"
+        raise Malformed(text, INVALID_REQUEST) from None
+    except (DecodeError, UnicodeDecodeError):
+        raise _diagnose(body) from None
 
 
 def _decode_element(element: bytes) -> Envelope:
@@ -190,8 +196,25 @@ def _decode_element(element: bytes) -> Envelope:
             return Envelope()
     except ValidationError:
         return _read_loosely(element)
-    except DecodeError as exc:
-        raise _not_json(element, exc) from None
+    except DecodeError:
+        raise _diagnose(element) from None
+
+
+def _diagnose(body: bytes) -> Malformed:
+    """Return the error for a body that is not a message, with the same text as over stdio."""
+    message = decode(body)
+    if type(message) is not InvalidMessage or not message.message:
+        if body.startswith(b"{"):
+            # An error response of a client that could not read the id of a request.
+            return Malformed("Invalid Request: id: expected a text or an integer", INVALID_REQUEST)
+        # An empty body, or a message after a byte order mark or another text.
+        return Malformed("Parse error: expected one JSON-RPC message and nothing else", PARSE_ERROR)
+
+    text, code = message.message, message.code
+    if code == 0:
+        code = PARSE_ERROR if text.startswith("Parse error") else INVALID_REQUEST
+    id = None if message.id is UNSET else encode_id(message.id)
+    return Malformed(text, code, id, is_response=message.code == 0 and bool(message.answers))
 
 
 def decode_arguments(body: bytes) -> Any:
@@ -200,17 +223,6 @@ def decode_arguments(body: bytes) -> Any:
         return _decode_call(body).params.arguments
     except (DecodeError, RecursionError):
         return None
-
-
-def _not_json(body: bytes, exc: Exception) -> Malformed:
-    """Return the error for a body that is not JSON or is nested too deeply. exc: the cause."""
-    if not isinstance(exc, RecursionError):
-        return Malformed(f"Parse error: {exc}", is_json=False)
-
-    from concertino.jsonrpc.deep_frames import read_outer_members
-
-    id = read_outer_members(body).id
-    return Malformed("Parse error: nested too deeply", is_json=False, id=id)
 
 
 # The beginning of a response, as this program's own encoder writes it: without white space. The

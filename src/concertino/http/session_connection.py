@@ -197,6 +197,12 @@ class SessionConnection:
         finally:
             self._current = None
 
+    def receive_malformed(self, exchange: Exchange) -> None:
+        """Pass a malformed response to the server, so that the request which it answers fails."""
+        self.caller.update(exchange.principal)
+        self._note_use()
+        self._receive(exchange.body)
+
     def _deliver_held(self) -> None:
         """Pass waiting requests to the server, until too many responses are unread again."""
         while self._held and not self._is_paused and self._receiver is not None:
