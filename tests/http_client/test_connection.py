@@ -18,6 +18,7 @@ from loops import on_a_loop
 
 from concertino import Client, Disconnected, RpcError
 from concertino.client import HttpParameters
+from concertino.errors import ProtocolError
 
 pytestmark = pytest.mark.waits
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
@@ -381,6 +382,46 @@ async def test_a_response_that_is_none_is_an_error_of_its_call(response: bytes, 
     async with scripted(script) as (url, _), Client(url) as client:
         with pytest.raises(RpcError, match=text):
             await client.call_tool("t")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    "frame",
+    [
+        '{"jsonrpc":"2.0","id":ID,"result":{},"id":1}',
+        '{"jsonrpc":"2.0","id":ID,"result":{},"\\u0069d":1}',
+        '{"jsonrpc":"2.0","id":ID,"result":{},"method":"x"}',
+        '{"jsonrpc":"2.0","id":ID,"result":{},"id":[1]}',
+        '{"jsonrpc":"2.0","id":"ID"}',
+        '{"jsonrpc":"2.0","id":ID}',
+        '{"jsonrpc":"2.0","id":ID,"result":',
+        '{"jsonrpc":"2.0","id":ID,"result":"\xff"}',
+        '{"jsonrpc":"2.0","id":null,"result":{}}',
+        '[{"jsonrpc":"2.0","id":ID,"result":{}}]',
+        '{"jsonrpc":"2.0","id":ID,"result"' + "[" * 100_000,
+        "17",
+    ],
+)
+@on_a_loop
+async def test_a_call_ends_with_its_response_whatever_that_is(
+    frame: str, era: Literal["modern", "legacy"], is_stream: bool
+) -> None:
+    async def script(request: Request) -> bytes:
+        if request.rpc == "server/discover":
+            return result(request, DISCOVERED)
+        if request.rpc != "tools/call":
+            return legacy(request) or b""
+        body = frame.replace("ID", str(request.message["id"])).encode("latin-1")
+        if is_stream:
+            return stream(b"data: " + body + b"\n\n")
+        return plain("200 OK", body, "Content-Type: application/json")
+
+    # The time limit of a call is a minute, which nobody waits for.
+    async with scripted(script) as (url, _), Client(url, era=era) as client:
+        async with asyncio.timeout(20):
+            with pytest.raises((RpcError, ProtocolError)):
+                await client.call_tool("t")
 
 
 @on_a_loop
