@@ -80,6 +80,8 @@ async def test_a_login_from_the_challenge_to_the_call_and_its_second_use(state: 
     async with running(AuthorizationServer()) as server:
         await call(server, by_person(), times=2)
         assert server.counts["/authorize"] == 1
+        documents = [item for item in server.requests if "/.well-known/" in item.path]
+        assert {item.headers["mcp-protocol-version"] for item in documents} == {"2026-07-28"}
         [page] = server.of("/authorize")
         assert page.query["resource"] == server.url
         assert page.query["code_challenge_method"] == "S256"
@@ -97,6 +99,27 @@ async def test_a_login_from_the_challenge_to_the_call_and_its_second_use(state: 
 
     [file] = (state / "concertino" / "logins").glob("*.json")
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+@on_a_loop
+async def test_the_last_login_of_a_person_is_used_whatever_its_options(state: Path) -> None:
+    async with running(AuthorizationServer()) as server:
+        program = OAuth(grant="client_credentials", client_id="known", client_secret="s3cr:t/ü")
+        await call(server, program)
+        with pytest.raises(RpcError, match="asks for a login"):
+            await call(server, None)
+        (state / "concertino" / "logins" / "0.json").write_text("no login")
+
+        await call(server, by_person(client_id="known", client_secret="s3cr:t/ü"))
+        await call(server, None)
+        first = server.of("/mcp")[-1].headers["authorization"]
+        await call(server, by_person())
+        await call(server, None)
+        second = server.of("/mcp")[-1].headers["authorization"]
+
+        assert (first, second) == tuple(
+            f"Bearer {stored(server, OAuth(client_id=id)).access_token}" for id in ("known", "")
+        )
 
 
 @pytest.mark.requirement("AU-21", side="authorization")

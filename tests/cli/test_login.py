@@ -123,23 +123,56 @@ async def test_a_login_at_another_device(tmp_path: Path) -> None:
         assert f"Open {server.origin}/pair\nand type the code ABCD-EFGH\n" in errors
         assert server.device_polls == 2
         assert json.loads(output)["valid"]
+        code, output, errors = await shell.run("call", "t", "--", server.url)
+        assert (code, output) == (0, "ok\n"), errors
+
+
+KNOWN_CLIENT = ("--client-id", "known", "--client-secret-env", "OUR_SECRET")
+SECRET = {"OUR_SECRET": "s3cr:t/ü"}
 
 
 @pytest.mark.requirement("CR-5", "AU-22", side="authorization")
 @on_a_loop
 async def test_the_secret_of_a_client_comes_from_the_environment(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
-    words = ("--client-id", "known", "--client-secret-env", "OUR_SECRET")
     async with running(AuthorizationServer()) as server:
-        secret = {"OUR_SECRET": "s3cr:t/ü"}
-        code, _, errors = await shell.run(
-            "login", server.url, *words, on_line=visit, variables=secret
-        )
+        words = ("login", server.url, *KNOWN_CLIENT, "--issuer", server.origin)
+        code, _, errors = await shell.run(*words, on_line=visit, variables=SECRET)
         assert code == 0, errors
         assert "/register" not in server.paths()
-        code, _, errors = await shell.run("login", server.url, *words)
+        code, output, errors = await shell.run("call", "t", "--", server.url)
+        assert (code, output) == (0, "ok\n"), errors
+        code, _, errors = await shell.run(*words)
         assert code == 2
         assert "OUR_SECRET is not set" in errors
+
+        server.access.clear()
+        server.refresh.clear()
+        code, _, errors = await shell.run("call", "t", "--", server.url)
+        assert f"run: concertino {' '.join(words)}".replace("OUR_SECRET", "NAME") in errors
+
+
+@pytest.mark.requirement("CR-6", side="authorization")
+@pytest.mark.parametrize(
+    ("issuer", "text"),
+    [
+        ((), "would go to {origin}, which {url} names; if the client is registered there, "
+         "add --issuer {origin}"),
+        (("--issuer", "https://auth.example"), "is registered at https://auth.example, and the "
+         "server now names {origin}"),
+    ],
+)  # fmt: skip
+@on_a_loop
+async def test_a_secret_goes_only_to_the_issuer_that_the_user_names(
+    tmp_path: Path, issuer: tuple[str, ...], text: str
+) -> None:
+    shell = Shell(tmp_path)
+    async with running(AuthorizationServer()) as server:
+        words = ("login", server.url, *KNOWN_CLIENT, *issuer)
+        code, _, errors = await shell.run(*words, variables=SECRET)
+        assert code == 1
+        assert text.format(origin=server.origin, url=server.url) in errors
+        assert not {"/authorize", "/token"} & set(server.paths())
 
 
 @on_a_loop

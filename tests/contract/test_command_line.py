@@ -186,6 +186,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--no-browser": FLAG,
         "--client-id": VALUE,
         "--client-secret-env": VALUE,
+        "--issuer": VALUE,
         "--json": FLAG,
     },
     "logout": {"--json": FLAG},

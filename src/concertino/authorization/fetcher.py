@@ -1,6 +1,7 @@
 """Fetcher: sends small HTTP requests to URLs that an MCP server or its metadata has named.
 
-An AddressPolicy checks each URL and the target of each redirect.
+A client uses it while it logs in: to read metadata with GET, and to register itself and to request
+tokens with POST. An AddressPolicy checks each URL and the target of each redirect.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from concertino.http_client.single_requests import (
     limit,
     without_query,
 )
+from concertino.protocol.revisions import MODERN
 
 __all__ = ["FetchedResponse", "Fetcher"]
 
 MAX_REDIRECTS = 3
 # The status codes that redirect.
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
+# A server may describe itself in the way of the revision that the client supports (2025-03-26
+# basic/authorization "Server Metadata Discovery").
+DISCOVERY_HEADERS = {"MCP-Protocol-Version": MODERN.name}
 
 
 class Fetcher:
@@ -41,7 +46,10 @@ class Fetcher:
         self._requests = SingleRequests()
 
     async def get(self, url: str) -> FetchedResponse:
-        """Send a GET request, and follow redirects. Raises AuthorizationError, OSError."""
+        """Send a GET request for metadata, and follow redirects.
+
+        Raises AuthorizationError, OSError.
+        """
         return await limit(url, self._get(url), self._within_s)
 
     async def post_form(
@@ -66,7 +74,7 @@ class Fetcher:
     async def _get(self, url: str) -> FetchedResponse:
         """Send a GET request, and follow redirects."""
         for _ in range(MAX_REDIRECTS + 1):
-            response = await self._requests.send(self._policy, "GET", url)
+            response = await self._requests.send(self._policy, "GET", url, DISCOVERY_HEADERS)
             if response.status not in REDIRECTS:
                 return response
             url = urljoin(url, response.headers.get("location", ""))

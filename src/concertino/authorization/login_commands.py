@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any
 
 from concertino.authorization.challenges import bearer_challenge
@@ -43,6 +44,12 @@ async def log_in(
         raise
     if found.is_guessed and status < 400:
         raise AuthorizationError(f"{server.text} asks for no login")
+    if settings.client_secret and not settings.issuer and known is None:
+        # The server, which may be anybody's, chooses the authorization server.
+        raise AuthorizationError(
+            f"the client's secret would go to {found.issuer.issuer}, which {server.text} names; if "
+            f"the client is registered there, add --issuer {quote(found.issuer.issuer)}"
+        )
     login = await flow.log_in(found, known)
     async with store.lock(key):
         await store.save(key, login)

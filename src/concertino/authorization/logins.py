@@ -15,6 +15,7 @@ import asyncio
 import builtins
 import fcntl
 import hashlib
+import math
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -27,6 +28,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from concertino.authorization.keyrings import find_keyring, wait_for_keyring
+from concertino.authorization.settings import PERSON_GRANTS
 from concertino.errors import AuthorizationError
 from concertino.logs.redact import learn_current_secrets
 from concertino.user_files import read_private_file, user_folder, write_private_file
@@ -112,6 +114,15 @@ def login_key(server: str, client_id: str, grant: str) -> str:
     return hashlib.sha256("\n".join((server, client_id, grant)).encode()).hexdigest()[:32]
 
 
+def _is_of_person(key: str, login: Login) -> bool:
+    """Return whether a person has made a login, and not a program with its own credentials.
+
+    key: its name, from login_key().
+    """
+    ids = "", login.client.client_id
+    return any(key == login_key(login.server, id, grant) for id in ids for grant in PERSON_GRANTS)
+
+
 def logins_folder() -> Path:
     """Return the folder of the logins: `$XDG_STATE_HOME/concertino/logins`."""
     return user_folder("XDG_STATE_HOME", ".local/state", os.environ) / "concertino" / "logins"
@@ -144,6 +155,24 @@ class LoginStore:
     def names(self) -> list[str]:
         """Return the names of all logins."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
+
+    def newest(self, server: str) -> str:
+        """Return the name of the login that a person has made last at a server.
+
+        server: the URL of the server. Without a login there, the name is that of a first login.
+        Files that cannot be read are left out.
+        """
+        newest, obtained_at = login_key(server, "", PERSON_GRANTS[0]), -math.inf
+        for key in self.names():
+            try:
+                file = self._read_file(key)
+            except AuthorizationError:
+                continue
+            if file is None or file.login.server != server or not _is_of_person(key, file.login):
+                continue
+            if file.login.obtained_at > obtained_at:
+                newest, obtained_at = key, file.login.obtained_at
+        return newest
 
     def read(self, key: str) -> Login | None:
         """Return a login; None if there is none.

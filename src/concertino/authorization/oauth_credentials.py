@@ -20,7 +20,7 @@ from concertino.authorization.challenges import bearer_challenge
 from concertino.authorization.fetcher import Fetcher
 from concertino.authorization.flow import Discovery, LoginFlow, make_fetcher, with_tokens
 from concertino.authorization.logins import Login, LoginStore, login_key
-from concertino.authorization.settings import OAuth
+from concertino.authorization.settings import PERSON_GRANTS, OAuth
 from concertino.authorization.token_endpoint import TokenEndpoint, TokenError
 from concertino.errors import AuthorizationError, LoginRequired
 from concertino.http_client.credentials import Refusal
@@ -53,7 +53,7 @@ class OAuthCredentials:
         self._server = server
         self._settings = settings or OAuth()
         self._store = store or LoginStore()
-        self._key = login_key(server.text, self._settings.client_id, self._settings.grant)
+        self._key = self._choose_key()
         self._login: Login | None = None
         self._is_read = False
         self._fetcher: Fetcher | None = None
@@ -62,6 +62,17 @@ class OAuthCredentials:
         self._paused_until = 0.0
         # Operation -> how often more scopes were requested because of it.
         self._step_ups: dict[str, int] = {}
+
+    def _choose_key(self) -> str:
+        """Return the name of the login to use, see login_key().
+
+        If the settings do not say how to log in, it is the last login that `concertino login` has
+        made, with whatever options.
+        """
+        settings, server = self._settings, self._server.text
+        if (settings.client_id, settings.grant, settings.authorize) == ("", PERSON_GRANTS[0], None):
+            return self._store.newest(server)
+        return login_key(server, settings.client_id, settings.grant)
 
     # Credentials
 
@@ -123,6 +134,7 @@ class OAuthCredentials:
             if self._has_newer(sent):
                 return self._valid_header()
             flow = await self._make_flow()
+            self._key = self._choose_key()
             async with self._store.lock(self._key):
                 self._login = await self._store.load(self._key)
                 if self._has_newer(sent):
@@ -169,6 +181,7 @@ class OAuthCredentials:
                 del self._step_ups[next(iter(self._step_ups))]
             self._step_ups[operation] = tries + 1
             flow = await self._make_flow()
+            self._key = self._choose_key()
             async with self._store.lock(self._key):
                 self._login = await self._store.load(self._key)
                 if self._has_newer(sent):
@@ -201,8 +214,12 @@ class OAuthCredentials:
     def _login_command(self, found: Discovery) -> str:
         """Return the command with which the user logs in at this server."""
         words = f"concertino login {self._server.text}"
-        if self._settings.client_id:
-            words += f" --client-id {self._settings.client_id}"
+        client_id, secret, issuer = _registered_client(self._settings, self._login)
+        if client_id:
+            words += f" --client-id {client_id}"
+        if secret:
+            words += " --client-secret-env NAME"
+            words += f" --issuer {issuer}" if issuer else ""
         if self._settings.grant == "device_code":
             words += " --device"
         needed = found.challenge.get("scope", "").split()
@@ -271,3 +288,16 @@ class OAuthCredentials:
 
     async def _make_flow(self) -> LoginFlow:
         return LoginFlow(self._server, self._settings, await self._get_fetcher())
+
+
+def _registered_client(settings: OAuth, login: Login | None) -> tuple[str, str, str]:
+    """Return the id and the secret of the client that the user has registered, and its issuer.
+
+    Each is "" if it is not known.
+    login: the previous login; None if there was none.
+    """
+    if settings.client_id:
+        return settings.client_id, settings.client_secret, settings.issuer
+    if login is None or login.client.is_registered_by_us:
+        return "", "", ""
+    return login.client.client_id, login.client.client_secret, login.issuer

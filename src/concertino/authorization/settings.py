@@ -9,10 +9,12 @@ from msgspec import Struct
 
 from concertino.near_names import HintingStructMeta
 
-__all__ = ["GRANTS", "LOOPBACK", "Authorize", "Grant", "OAuth"]
+__all__ = ["GRANTS", "LOOPBACK", "PERSON_GRANTS", "Authorize", "Grant", "OAuth"]
 
 Grant = Literal["authorization_code", "client_credentials", "device_code"]
 GRANTS: tuple[str, ...] = get_args(Grant)
+# The grants with which a person permits access.
+PERSON_GRANTS = ("authorization_code", "device_code")
 # The names of this machine, to which a browser may be sent without TLS.
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 # Called with the URL of the page where the user permits access. It shows that page, and returns the

@@ -44,6 +44,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="",
         help="name of the environment variable with that client's secret",
     )
+    parser.add_argument(
+        "--issuer",
+        metavar="URL",
+        default="",
+        help="of the authorization server that knows that client; no other one gets the secret",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -109,6 +115,7 @@ def _read_settings(args: Namespace) -> OAuth:
     return OAuth(
         client_id=args.client_id,
         client_secret=secret,
+        issuer=args.issuer,
         scopes=tuple(args.scope),
         grant="device_code" if args.device else "authorization_code",
     )
