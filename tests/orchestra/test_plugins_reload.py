@@ -154,9 +154,25 @@ async def test_a_broken_file_keeps_the_plugins_and_names_the_line(
         assert "the plugins stay as they were" in caplog.text
         path.unlink()
         await reload.reload()
-        assert f"No such file or directory: '{path}'" in caplog.text
+        assert f"{path}: No such file or directory; the plugins stay" in caplog.text
         assert hub.plugins["tools.stays"].pid == pid
         assert await told_by(hub, "stays") == "one"
+
+
+@on_a_loop
+async def test_a_file_that_was_refused_for_its_mode_is_read_when_the_mode_is_right(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_plugins_file(folder, plugin(folder, "stays"))
+    async with following(path) as (hub, reload):
+        reload.open()
+        path.chmod(0o666)
+        write_plugins_file(folder, plugin(folder, "stays", "two"))
+        while "expected a file that only you can change" not in caplog.text:
+            await asyncio.sleep(0.01)
+        path.chmod(0o600)
+        while await told_by(hub, "stays") != "two":
+            await asyncio.sleep(0.01)
 
 
 @on_a_loop

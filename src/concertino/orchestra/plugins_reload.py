@@ -24,6 +24,7 @@ from concertino.proxy.definitions import Definition
 from concertino.proxy.file_access import check_writers
 from concertino.proxy.file_parts import describe_unapproved
 from concertino.proxy.file_status import FileStatus, read_file_status
+from concertino.transports.listeners import errno_message
 
 __all__ = ["POLL_S", "PluginsReload"]
 
@@ -114,7 +115,7 @@ class PluginsReload:
             self._log_fixed(file)
             await self._hub.change_plugins(entries)
         except (ConcertinoError, OSError, ValueError) as exc:
-            log.error("%s; the plugins stay as they were", exc)
+            log.error("%s; the plugins stay as they were", errno_message(exc))
             return
         # A bug in this package. Later changes of the file must still be applied.
         except Exception:

@@ -10,12 +10,16 @@ __all__ = ["FileStatus", "read_file_status"]
 
 
 class FileStatus(Struct, frozen=True):
-    """The parts of a file's status that differ after the file was changed or replaced."""
+    """The parts of a file's status that differ after the file was changed or replaced.
+
+    changed_ns: when its content, mode or owner was changed. A file that was refused because other
+        users could write it is read again when its mode is right.
+    """
 
     device: int = 0
     inode: int = 0
     size: int = 0
-    time_ns: int = 0
+    changed_ns: int = 0
 
 
 def read_file_status(path: str | os.PathLike[str]) -> FileStatus:
@@ -24,4 +28,4 @@ def read_file_status(path: str | os.PathLike[str]) -> FileStatus:
         status = os.stat(path)
     except OSError:
         return FileStatus()
-    return FileStatus(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return FileStatus(status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)

@@ -427,11 +427,10 @@ def _inherited_socket(descriptor: int) -> socket.socket:
 
 
 def errno_message(exc: Exception) -> str:
-    """Return the text of an error for users.
+    """Return the text of an error for users. For an OSError, it has no error number.
 
-    It is the text of an OSError without the error number. If the OSError has a file name, it is
-    str(exc), which contains the name.
+    If an OSError has a file name, the text begins with it.
     """
-    if isinstance(exc, OSError) and exc.strerror and exc.filename is None:
-        return str(exc.strerror)
-    return str(exc)
+    if not isinstance(exc, OSError) or not exc.strerror:
+        return str(exc)
+    return exc.strerror if exc.filename is None else f"{exc.filename}: {exc.strerror}"
