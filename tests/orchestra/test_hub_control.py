@@ -68,19 +68,18 @@ async def test_plugins_are_shown_restarted_and_stopped(folder: Path) -> None:
 
         # Twice at the same time: the plugin is started once for each, and one process is left.
         requests = (control.answer(ControlRequest("restart", "tools.greeter")) for _ in range(2))
-        await asyncio.gather(*requests)
-        await until(hub, "tools.greeter", "running")
+        for answer in await asyncio.gather(*requests):
+            assert [item.state for item in answer.plugins] == ["running"]
         assert is_gone(first)
         assert hub.plugins["tools.greeter"].restarts == 2
         assert (await call_tool(hub, "greet", name="Ada")).tool_call.success
 
         [stopped] = (await control.answer(ControlRequest("stop", "tools.echo"))).plugins
         assert (stopped.state, stopped.pid) == ("stopped", 0)
-        assert stopped.reason == "it was stopped by concertino hub"
+        assert stopped.reason == "it was stopped; to start it: concertino hub restart tools.echo"
         refused = (await call_tool(hub, "echo")).tool_call
         assert refused.error_code == "plugin_unavailable"
         await control.answer(ControlRequest("restart", "tools.echo"))
-        await until(hub, "tools.echo", "running")
         assert (await call_tool(hub, "echo")).tool_call.success
 
         unknown = await control.answer(ControlRequest("stop", "tools.none"))
@@ -130,14 +129,58 @@ async def test_the_commands_find_the_hub(
         assert shown["cpu_percent"] >= 0
         assert await run("stop", "tools.echo") == (0, "tools.echo: stopped\n", "")
         code, out, _ = await run("ps")
-        assert "it was stopped by concertino hub" in out
-        assert (await run("restart", "tools.echo"))[0] == 0
-        await until(hub, "tools.echo", "running")
+        assert "it was stopped; to start it: concertino hub restart tools.echo" in out
+        assert await run("restart", "tools.echo") == (0, "tools.echo: running\n", "")
         code, out, _ = await run("logs", "tools.echo")
         assert "[INFO] ready to echo" in out.splitlines()
         assert (await run("restart", "none"))[0] == 1
         assert (await run("stop", "tools.echo", "--hub", "1"))[0] == 2
     assert find_hubs(os.environ) == {}
+
+
+@on_a_loop
+async def test_a_restart_says_why_the_plugin_does_not_start_and_where_to_look(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with controlled(folder):
+        (folder / "tools_echo.py").write_text("raise SystemExit('out of order')\n")
+
+        def restart() -> None:
+            with pytest.raises(SystemExit) as left:
+                main(["hub", "restart", "tools.echo"])
+            assert left.value.code == 1
+
+        await asyncio.to_thread(restart)
+        assert capsys.readouterr().err == (
+            "concertino hub: tools.echo does not run: it ended with exit code 1; "
+            "see: concertino hub logs tools.echo\n"
+        )
+
+
+WAITING = """
+tools += ["wait"]
+easy = answer
+async def answer(request, peer):
+    if request.WhichOneof("request") == "shutdown":
+        os._exit(0)
+    if request.tool_call.tool_name == "wait":
+        await asyncio.Event().wait()
+    return await easy(request, peer)
+"""
+
+
+@on_a_loop
+async def test_a_call_that_a_restart_cuts_off_says_so(folder: Path) -> None:
+    path = write_plugins_file(folder, raw(folder, "tools.waiting", WAITING))
+    async with running(path) as hub:
+        waiting = asyncio.ensure_future(call_tool(hub, "wait"))
+        while not hub.plugins["tools.waiting"].calls:
+            await asyncio.sleep(0)
+        await hub.restart_plugin("tools.waiting")
+        assert (await waiting).tool_call.error_message == (
+            "tools.waiting: it is being restarted; this call got no response"
+        )
+        assert hub.plugins["tools.waiting"].state == "running"
 
 
 @on_a_loop

@@ -273,8 +273,11 @@ async def answer(request, peer):
         }
         assert unpack((await call_tool(hub, "echo", n=1)).tool_call.result) == {"n": 1}
         os.kill(first, signal.SIGKILL)
-        failed = await hanging
-        assert failed.tool_call.error_code == "plugin_unavailable"
+        failed = (await hanging).tool_call
+        assert failed.error_code == "plugin_unavailable"
+        assert failed.error_message == (
+            "tools.raw: it was ended by signal 9; this call got no response"
+        )
         down = await call_tool(hub, "echo")
         assert down.tool_call.error_code == "plugin_unavailable"
         assert unpack((await call_tool(hub, "greet", name="Ada")).tool_call.result) == {
@@ -303,7 +306,9 @@ async def test_a_stopped_plugin_is_noticed_by_its_health_and_replaced(
         await until(hub, "tools.raw", "backing-off")
         failed = (await waiting).tool_call
         assert failed.error_code == "plugin_unavailable"
-        assert failed.error_message == "tools.raw: it did not answer a health ping within 0.3 s"
+        assert failed.error_message == (
+            "tools.raw: it did not answer a health ping within 0.3 s; this call got no response"
+        )
         assert "did not answer a health ping within 0.3 s" in hub.plugins["tools.raw"].reason
         assert (await call_tool(hub, "echo")).tool_call.error_code == "plugin_unavailable"
         await until(hub, "tools.raw", "running")
@@ -743,7 +748,9 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(
         failed = await hanging
         # Told by the process or by its port, whichever is first.
         seen = ("it was ended by signal 9", "Connection refused")
-        assert failed.tool_call.error_message.removeprefix("tools.greeter: ") in seen
+        reason, _, effect = failed.tool_call.error_message.partition("; ")
+        assert reason.removeprefix("tools.greeter: ") in seen
+        assert effect == "this call got no response"
         assert (
             await call_tool(hub, "greet", name="x")
         ).tool_call.error_code == "plugin_unavailable"

@@ -189,6 +189,11 @@ async def test_a_changed_program_that_does_not_start_replaces_nothing(
         assert hub.plugins["tools.stays"].record.failed_change == "it ended with exit code 4"
         assert hub.plugins["tools.stays"].pid == pid
         assert await told_by(hub, "stays") == "one"
+        # When the old process ends, too, the changed program is what does not run.
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await until(hub, lambda: hub.plugins["tools.stays"].reason == "it ended with exit code 4")
+        assert hub.plugins["tools.stays"].record.failed_change == ""
         # The next change is tried again.
         write_plugins_file(folder, plugin(folder, "stays", "three"))
         await reload.reload()

@@ -31,8 +31,8 @@ HEADINGS = (
 NUMBERS = frozenset(HEADINGS) - {"HUB", "PLUGIN", "STATE"}
 KINDS = {
     "ps": "show all plugins: load, calls since the start and now, restarts, state, last error",
-    "restart": "end a plugin after its calls, and start it again",
-    "stop": "end a plugin after its calls; it stays ended until `restart`",
+    "restart": "end a plugin and start it again; its calls get 2 s to finish",
+    "stop": "end a plugin until `restart`; its calls get 2 s to finish",
     "logs": "print the latest lines of a plugin",
 }
 
@@ -81,6 +81,11 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     for line in answer.lines:
         print(escape_controls(line))  # noqa: T201
     for plugin in answer.plugins:
+        if args.kind == "restart" and plugin.state == "backing-off":
+            return _fail(
+                f"{plugin.id} does not run: {plugin.reason}; see: concertino hub logs {plugin.id}",
+                FAILED,
+            )
         print(f"{plugin.id}: {plugin.state}")  # noqa: T201
     return 0
 

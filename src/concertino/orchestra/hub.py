@@ -201,11 +201,11 @@ class Hub:
         return [entry.with_certs_dir(self._certs_dir) for entry in entries]
 
     async def restart_plugin(self, id: str) -> None:
-        """End a plugin, after its calls, and begin to start it again. id: a key of `plugins`."""
+        """End a plugin and start it again; see PluginProcess.restart(). id: a key of `plugins`."""
         await self._plugins.restart_plugin(id)
 
     async def stop_plugin(self, id: str) -> None:
-        """End a plugin, after its calls. It stays ended until restart_plugin()."""
+        """End a plugin. It stays ended until restart_plugin()."""
         await self._plugins.stop_plugin(id)
 
     def kill(self) -> None:

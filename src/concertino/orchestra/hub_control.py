@@ -49,8 +49,9 @@ FOLDER = "hubs"
 MAX_LINES, MAX_LINE = 200, 1000
 # The largest request and the largest answer, in bytes.
 MAX_REQUEST, MAX_ANSWER = 2**16, 2**22
-# Time limits: for the request of a client, and for the answer of a hub, which may end a plugin.
-REQUEST_S, ANSWER_S = 5.0, 30.0
+# Time limits: for the request of a client, and for the answer of a hub, which may have to end a
+# plugin and to start it again.
+REQUEST_S, ANSWER_S = 5.0, 60.0
 
 Command = Literal["ps", "restart", "stop", "logs"]
 

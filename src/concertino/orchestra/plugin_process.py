@@ -54,9 +54,10 @@ LATE_S = 0.4
 STEADY_S = 60.0
 # Time for the answer to a shutdown request, and for pending calls after it.
 SHUTDOWN_S = 2.0
-# How long replace() waits for the start of a plugin that did not run.
+# How long restart() and replace() wait for the start of a plugin that does not run.
 START_S = 15.0
 REMOVED = "it is no longer in the plugins file"
+RESTARTED = "it is being restarted"
 
 
 class FirstStart:
@@ -115,6 +116,8 @@ class PluginProcess:
         self._run = PluginRun(settings)
         self._replacement = PluginReplacement(settings.log)
         self._in_flight = 0
+        # The tasks that find out why forwarded calls got no response.
+        self._explaining: set[asyncio.Task[Disconnected]] = set()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -224,10 +227,12 @@ class PluginProcess:
         """Send a request, as RpcConnection.request() does. Raises Disconnected unless it runs."""
         if request.HasField("tool_call"):
             self._refuse_once()
-        link = self._running_link()
+        link, run = self._running_link(), self._run
         self._begin_call()
         try:
             return await link.request(request, timeout_s)
+        except Disconnected as exc:
+            raise await self._explain_loss(run, exc) from None
         finally:
             self._in_flight -= 1
 
@@ -242,8 +247,9 @@ class PluginProcess:
         Returns None also when the call cannot be sent. Then use request(), which raises the reason.
         callback: a function that calls end_forward().
         """
+        on_outcome = partial(self._on_outcome, self._run, callback)
         try:
-            pending = self._running_link().forward(body, timeout_s, callback)
+            pending = self._running_link().forward(body, timeout_s, on_outcome)
         except ConcertinoError:
             return None
         if pending is not None:
@@ -256,12 +262,14 @@ class PluginProcess:
         See ForwardingConnection.stream(). Raises Disconnected while the plugin is not running.
         """
         self._refuse_once()
-        link = self._running_link()
+        link, run = self._running_link(), self._run
         self._begin_call()
         try:
             async with aclosing(link.stream(request, timeout_s)) as responses:
                 async for response in responses:
                     yield response
+        except Disconnected as exc:
+            raise await self._explain_loss(run, exc) from None
         finally:
             self._in_flight -= 1
 
@@ -273,6 +281,30 @@ class PluginProcess:
                 f"the changed code does not start: {failure}\n"
                 "This call did nothing. The code before the change runs on."
             )
+
+    def _on_outcome(
+        self, run: PluginRun, callback: ResponseCallback, outcome: bytes | BaseException
+    ) -> None:
+        """Pass the outcome of a forwarded call on. run: the run that got the call."""
+        if not isinstance(outcome, Disconnected):
+            callback(outcome)
+            return
+        task = asyncio.get_running_loop().create_task(self._explain_loss(run, outcome))
+        self._explaining.add(task)
+        task.add_done_callback(self._explaining.discard)
+        task.add_done_callback(lambda done: callback(done.result()))
+
+    async def _explain_loss(self, run: PluginRun, exc: Disconnected) -> Disconnected:
+        """Return the error for a call whose connection was lost: it says why.
+
+        run: the run that got the call.
+        """
+        reason = str(exc).removeprefix(f"{run.address}: ")
+        # Without a link, the hub has closed the connection, and `exc` has the reason.
+        if run.link is not None:
+            is_stopping = self.state == "stopping"
+            reason = self.reason if is_stopping else await run.exit_reason() or reason
+        return Disconnected(f"{reason}; this call got no response")
 
     def _begin_call(self) -> None:
         self._in_flight += 1
@@ -295,13 +327,7 @@ class PluginProcess:
         elif self.state not in ("stopping", "stopped"):
             await self._stop_supervising()
             await self._run.close(self.reason)
-            self.record.restarts += 1
-            self._set_state("waiting", "its program was changed")
-            self._replacement.has_started.clear()
-            self.start(environment)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(START_S):
-                    await self._replacement.has_started.wait()
+            await self._start_again(environment, "its program was changed")
 
     async def _take_over(self, environment: HubEnvironment) -> None:
         """Start a new process, which takes over from the present one. See replace()."""
@@ -332,11 +358,25 @@ class PluginProcess:
             self._on_change()
 
     async def restart(self, until: float, environment: HubEnvironment) -> None:
-        """End the process as stop() does, and start it again at once."""
-        await self.stop(until, reason="it is being restarted")
+        """End the process as stop() does, and start it again at once.
+
+        Waits until the new process has started or failed, but at most START_S.
+        """
+        await self.stop(until, reason=RESTARTED)
+        await self._start_again(environment, RESTARTED)
+
+    async def _start_again(self, environment: HubEnvironment, reason: str) -> None:
+        """Start the program without a pause. Waits as restart() does.
+
+        reason: why the plugin is not running meanwhile.
+        """
         self.record.restarts += 1
-        self._set_state("waiting", "it is being restarted")
+        self._set_state("waiting", reason)
+        self._replacement.has_started.clear()
         self.start(environment)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                await self._replacement.has_started.wait()
 
     async def stop(
         self,
@@ -370,6 +410,8 @@ class PluginProcess:
 
         await self._run.close(self.reason)
         await self._replacement.close()
+        if self._explaining:
+            await asyncio.wait(self._explaining)
         self._set_state("stopped", reason)
 
     async def retire(self) -> None:
@@ -397,6 +439,7 @@ class PluginProcess:
             if not is_started:
                 self._set_state("starting", self.reason)
                 self._run = PluginRun(self._settings)
+                self.record.forget_change()
             if is_started or await self._start(environment):
                 is_started = False
                 start = time()

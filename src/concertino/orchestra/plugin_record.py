@@ -29,6 +29,10 @@ class PluginRecord:
         self.failed_change = ""
         self.unsent_failure = ""
 
+    def forget_change(self) -> None:
+        """Note that the new version of the plugin is the one that is started from now on."""
+        self.failed_change = self.unsent_failure = ""
+
     def set_error(self, reason: str) -> None:
         """Record why a process has ended, or could not be started."""
         self.last_error, self.last_error_at = reason, time.time()

@@ -372,10 +372,13 @@ class PluginRun:
 
         Call this when the connection is lost: the exit status tells more about the cause.
         """
-        if self.exited is None:
+        # close() may remove and cancel the task meanwhile.
+        exited = self.exited
+        if exited is None:
             return ""
-        await asyncio.wait((self.exited,), timeout=EXIT_STATUS_S)
-        return _describe_exit(self.exited.result()) if self.exited.done() else ""
+        await asyncio.wait((exited,), timeout=EXIT_STATUS_S)
+        is_known = exited.done() and not exited.cancelled()
+        return _describe_exit(exited.result()) if is_known else ""
 
     async def drain(self, limit_s: float) -> None:
         """Wait until the plugin has answered all requests, or the connection has ended."""

@@ -153,15 +153,16 @@ class PluginSet:
             log.error("%s could not be ended", plugin.id, exc_info=exc)
 
     async def restart_plugin(self, id: str) -> None:
-        """End a plugin, after its calls, and begin to start it again."""
+        """End a plugin and start it again; see PluginProcess.restart()."""
         assert self._environment is not None, "the hub has not been launched"
         until = asyncio.get_running_loop().time() + self._stop_s
         await self.by_id[id].restart(until, self._environment)
 
     async def stop_plugin(self, id: str) -> None:
-        """End a plugin, after its calls. It stays ended until restart_plugin()."""
+        """End a plugin. It stays ended until restart_plugin()."""
         until = asyncio.get_running_loop().time() + self._stop_s
-        await self.by_id[id].stop(until, reason="it was stopped by concertino hub")
+        reason = f"it was stopped; to start it: concertino hub restart {id}"
+        await self.by_id[id].stop(until, reason=reason)
 
     async def stop(self) -> None:
         """End all plugins. A plugin ends before those that it depends on."""
