@@ -21,6 +21,7 @@ from orchestra.hubs import (
     raw,
     running,
     sdk,
+    until,
     write_plugins_file,
 )
 from orchestra.test_embedded_hub import ENVIRONMENT, client_of, command, text_of
@@ -30,7 +31,7 @@ from concertino.orchestra import hub as hub_module
 from concertino.orchestra import plugin_process, plugin_run
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.hub import Hub
-from concertino.orchestra.plugin_pb2 import ListToolsRequest, PluginRequest
+from concertino.orchestra.plugin_pb2 import ListToolsRequest, PluginRequest, ToolRequest
 from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.structs import unpack
 
@@ -126,6 +127,90 @@ async def answer(request, peer):
             assert hub.plugins["dependent"].state == "waiting"
     finally:
         await hub.stop()
+
+
+@on_a_loop
+async def test_only_the_first_list_waits_for_one_that_is_still_busy_after_the_limit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "START_S", 0.1)
+    busy = """
+easy = answer
+async def answer(request, peer):
+    while request.HasField("boot"):
+        await asyncio.sleep(0)
+    return await easy(request, peer)
+"""
+    path = write_plugins_file(folder, raw(folder, "busy", busy))
+    hub = Hub(read_plugins(path), is_private=True)
+    try:
+        await hub.launch()
+        assert await names(hub) == []
+        monkeypatch.setattr(hub_module, "START_S", 600.0)
+        async with asyncio.timeout(SOON_S):
+            assert await names(hub) == []
+    finally:
+        await hub.stop()
+
+
+BRIDGE = """
+tools += ["ai_prompt"]
+known = answer
+async def answer(request, peer):
+    if request.HasField("tool_call"):
+        return error_response("", "who", os.path.basename(__file__))
+    while GO and request.HasField("boot") and not os.path.exists(GO):
+        await asyncio.sleep(0)
+    return await known(request, peer)
+"""
+
+
+@pytest.mark.parametrize(
+    ("provider", "expected"),
+    [
+        ("", "several AI providers have the tool 'ai_prompt': name one of grok, openai"),
+        ("grok", "bridge_grok.py"),
+        ("openai", "bridge_openai.py"),
+    ],
+)
+@on_a_loop
+async def test_a_prompt_reaches_the_same_provider_whichever_has_started_first(
+    folder: Path, provider: str, expected: str
+) -> None:
+    path = write_plugins_file(
+        folder,
+        raw(folder, "bridge.openai", f"GO = ''{BRIDGE}", provides_ai=["openai"]),
+        raw(folder, "bridge.grok", f"GO = {str(folder / 'go')!r}{BRIDGE}", provides_ai=["grok"]),
+    )
+    hub = Hub(read_plugins(path), is_private=True)
+    try:
+        await hub.launch()
+        call = ToolRequest(tool_name="ai_prompt", provider=provider)
+        asking = asyncio.ensure_future(hub.answer(PluginRequest(tool_call=call), SOMEBODY))
+        await until(hub, "bridge.openai", "running")
+        # Let the call go to the bridge that runs, if it does not wait.
+        named = ToolRequest(tool_name="ai_prompt", provider="openai")
+        await hub.answer(PluginRequest(tool_call=named), SOMEBODY)
+        (folder / "go").touch()
+        assert (await asking).tool_call.error_message == expected
+    finally:
+        await hub.stop()
+
+
+@on_a_loop
+async def test_a_missing_tool_is_explained_by_the_plugins_that_have_never_run(
+    folder: Path,
+) -> None:
+    (folder / "broken.py").write_text("raise SystemExit(3)\n")
+    path = write_plugins_file(
+        folder, sdk(folder, "tools.greeter", GREETER), entry("tools.broken", "broken.py")
+    )
+    async with running(path) as hub:
+        hub.withheld = {"tools.new": "not approved"}
+        assert (await call_tool(hub, "mend")).tool_call.error_message == (
+            "no plugin has the tool 'mend'; these plugins do not run: "
+            "tools.broken (it ended with exit code 3), tools.new (not approved)"
+        )
 
 
 @on_a_loop

@@ -59,6 +59,15 @@ async def test_a_process_that_computes_is_not_even_on_a_loaded_machine(command: 
 
 
 @on_a_loop
+async def test_a_process_that_wakes_up_for_a_moment_now_and_then_is_idle() -> None:
+    # About 2 % of a core, as the process of an MCP server that does not answer.
+    code = "import time\nwhile True:\n time.sleep(0.05)\n sum(range(50_000))"
+    with start_command([sys.executable, "-c", code]) as pid:
+        async with asyncio.timeout(30):
+            await wait_until_idle(pid, 1.0)
+
+
+@on_a_loop
 async def test_a_process_that_is_gone_is_idle() -> None:
     process = subprocess.Popen(["true"])
     process.wait()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
+from concertino.logs.redact import redactor
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.cluster_plugins import HubCluster
 from concertino.orchestra.hub_calls import HubPlugin, ToolCalls, forward_request, plugin_id
@@ -60,6 +61,8 @@ log = logging.getLogger("concertino.hub")
 STOP_S = 5.0
 # How long a request waits for plugins that start.
 START_S = 15.0
+# How many plugins an error names that may have a missing tool.
+MAX_NAMED = 5
 # Requests for lists. They wait until the first start of every plugin is settled (FirstStart).
 LIST_REQUESTS = ("list_tools", "list_prompts", "list_events", "storage_list")
 EVENT_KINDS = ("publish", "subscribe", "unsubscribe", "list_events")
@@ -349,11 +352,29 @@ class Hub:
         await self._check_saves()
         if self._is_started:
             return self.routes.find_tool(name, ai)
-        return await self._await_provider(lambda: self.routes.find_tool(name, ai), peer)
+        plugin = await self._await_provider(lambda: self.routes.find_tool(name, ai), peer)
+        if plugin is not None and plugin.provides_ai and ai not in plugin.provides_ai:
+            # A bridge to the default provider or to an alias. When all bridges are known, the call
+            # may have to go to another one.
+            await self._wait_settled(peer)
+            plugin = self.routes.find_tool(name, ai)
+        return plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
-        """See ToolFinder.explain_missing_tool."""
-        return self.routes.explain_missing_tool(name, ai)
+        """See ToolFinder.explain_missing_tool. Names the plugins whose tools are not known."""
+        text = self.routes.explain_missing_tool(name, ai)
+        unknown = {
+            plugin.id: plugin.reason
+            for plugin in self.plugins.values()
+            if not plugin.first_start.has_run.is_set()
+        }
+        unknown |= {id: why for id, why in self.withheld.items() if id not in self.plugins}
+        if not unknown:
+            return text
+        named = [f"{id} ({why})" for id, why in list(unknown.items())[:MAX_NAMED]]
+        if len(unknown) > MAX_NAMED:
+            named.append(f"and {len(unknown) - MAX_NAMED} more")
+        return f"{text}; these plugins do not run: {redactor().text(', '.join(named))}"
 
     async def _await_provider(
         self, find: Callable[[], HubPlugin | None], peer: RemotePeer
@@ -401,21 +422,24 @@ class Hub:
     async def _wait_settled(self, peer: RemotePeer | None = None) -> None:
         """Wait up to START_S until the first start of each plugin is settled (see FirstStart).
 
+        After START_S, later requests do not wait for these plugins either.
         peer: the sender of the request; do not wait if it is a plugin that is itself starting.
         """
         if self._is_started or (peer is not None and self._is_starting(peer)):
             return
-        waits = [
-            asyncio.ensure_future(plugin.first_start.is_settled.wait())
+        waits = {
+            asyncio.ensure_future(plugin.first_start.is_settled.wait()): plugin
             for plugin in self._plugins.by_start
             if not plugin.first_start.is_settled.is_set()
-        ]
+        }
         if waits:
             try:
-                await asyncio.wait(waits, timeout=START_S)
+                _, late = await asyncio.wait(waits, timeout=START_S)
             finally:
                 for wait in waits:
                     wait.cancel()
+            for wait in late:
+                waits[wait].settle()
         until = asyncio.get_running_loop().time() + START_S
         while any(plugin.is_replaced for plugin in self._plugins.by_start):
             if not await self._wait_change(until):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,9 @@ __all__ = ["wait_until_idle", "watch_work"]
 
 # Time between two samples of the processes.
 SAMPLE_S = 0.025
+# A program is idle if it works in at most this part of the samples. One that waits for a response
+# still wakes up now and then, for example for its timers.
+MAX_ACTIVE = 0.1
 # On systems without /proc, every process counts as idle after this time.
 UNKNOWN_S = 2.0
 # The states of threads that run (R) or wait for a disk (D).
@@ -29,7 +33,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 async def wait_until_idle(pid: int, for_s: float) -> None:
-    """Wait until a process and its descendants have used no processor time for `for_s` seconds.
+    """Wait until a process and its descendants have been idle for `for_s` seconds; see MAX_ACTIVE.
 
     Also returns when all of them have ended.
     """
@@ -37,16 +41,15 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
         await asyncio.sleep(max(for_s, UNKNOWN_S))
         return
 
-    # Count idle samples and not seconds: on a loaded machine, both processes may get no processor
-    # time for a while.
-    idle_samples_needed = round(for_s / SAMPLE_S)
-    idle_samples = 0
+    # Count samples and not seconds: on a loaded machine, both processes may get no processor time
+    # for a while.
+    count = round(for_s / SAMPLE_S)
+    were_active: deque[bool] = deque(maxlen=count)
     last_ticks: int | None = None
-    while idle_samples < idle_samples_needed:
+    while len(were_active) < count or sum(were_active) > MAX_ACTIVE * count:
         await asyncio.sleep(SAMPLE_S)
         work = _work_of(pid)
-        is_idle = not work.is_busy and work.ticks == last_ticks
-        idle_samples = idle_samples + 1 if is_idle else 0
+        were_active.append(work.is_busy or work.ticks != last_ticks)
         last_ticks = work.ticks
 
 

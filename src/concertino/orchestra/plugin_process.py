@@ -466,7 +466,7 @@ class PluginProcess:
             first_start = plugin.first_start
             await first_start.is_settled.wait()
             if not first_start.has_run.is_set():
-                self._settle()
+                self.settle()
             await first_start.is_over.wait()
             if not first_start.has_run.is_set():
                 self.reason = f"it depends on {plugin.id}, which does not run"
@@ -476,7 +476,7 @@ class PluginProcess:
         if (previous := self.first_start.previous) is not None:
             await previous.lets_next_start.wait()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Note that waiting for the first start is useless from now on."""
         self.first_start.is_settled.set()
         self.first_start.lets_next_start.set()
@@ -493,12 +493,12 @@ class PluginProcess:
     def _end_first_start(self) -> None:
         """Note that the first start is over."""
         self.first_start.is_over.set()
-        self._settle()
+        self.settle()
 
     async def _start(self, environment: HubEnvironment) -> bool:
         """Start a run. Returns whether it succeeded; if not, self.reason says why."""
         try:
-            tools, prompts = await self._run.start(environment, self._settle, self._on_work)
+            tools, prompts = await self._run.start(environment, self.settle, self._on_work)
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or str(exc))
             return False
