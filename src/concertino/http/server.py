@@ -160,9 +160,20 @@ class HttpServer:
         """Start to accept clients.
 
         Raises ValueError if the certificate cannot be used, and OSError if sessions are shared and
-        the record of them cannot be reached.
+        the record of them cannot be reached. Then the listeners are closed.
         """
         load_calls()
+        try:
+            await self._open_servers()
+        except BaseException:
+            self.stop()
+            # Those for which no server was opened are still open.
+            for listener in self._listeners:
+                listener.close()
+            raise
+
+    async def _open_servers(self) -> None:
+        """Serve the listeners, and the processes with which sessions are shared."""
         tls = self.options.tls
         certificate = None if tls is None else TlsCertificate(tls)
         loop = asyncio.get_running_loop()
