@@ -283,16 +283,18 @@ class HttpServer:
     def _answer_health(self, exchange: Exchange) -> None:
         """Answer a health check: 200, or 503 before the backend has started and at the end."""
         method = exchange.head.method
-        if method != "GET":
-            raise method_not_allowed(method, "GET")
+        if method not in ("GET", "HEAD"):
+            raise method_not_allowed(method, "GET, HEAD")
+        status, body = HTTPStatus.SERVICE_UNAVAILABLE, HEALTHY
         if self.connections.is_stopping:
-            exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, ENDING)
+            body = ENDING
         elif not self.host.started.done():
-            exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, NOT_STARTED)
+            body = NOT_STARTED
         elif self.host.start_failure is not None:
-            exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, FAILED)
+            body = FAILED
         else:
-            exchange.respond(HTTPStatus.OK, HEALTHY)
+            status = HTTPStatus.OK
+        exchange.respond(status, body)
 
 
 class _ListenerHandler:
