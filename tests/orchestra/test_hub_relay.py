@@ -5,13 +5,24 @@ other ends.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
+import pytest
 from loops import on_a_loop
 from orchestra.hubs import entry, running, write_plugins_file
 
+from concertino.orchestra.hub_calls import ToolCalls
 from concertino.orchestra.link import open_link
-from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest
+from concertino.orchestra.plugin_pb2 import (
+    PluginRequest,
+    PluginResponse,
+    StreamStart,
+    ToolRequest,
+)
+from concertino.orchestra.rpc_interface import ForwardingConnection
+from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
 from concertino.orchestra.structs import pack
 
 ODD = """
@@ -112,3 +123,110 @@ async def wait_for_file(path: Path) -> None:
     async with asyncio.timeout(10):
         while not path.exists():  # another process makes it
             await asyncio.sleep(0.01)
+
+
+STREAMING = """
+import asyncio, os, pathlib
+from concertino import Plugin
+plugin = Plugin('tools.streaming')
+@plugin.tool
+async def letters(text: str):
+    for letter in text:
+        yield letter
+@plugin.tool
+async def blocks(count: int, path: str):
+    try:
+        for number in range(count):
+            pathlib.Path(path).write_text(str(number + 1))
+            yield "x" * 65536
+            await asyncio.sleep(0)
+    finally:
+        pathlib.Path(path + '.over').touch()
+@plugin.tool
+async def die():
+    yield "last words"
+    await asyncio.sleep(0)
+    os._exit(3)
+plugin.run()
+"""
+
+
+@asynccontextmanager
+async def link_to_streams(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ForwardingConnection]:
+    """Yield a connection to a hub that relays each stream, and decodes none."""
+
+    async def decode(*_: object) -> ResponseStream:
+        raise AssertionError("the stream was not relayed")
+        yield PluginResponse()
+
+    monkeypatch.setattr(ToolCalls, "stream", decode)
+    (folder / "streaming.py").write_text(STREAMING)
+    folder.chmod(0o700)
+    address = f"unix:{folder}/hub"
+    file = write_plugins_file(folder, entry("tools.streaming", "./streaming.py"))
+    async with running(file, is_private=False, listen_addr=address):
+        link = await open_link(address)
+        yield link
+        await link.close()
+
+
+def stream(link: ForwardingConnection, tool: str, **arguments: object) -> ResponseStream:
+    start = StreamStart(tool_name=tool, arguments=pack(arguments).struct)
+    return link.stream(PluginRequest(stream_start=start), 60)
+
+
+@on_a_loop
+async def test_a_stream_between_sockets_is_passed_on_as_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with link_to_streams(tmp_path, monkeypatch) as link:
+        *chunks, end = [item async for item in stream(link, "letters", text="abc")]
+    assert [item.stream_chunk.data for item in chunks] == [b"a", b"b", b"c"]
+    assert [item.stream_chunk.sequence for item in chunks] == [0, 1, 2]
+    assert {item.request_id for item in (*chunks, end)} == {end.stream_end.stream_id}
+    assert end.stream_end.success
+    assert end.stream_end.total_chunks == 3
+
+
+@on_a_loop
+async def test_a_receiver_that_takes_nothing_pauses_a_stream_that_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, count = tmp_path / "blocks", 100
+    async with link_to_streams(tmp_path, monkeypatch) as link:
+        responses = stream(link, "blocks", count=count, path=str(path))
+        await anext(responses)
+        # Stop when the number of blocks has not changed during 50 calls of another tool.
+        before = None
+        while before != (before := path.read_text()):
+            for _ in range(50):
+                call = ToolRequest(tool_name="letters", arguments=pack({"text": "a"}).struct)
+                assert (await link.request(PluginRequest(tool_call=call))).tool_call.success
+        assert int(before) <= WINDOW_BYTES // 65536 + 2
+        *rest, end = [item async for item in responses]
+    assert len(rest) == count - 1
+    assert end.stream_end.total_chunks == count
+
+
+@on_a_loop
+async def test_a_stream_that_is_passed_on_is_cancelled_at_the_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "blocks"
+    async with link_to_streams(tmp_path, monkeypatch) as link:
+        async with aclosing(stream(link, "blocks", count=1000, path=str(path))) as responses:
+            await anext(responses)
+        await wait_for_file(tmp_path / "blocks.over")
+        assert int(path.read_text()) < 1000
+
+
+@on_a_loop
+async def test_a_stream_that_is_passed_on_fails_with_its_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with link_to_streams(tmp_path, monkeypatch) as link:
+        chunk, end = [item async for item in stream(link, "die")]
+    assert chunk.stream_chunk.data == b"last words"
+    assert end.tool_call.error_code == "plugin_unavailable"

@@ -552,7 +552,7 @@ class NatsWorld:
                 self.wrong(f"{member.name} still counts uses of connections")
             link = member.link
             if link is not None:
-                left = (link._calls, link._pending, link._streams, link._heard, link._inboxes)  # pyright: ignore[reportPrivateUsage]
+                left = (link._calls, link._pending, link._heard, link._inboxes)  # pyright: ignore[reportPrivateUsage]
                 if any(left):
                     self.wrong(f"{member.name} has left something: {left}")
         current = asyncio.current_task(self.loop)

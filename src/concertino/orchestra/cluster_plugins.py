@@ -195,11 +195,11 @@ class ClusterPlugin:
         return await self._link.request(request, timeout_s)
 
     def forward(
-        self, body: bytes, timeout_s: float, callback: ResponseCallback
+        self, body: bytes, timeout_s: float, callback: ResponseCallback, stream: str = ""
     ) -> PendingResponse | None:
         """See ForwardingConnection.forward(). Returns None also when the call cannot be sent."""
         try:
-            return self._link.forward(body, timeout_s, callback)
+            return self._link.forward(body, timeout_s, callback, stream)
         except ConcertinoError:
             return None
 

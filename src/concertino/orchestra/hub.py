@@ -28,8 +28,9 @@ from concertino.orchestra.hub_events import HubEvents
 from concertino.orchestra.hub_listeners import HubListeners
 from concertino.orchestra.list_changes import ListChanges, ListName
 from concertino.orchestra.mcp_resources import answer_from_plugins
-from concertino.orchestra.message_peek import peek_tool_call
+from concertino.orchestra.message_peek import is_stream_start, peek_tool_call
 from concertino.orchestra.plugin_messages import (
+    DecodeError,
     HealthResult,
     ListEventsResponse,
     PluginManifest,
@@ -49,9 +50,7 @@ from concertino.orchestra.rpc_interface import (
     error_response,
 )
 from concertino.orchestra.storage import DEFAULT_STORAGE, RESOURCES
-from concertino.orchestra.streams import (
-    ResponseStream,
-)
+from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
 
 __all__ = ["Hub"]
 
@@ -467,23 +466,49 @@ class Hub:
         peer: RemotePeer,
         respond: Respond,
     ) -> Cancellable | None:
-        """Forward a tool call and its response as bytes, without a task (a RelayHandler).
+        """Forward a tool call or stream, and the responses, as bytes without a task.
 
-        Returns None if answer() must handle the request instead, because it is not a plain tool
-        call, names another caller than the peer's certificate, or cannot be sent now.
+        A RelayHandler. Returns None if handle() must handle the request instead, because it is not
+        a plain tool call or stream, names another caller than the peer's certificate, or cannot be
+        sent now.
         body: the request, serialized without its id.
-        respond: sends the response to the peer.
+        respond: sends a response to the peer.
         """
+        if is_stream_start(body):
+            return self._relay_stream(body, peer, respond)
         call = peek_tool_call(body)
         if call is None:
             return None
         tool_name, caller = call
         if peer.name is not None and caller != plugin_id(peer.name):
             return None
-        plugin = (self._routes or self.routes).tools.get(tool_name)
-        if plugin is None or not self._is_started or self._plugins.has_watches:
+        plugin = self._find_relay_plugin(tool_name)
+        return None if plugin is None else self._calls.relay(plugin, body, respond)
+
+    def _relay_stream(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
+        """Forward a stream and its responses as bytes. See relay().
+
+        Only between two Unix sockets, since a Go plugin may refuse to stream a tool. The peer and
+        the plugin agree on the window, so this hub holds no more than WINDOW_BYTES of chunks.
+        """
+        try:
+            request = PluginRequest.FromString(body)
+        except DecodeError:
             return None
-        return self._calls.relay(plugin, body, respond)
+        start = request.stream_start
+        is_plain = not (request.path or start.provider or start.HasField("subscribe"))
+        if peer.name is not None or not is_plain or not 0 < start.window <= WINDOW_BYTES:
+            return None
+        plugin = self._find_relay_plugin(start.tool_name)
+        if not isinstance(plugin, PluginProcess) or plugin.uses_quic:
+            return None
+        return self._calls.relay_stream(plugin, body, start.stream_id, respond)
+
+    def _find_relay_plugin(self, tool: str) -> HubPlugin | None:
+        """Return the plugin for relayed calls of a tool; None if calls must not be relayed now."""
+        if not self._is_started or self._plugins.has_watches:
+            return None
+        return (self._routes or self.routes).tools.get(tool)
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
         """Answer a request to register a plugin. peer: the process that sends it."""

@@ -18,7 +18,12 @@ from typing import Protocol
 
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.orchestra.failures import prompt_failure, storage_failure
-from concertino.orchestra.message_peek import is_tool_response, split_id
+from concertino.orchestra.message_peek import (
+    is_chunk,
+    is_stream_end,
+    is_tool_response,
+    split_id,
+)
 from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
 from concertino.orchestra.plugin_messages import (
     DecodeError,
@@ -76,7 +81,7 @@ class HubPlugin(PluginProvider, Protocol):
         ...
 
     def forward(
-        self, body: bytes, timeout_s: float, callback: ResponseCallback
+        self, body: bytes, timeout_s: float, callback: ResponseCallback, stream: str = ""
     ) -> PendingResponse | None:
         """See ForwardingConnection.forward(). Returns None also when the call cannot be sent."""
         ...
@@ -212,6 +217,16 @@ class ToolCalls:
         )
         return None if call.work is None else call
 
+    def relay_stream(
+        self, plugin: HubPlugin, body: bytes, stream: str, respond: Respond
+    ) -> Cancellable | None:
+        """Forward a stream_start and its responses as bytes. See RelayHandler.
+
+        The plugin must offer every tool as a stream.
+        body: the request, without its id. stream: its stream_id.
+        """
+        return plugin.forward(body, CALL_S, partial(_relay_response, plugin, respond), stream)
+
     def _end_first_attempt(
         self,
         call: _RelayedCall,
@@ -289,6 +304,18 @@ async def forward_request(
 def plugin_id(certificate_name: str) -> str:
     """Return the id of the plugin to which a client certificate with this name belongs."""
     return certificate_name.removesuffix("-client")
+
+
+def _relay_response(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException) -> None:
+    """Send a response of a relayed stream to its caller. See ToolCalls._end_first_attempt()."""
+    message = split_id(outcome) if isinstance(outcome, bytes) else None
+    if message is not None and is_chunk(message[1]):
+        respond(message[1])
+    elif message is not None and is_stream_end(message[1]):
+        plugin.end_forward()
+        respond(message[1])
+    else:
+        _end_relay(plugin, respond, outcome)
 
 
 def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException) -> None:

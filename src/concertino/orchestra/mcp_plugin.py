@@ -28,14 +28,12 @@ from concertino.orchestra.plugin_messages import (
     ListToolsRequest,
     PluginManifest,
     PluginRequest,
-    PluginResponse,
     ToolRequest,
 )
 from concertino.orchestra.plugin_requests import PluginRequests
 from concertino.orchestra.plugin_sampling import MODEL_TOOLS, decode_sample_result, sample_at_hub
-from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
+from concertino.orchestra.rpc_interface import RemotePeer, Responses, RpcConnection
 from concertino.orchestra.storage import RESOURCES
-from concertino.orchestra.streams import ResponseStream
 from concertino.proxy.expansion import Expander
 from concertino.proxy.file_server import FileServer
 from concertino.proxy.server_file import parse_server_file
@@ -153,9 +151,7 @@ class McpPlugin:
             subscriptions=self._events.subscriptions(),
         )
 
-    def answer(
-        self, request: PluginRequest, peer: RemotePeer
-    ) -> Awaitable[PluginResponse | bytes | ResponseStream]:
+    def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[Responses]:
         """Answer one request of the hub."""
         kind = request.WhichOneof("request") or ""
         if kind.startswith("storage_"):

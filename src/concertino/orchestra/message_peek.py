@@ -1,6 +1,6 @@
 """peek_tool_call() and others: read a few fields of a serialized message without decoding it.
 
-A hub uses these functions to forward tool calls and their responses.
+A hub uses these functions to forward tool calls, streams and their responses.
 
 The fields are the request id, the name of the called tool, and the caller. Protobuf allows fields
 in any order and repeated, but serializers write them in ascending order and once. For a message
@@ -12,7 +12,15 @@ from __future__ import annotations
 
 from concertino.orchestra.protobuf_wire import LENGTH_DELIMITED, InvalidWire, read_length
 
-__all__ = ["is_tool_response", "join_id", "peek_tool_call", "split_id"]
+__all__ = [
+    "is_chunk",
+    "is_stream_end",
+    "is_stream_start",
+    "is_tool_response",
+    "join_id",
+    "peek_tool_call",
+    "split_id",
+]
 
 # Tags of length-delimited fields. Field 1: request_id of a message, and ToolRequest.tool_name.
 _FIRST = 0x0A
@@ -24,6 +32,10 @@ _PROVIDER = 0x2A
 _JSON = b"\xc2\x3e"
 # Field 20: tool_call, of PluginRequest and of PluginResponse.
 _TOOL_CALL = b"\xa2\x01"
+# Field 40: stream_start of PluginRequest, and stream_chunk of PluginResponse.
+_STREAM_START = _STREAM_CHUNK = b"\xc2\x02"
+# Field 41: stream_end of PluginResponse.
+_STREAM_END = b"\xca\x02"
 
 # The bytes before an id, which are its tag and its length. The index is the length.
 _ID_HEADERS = tuple(bytes((_FIRST, size)) for size in range(0x80))
@@ -88,6 +100,22 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
         return body[name_start:name_end].decode(), caller.decode()
     except (IndexError, InvalidWire, UnicodeDecodeError):
         return None
+
+
+def is_stream_start(body: bytes) -> bool:
+    """Return whether a request, without its id, begins with a stream_start."""
+    return body.startswith(_STREAM_START)
+
+
+def is_chunk(payload: bytes) -> bool:
+    """Return whether a response, with or without its id, is a stream_chunk."""
+    start = payload[1] + 2 if len(payload) > 1 and payload[0] == _FIRST else 0
+    return payload.startswith(_STREAM_CHUNK, start)
+
+
+def is_stream_end(body: bytes) -> bool:
+    """Return whether a response, without its id, begins with a stream_end."""
+    return body.startswith(_STREAM_END)
 
 
 def is_tool_response(body: bytes) -> bool:

@@ -253,21 +253,17 @@ class NatsLink(RpcClient):
     def _send_piece(self, key: str, call: _Call, number: int, piece: bytes) -> None:
         self._send_to_worker(call, encode_headers(PIECE, Call=key, Number=number), piece)
 
-    def _send_cancel(self, key: Hashable) -> None:
+    def _send_cancel(self, key: Hashable, stream: str = "") -> None:
         call = self._calls.get(key)
         if call is not None:
             self._send_to_worker(call, encode_headers(CANCEL, Call=cast(str, key)))
             self._forget(key)
 
-    def _send_credit(self, stream: str, size: int) -> None:
-        credit = PluginRequest(stream_credit=StreamCredit(stream_id=stream, bytes=size))
-        id = stream.encode()
-        for key in self._streams:
-            call = self._calls.get(key)
-            if call is not None and call.id == id:
-                self._send_to_worker(
-                    call, encode_headers(STREAM_CONTROL), credit.SerializeToString()
-                )
+    def send_credit(self, key: Hashable, stream: str, size: int) -> None:
+        call = self._calls.get(key)
+        if call is not None:
+            credit = PluginRequest(stream_credit=StreamCredit(stream_id=stream, bytes=size))
+            self._send_to_worker(call, encode_headers(STREAM_CONTROL), credit.SerializeToString())
 
     def _send_to_worker(self, call: _Call, headers: bytes, payload: bytes = b"") -> None:
         connection = call.inbox.connection
@@ -324,15 +320,19 @@ class NatsLink(RpcClient):
     def _on_refused(self, key: str, call: _Call, reason: str) -> None:
         """Send a refused request to another worker; the first one has not run it."""
         pause_s = PAUSE_S * random.random() * call.attempts
-        if call.attempts < MAX_ATTEMPTS and self.loop.time() + pause_s < call.deadline:
+        if (
+            call.attempts >= MAX_ATTEMPTS
+            or reason == LATE
+            or self.loop.time() + pause_s >= call.deadline
+        ):
+            self._forget(key)
+            message = (
+                f"{self._callee}: {call.attempts} requests for a worker were refused: {reason}"
+            )
+            response = error_response(call.id.decode(), "busy", message)
+            self._on_response(key, response.SerializeToString())
+        else:
             self.loop.call_later(pause_s, self._try_again, key)
-            return
-        self._forget(key)
-        if reason == LATE:
-            reason = "late by the clock of its machine"
-        message = f"{self._callee}: {call.attempts} requests for a worker were refused: {reason}"
-        response = error_response(call.id.decode(), "busy", message)
-        self._on_response(key, response.SerializeToString())
 
     def _try_again(self, key: str) -> None:
         call = self._calls.get(key)

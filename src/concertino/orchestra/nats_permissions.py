@@ -88,7 +88,6 @@ def _event_subjects(hub: str) -> Sequence[str]:
         event_subject(hub),
         f"$JS.API.STREAM.INFO.{EVENT_STREAM}",
         f"$JS.API.STREAM.CREATE.{EVENT_STREAM}",
-        f"$JS.API.STREAM.UPDATE.{EVENT_STREAM}",
         f"$JS.API.CONSUMER.CREATE.{EVENT_STREAM}",
     ]
 
@@ -107,12 +106,12 @@ def _bucket_subjects(owner: str) -> list[str]:
 
 
 def _creation_subjects(owners: Sequence[str]) -> list[str]:
-    """Return the subjects to which a hub publishes to create buckets, and to add replicas."""
+    """Return the subjects to which a hub publishes to create buckets."""
     return [
         f"$JS.API.STREAM.{operation}.KV_{bucket}"
         for owner in owners
         for bucket in buckets_of(owner)
-        for operation in ("INFO", "CREATE", "UPDATE")
+        for operation in ("INFO", "CREATE")
     ]
 
 

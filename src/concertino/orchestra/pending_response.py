@@ -1,7 +1,8 @@
 """PendingResponse: the future response to a request on an RPC connection.
 
 RpcClient (rpc.py) creates one for each request. It takes less time than an asyncio.Future, and it
-can call a function with the response as soon as that is read, without a task.
+can call a function with the response as soon as that is read, without a task. For a stream, that
+function gets all responses.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ class RequestSender(Protocol):
         """Forget a request whose response is no longer needed, and send a cancellation for it."""
         ...
 
+    def send_credit(self, key: Hashable, stream: str, size: int) -> None:
+        """Allow the peer to send so many more bytes of chunks. stream: the id of the stream."""
+        ...
+
 
 class PendingResponse(PendingOutcome, eq=False):
     """The outcome of a request: the bytes of its response, or an exception.
@@ -37,7 +42,8 @@ class PendingResponse(PendingOutcome, eq=False):
     deadline: when the time limit ends, by loop.time().
     key: identifies the request on the connection.
     on_outcome: called with a response before resolve() returns, and with an exception in the next
-        iteration of the loop.
+        iteration of the loop. For a stream, it is called with each chunk, too.
+    stream: the id of the stream; "" for a request with one response. A stream needs on_outcome.
     """
 
     # The base class declares this field as keyword-only. Passing it as a positional argument takes
@@ -49,6 +55,11 @@ class PendingResponse(PendingOutcome, eq=False):
     deadline: float
     key: Hashable = None
     on_outcome: ResponseCallback | None = None
+    stream: str = ""
+
+    def grant(self, size: int) -> None:
+        """Allow the peer to send so many more bytes of chunks."""
+        self.sender.send_credit(self.key, self.stream, size)
 
     def resolve(self, payload: bytes) -> None:
         """Set the response, and run the waiting task or function before returning.
@@ -58,6 +69,10 @@ class PendingResponse(PendingOutcome, eq=False):
         if self.outcome is not None:
             return
         self.outcome = payload
+        self.pass_on(payload)
+
+    def pass_on(self, payload: bytes) -> None:
+        """Run the waiting task or function with a response. For a stream, also with a chunk."""
 
         if self.on_outcome is not None:
             try:

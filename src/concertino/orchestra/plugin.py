@@ -33,9 +33,8 @@ from concertino.runtime import entry
 from concertino.server.server import Server
 
 if TYPE_CHECKING:
-    from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
-    from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
-    from concertino.orchestra.streams import ResponseStream
+    from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest
+    from concertino.orchestra.rpc_interface import RemotePeer, Responses, RpcConnection
 
 __all__ = ["Plugin"]
 
@@ -227,9 +226,7 @@ class Plugin(Server):
 
         run(self, arguments)
 
-    def answer(
-        self, request: PluginRequest, peer: RemotePeer
-    ) -> Awaitable[PluginResponse | bytes | ResponseStream]:
+    def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[Responses]:
         """Answer one request of the hub. A RequestHandler (rpc_interface.py)."""
         handler = self._requests.handlers.get(request.WhichOneof("request") or "")
         return self._requests.refuse(request) if handler is None else handler(request)

@@ -23,7 +23,7 @@ from concertino.orchestra.plugin_messages import PluginRequest, StreamChunk
 from concertino.orchestra.plugin_sampling import sample_at_hub
 from concertino.orchestra.request_path import PATH
 from concertino.orchestra.rpc_interface import RpcConnection
-from concertino.orchestra.streams import ChunkQueue
+from concertino.orchestra.streams import ChunkSender
 from concertino.runtime.client_questions import sample
 from concertino.runtime.context import DONE
 from concertino.runtime.subcalls import SubcallContext
@@ -63,7 +63,7 @@ class PluginContext:
     name: the plugin's name, for log lines.
     meta: the members `traceparent`, `orchestra/caller`, `orchestra/session`,
         `orchestra/provider` and `orchestra/path`, if the request has them.
-    chunks: the queue to which progress is added; None if the tool is not called as a stream.
+    chunks: sends progress as chunks; None if the tool is not called as a stream.
     hub: the connection to the hub; None if there is none.
     """
 
@@ -72,7 +72,7 @@ class PluginContext:
         backend: Backend,
         name: str,
         request: PluginRequest,
-        chunks: ChunkQueue | None = None,
+        chunks: ChunkSender | None = None,
         hub: RpcConnection | None = None,
     ) -> None:
         self._hub = hub
@@ -120,7 +120,7 @@ class PluginContext:
             return DONE
         data = (message or "").encode("utf-8", "replace")
         chunk = StreamChunk(data=data, content_type=TEXT, progress=done, total=total)
-        return self._chunks.put(chunk)
+        return self._chunks.send(chunk)
 
     def log(
         self,

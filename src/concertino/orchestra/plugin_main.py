@@ -25,8 +25,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -42,9 +41,9 @@ from concertino.orchestra.flags import add_flags
 from concertino.orchestra.link import check_hub_address, listen_for_links, open_link
 from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
 from concertino.orchestra.reconnecting_link import ReconnectingLink
-from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
+from concertino.orchestra.rpc_interface import RemotePeer, Responses, RpcConnection
 from concertino.orchestra.runnable_plugin import RunnablePlugin
-from concertino.orchestra.streams import ResponseStream
+from concertino.orchestra.streams import ChunkSender, StreamRun
 from concertino.runtime.shutdown import exit_process
 from concertino.runtime.tasks import loop_watch_of
 from concertino.transports.listeners import errno_message
@@ -157,9 +156,7 @@ class _WatchedCalls:
         self._watch = loop_watch_of(loop)
         self._watch.begin(lambda: self._in_progress > 0)
 
-    async def answer(
-        self, request: PluginRequest, peer: RemotePeer
-    ) -> PluginResponse | bytes | ResponseStream:
+    async def answer(self, request: PluginRequest, peer: RemotePeer) -> Responses:
         """Answer one request of the hub. A RequestHandler."""
         # Health checks come every few seconds, and must not wake the thread of an idle process.
         if self._watch.is_asleep and not request.HasField("health"):
@@ -169,15 +166,13 @@ class _WatchedCalls:
             response = await self._plugin.answer(request, peer)
         finally:
             self._in_progress -= 1
-        return self._count_stream(response) if isinstance(response, AsyncGenerator) else response
+        return partial(self._run_stream, response) if callable(response) else response
 
-    async def _count_stream(self, responses: ResponseStream) -> ResponseStream:
-        """Yield the responses of a stream, which is in progress until its end."""
+    async def _run_stream(self, run: StreamRun, chunks: ChunkSender) -> PluginResponse:
+        """Run a stream, which is in progress until its end."""
         self._in_progress += 1
         try:
-            async with aclosing(responses):
-                async for response in responses:
-                    yield response
+            return await run(chunks)
         finally:
             self._in_progress -= 1
 

@@ -241,15 +241,16 @@ class PluginProcess:
         body: bytes,
         timeout_s: float,
         callback: ResponseCallback,
+        stream: str = "",
     ) -> PendingResponse | None:
-        """Forward a tool call, as ForwardingConnection.forward() does.
+        """Forward a tool call or stream, as ForwardingConnection.forward() does.
 
         Returns None also when the call cannot be sent. Then use request(), which raises the reason.
         callback: a function that calls end_forward().
         """
         on_outcome = partial(self._on_outcome, self._run, callback)
         try:
-            pending = self._running_link().forward(body, timeout_s, on_outcome)
+            pending = self._running_link().forward(body, timeout_s, on_outcome, stream)
         except ConcertinoError:
             return None
         if pending is not None:

@@ -6,9 +6,9 @@ responses of the plugin protocol. Requests for storage go to stores.py.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any, cast
 
 from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
@@ -34,14 +34,13 @@ from concertino.orchestra.plugin_messages import (
     PromptMessage,
     RegistrationResult,
     ShutdownResult,
-    StreamStart,
     ToolDefinition,
     ToolResponse,
 )
-from concertino.orchestra.rpc_interface import RpcConnection, error_response
+from concertino.orchestra.rpc_interface import Responses, RpcConnection, error_response
 from concertino.orchestra.storage import Storage
 from concertino.orchestra.stores import InThread, answer_storage
-from concertino.orchestra.streams import ChunkQueue, ResponseStream, end_response, tool_call_of
+from concertino.orchestra.streams import ChunkSender, StreamRun, end_response, tool_call_of
 from concertino.orchestra.structs import (
     InvalidStruct,
     NotAStruct,
@@ -51,13 +50,12 @@ from concertino.orchestra.structs import (
     unpack_json,
 )
 from concertino.orchestra.tool_calls import encode_result, encode_text_result
-from concertino.runtime.tasks import eager_task_runner
 from concertino.types.resources_and_prompts import GetPromptResult, ListPromptsResult
 from concertino.types.results import CallToolResult, ListToolsResult, TextContent
 
 __all__ = ["Handler", "PluginRequests"]
 
-Handler = Callable[[PluginRequest], Awaitable[PluginResponse | bytes | ResponseStream]]
+Handler = Callable[[PluginRequest], Awaitable[Responses]]
 
 
 class PluginRequests:
@@ -170,7 +168,7 @@ class PluginRequests:
         return PluginResponse(list_tools=ListToolsResponse(tools=definitions))
 
     async def _tool_call(
-        self, request: PluginRequest, chunks: ChunkQueue | None = None
+        self, request: PluginRequest, chunks: ChunkSender | None = None
     ) -> PluginResponse | bytes:
         call = request.tool_call
         name = call.tool_name
@@ -194,50 +192,25 @@ class PluginRequests:
         except (NotAStruct, PackedTooLarge) as exc:
             return error_response("", "handler_error", f"the result of {name}: {exc}")
 
-    async def _stream_start(self, request: PluginRequest) -> ResponseStream:
-        return self._stream(request.stream_start, request.path)
+    async def _stream_start(self, request: PluginRequest) -> StreamRun:
+        """Return a function that runs a tool, and sends its progress as chunks.
 
-    async def _stream(self, start: StreamStart, path: Sequence[str]) -> ResponseStream:
-        """Run a tool, and yield its progress as chunks. Any tool can be called as a stream.
-
-        A generator tool reports each value that it yields as progress.
+        Any tool can be called as a stream. A generator tool reports each value that it yields as
+        progress.
         """
-        # Only peers that are made with this package send a window. Go programs cannot use chunks
-        # without data, nor a result at the end of a stream.
-        is_ours = start.window > 0
-        id = start.stream_id
-        chunks = ChunkQueue()
-        call = PluginRequest(tool_call=tool_call_of(start), path=path)
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[PluginResponse | bytes] = loop.create_future()
+        return partial(self._stream, request)
 
-        def end(_: None, response: Any, exc: BaseException | None) -> None:
-            if isinstance(exc, asyncio.CancelledError):
-                outcome.cancel()
-            elif exc is not None:
-                outcome.set_exception(exc)
-            else:
-                outcome.set_result(response)
-            chunks.close()
-
-        # Run the tool until it first waits, so that the first chunks are sent at once.
-        task = eager_task_runner(loop, end)(self._tool_call(call, chunks), None)
-        count = 0
-        try:
-            while (chunk := await chunks.take()) is not None:
-                if is_ours or chunk.data:
-                    chunk.stream_id, chunk.sequence = id, count
-                    count += 1
-                    yield PluginResponse(stream_chunk=chunk)
-            response = await outcome
-            if isinstance(response, bytes):
-                response = PluginResponse.FromString(response)
-            yield end_response(id, count, response.tool_call, has_result=is_ours)
-        finally:
-            chunks.abandon()
-            if task is not None and not task.done():
-                task.cancel()
-                await asyncio.wait((task,))
+    async def _stream(self, request: PluginRequest, chunks: ChunkSender) -> PluginResponse:
+        start = request.stream_start
+        call = PluginRequest(tool_call=tool_call_of(start), path=request.path)
+        response = await self._tool_call(call, chunks)
+        if isinstance(response, bytes):
+            response = PluginResponse.FromString(response)
+        # Only peers that are made with this package send a window. Go programs cannot use a result
+        # at the end of a stream.
+        return end_response(
+            start.stream_id, chunks.count, response.tool_call, has_result=start.window > 0
+        )
 
     # Prompts
 

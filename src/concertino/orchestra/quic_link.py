@@ -120,15 +120,13 @@ class QuicLink(RpcClient):
         self.connection.send_request(key, encode_frame(payload))
         return key
 
-    def _send_cancel(self, key: Hashable) -> None:
+    def _send_cancel(self, key: Hashable, stream: str = "") -> None:
         self.connection.cancel_request(key)
         self._release(key)
-
-    def _send_stream_cancel(self, key: Hashable, stream: str) -> None:
-        super()._send_stream_cancel(key, stream)
-        # Go programs do not notice the reset, but a StreamCancel on another stream.
-        cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=stream))
-        self._send_request(cancel.SerializeToString(), b"", inf)
+        if stream:
+            # Go programs do not notice the reset, but a StreamCancel on another stream.
+            cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=stream))
+            self._send_request(cancel.SerializeToString(), b"", inf)
 
     def _release(self, key: Hashable) -> None:
         self._pending_bytes -= self._sizes.pop(key, 0)
@@ -275,7 +273,7 @@ class _QuicClientConnection(QuicRpcConnection):
         self._transmit_soon()
 
     def _expects_more(self, stream: int) -> bool:
-        return stream in self._keys and self.link.expects_more(self._keys[stream])
+        return stream in self._keys and self.link.is_pending(self._keys[stream])
 
     def _on_frame(self, stream: int, payload: bytes) -> None:
         key = self._keys.get(stream)

@@ -12,19 +12,19 @@ import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Hashable
-from contextlib import aclosing
 from functools import partial
 from math import inf
 
 from concertino.errors import Disconnected, ProtocolError, TimedOut
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
-from concertino.orchestra.message_peek import join_id, split_id
+from concertino.orchestra.message_peek import is_chunk, join_id, split_id
 from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
 from concertino.orchestra.plugin_messages import (
     DecodeError,
     EncodeError,
     PluginRequest,
     PluginResponse,
+    StreamChunk,
     StreamCredit,
 )
 from concertino.orchestra.rpc_interface import (
@@ -38,10 +38,11 @@ from concertino.orchestra.rpc_interface import (
 from concertino.orchestra.streams import (
     CREDIT_BYTES,
     WINDOW_BYTES,
+    ChunkSender,
     ReceivedStream,
     ResponseStream,
-    StreamWindow,
-    chunk_size,
+    StreamRun,
+    send_all,
 )
 from concertino.runtime.tasks import eager_task_runner
 
@@ -57,9 +58,6 @@ MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
 # Responses of up to LARGE_BYTES are not counted, because MAX_IN_FLIGHT limits their number.
 MAX_UNREAD_BYTES = 256 * 2**20
 LARGE_BYTES = 16 * 1024
-# A stream pauses while this many bytes of its responses are unread. This is checked every POLL_S.
-MAX_UNREAD_CHUNKS = 2**20
-POLL_S = 0.01
 
 
 # Request ids are UUIDs of version 7: 48 bits of time in milliseconds, 26 random bits that are
@@ -107,7 +105,6 @@ class RpcClient:
         self.loop = asyncio.get_running_loop()
         self.end_reason: asyncio.Future[str] = self.loop.create_future()
         self._pending: dict[Hashable, PendingResponse] = {}
-        self._streams: dict[Hashable, ReceivedStream] = {}
         # One timer for the time limits of all requests. It fires at the first deadline or earlier.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
@@ -125,8 +122,11 @@ class RpcClient:
         """
         raise NotImplementedError
 
-    def _send_cancel(self, key: Hashable) -> None:
-        """Notify the peer that the response to a request is no longer needed."""
+    def _send_cancel(self, key: Hashable, stream: str = "") -> None:
+        """Notify the peer that the response to a request is no longer needed.
+
+        stream: the id of the stream; "" for a request with one response.
+        """
         raise NotImplementedError
 
     def _set_backpressure(self, is_full: bool) -> None:
@@ -139,23 +139,24 @@ class RpcClient:
 
     def _on_response(self, key: Hashable, payload: bytes) -> None:
         """Deliver a response. A response that is late, or has an unknown key, is dropped."""
-        pending = self._pending.pop(key, None)
-        if pending is not None:
+        pending = self._pending.get(key)
+        if pending is None:
+            return
+        if pending.stream and is_chunk(payload):
+            pending.pass_on(payload)
+        else:
+            del self._pending[key]
             pending.resolve(payload)
-        elif key in self._streams:
-            self._streams[key].add(payload)
 
     def _fail_request(self, key: Hashable, exc: Exception) -> None:
         """Fail one pending request."""
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.fail(exc)
-        elif key in self._streams:
-            self._streams[key].fail(exc)
 
-    def expects_more(self, key: Hashable) -> bool:
-        """Return whether a request is a stream whose last response was not received yet."""
-        return key in self._streams and not self._streams[key].is_ended
+    def is_pending(self, key: Hashable) -> bool:
+        """Return whether the last response to a request has not arrived yet."""
+        return key in self._pending
 
     def _end_connection(self, reason: str) -> None:
         """Fail all pending requests, and refuse new ones. Later calls do nothing."""
@@ -168,13 +169,11 @@ class RpcClient:
         left, self._pending = self._pending, {}
         for pending in left.values():
             pending.fail(Disconnected(f"{self.peer.address}: {reason}"))
-        for stream in self._streams.values():
-            stream.fail(Disconnected(f"{self.peer.address}: {reason}"))
 
     @property
     def in_progress(self) -> int:
         """The number of requests and streams that were not answered yet."""
-        return len(self._pending) + len(self._streams)
+        return len(self._pending)
 
     # Requests
 
@@ -208,12 +207,14 @@ class RpcClient:
         body: bytes,
         timeout_s: float,
         callback: ResponseCallback | None = None,
+        stream: str = "",
     ) -> PendingResponse | None:
         """Forward a serialized tool call. See ForwardingConnection.forward()."""
         if self._writable is not None:
             return None
         id = new_request_id().encode()
-        return self._start_request(join_id(id, body), id, "tool_call", timeout_s, callback)
+        kind = "stream_start" if stream else "tool_call"
+        return self._start_request(join_id(id, body), id, kind, timeout_s, callback, stream)
 
     def _start_request(
         self,
@@ -222,15 +223,17 @@ class RpcClient:
         kind: str,
         timeout_s: float,
         callback: ResponseCallback | None = None,
+        stream: str = "",
     ) -> PendingResponse:
         """Send a serialized request, and return its pending response.
 
         kind: the kind of request, for error messages.
+        stream: the id of the stream; "" for a request with one response.
         Raises Disconnected, FrameTooLarge.
         """
         deadline = self.loop.time() + timeout_s
         key = self._send_checked(payload, id, deadline)
-        pending = PendingResponse(self.loop, self, kind, timeout_s, deadline, key, callback)
+        pending = PendingResponse(self.loop, self, kind, timeout_s, deadline, key, callback, stream)
         self._pending[key] = pending
         if deadline < self._timer_at:
             self._set_timer(deadline)
@@ -249,8 +252,9 @@ class RpcClient:
 
     def forget(self, key: Hashable) -> None:
         """Drop a pending request and send a cancellation for it."""
-        if self._pending.pop(key, None) is not None and not self.end_reason.done():
-            self._send_cancel(key)
+        pending = self._pending.pop(key, None)
+        if pending is not None and not self.end_reason.done():
+            self._send_cancel(key, pending.stream)
 
     # Time limits
 
@@ -294,13 +298,11 @@ class RpcClient:
         id = request.stream_start.stream_id = request.request_id = new_request_id()
         request.stream_start.window = WINDOW_BYTES
         payload = request.SerializeToString()
-        deadline = self.loop.time() + timeout_s
         if self._writable is not None:
-            await self._wait_writable("stream_start", timeout_s)
-        key = self._send_checked(payload, id.encode(), deadline)
-        received = self._streams[key] = ReceivedStream(self.loop)
-        timer = self.loop.call_at(
-            deadline, received.fail, self._timeout_error("stream_start", timeout_s)
+            timeout_s = await self._wait_writable("stream_start", timeout_s)
+        received = ReceivedStream(self.loop)
+        pending = self._start_request(
+            payload, id.encode(), "stream_start", timeout_s, received.add, id
         )
         taken = 0
         is_last = False
@@ -308,25 +310,18 @@ class RpcClient:
             while not is_last:
                 response, size = await received.take()
                 taken += size
-                if taken >= CREDIT_BYTES and not received.is_ended:
-                    self._send_credit(id, taken)
+                if taken >= CREDIT_BYTES and pending.outcome is None:
+                    pending.grant(taken)
                     taken = 0
                 is_last = not response.HasField("stream_chunk")
                 yield response
         finally:
-            timer.cancel()
-            del self._streams[key]
-            if not received.is_ended and not self.end_reason.done():
-                self._send_stream_cancel(key, id)
+            pending.cancel()
 
-    def _send_credit(self, stream: str, size: int) -> None:
+    def send_credit(self, key: Hashable, stream: str, size: int) -> None:
         """Allow the peer to send so many more bytes of chunks."""
         credit = PluginRequest(stream_credit=StreamCredit(stream_id=stream, bytes=size))
         self._send_request(credit.SerializeToString(), b"", inf)
-
-    def _send_stream_cancel(self, key: Hashable, stream: str) -> None:
-        """Tell the peer that the rest of a stream is no longer needed."""
-        self._send_cancel(key)
 
 
 # The side of a connection that answers
@@ -369,8 +364,9 @@ class RpcServer:
         self._loop = asyncio.get_running_loop()
         self._start = eager_task_runner(self._loop, _ignore_outcome)
         self._tasks: dict[Hashable, Cancellable] = {}
-        # By stream id: the key of the request, and the window of the receiver.
-        self._windows: dict[str, tuple[Hashable, StreamWindow]] = {}
+        # By stream id: the key of the request, and what gets the credits of the receiver, which is
+        # the request itself if it is relayed.
+        self._windows: dict[str, tuple[Hashable, ChunkSender | PendingResponse]] = {}
         # Total size of the requests in _tasks.
         self._bytes = 0
         # A future that is done when no request is in progress; None while drain() does not wait.
@@ -494,6 +490,8 @@ class RpcServer:
         pending = relay(body, self.peer, partial(self._on_relay_response, key, id, size))
         if pending is None:
             return False
+        if isinstance(pending, PendingResponse) and pending.stream:
+            self._windows[pending.stream] = key, pending
         self._bytes += size
         tasks[key] = pending
         return True
@@ -505,16 +503,18 @@ class RpcServer:
         size: int,
         body: bytes | None,
     ) -> None:
-        """Send the response to a relayed request. body: None if the request was cancelled."""
+        """Send a response to a relayed request. body: None if the request was cancelled."""
+        is_last = body is None or not is_chunk(body)
         try:
             if body is not None:
                 payload = join_id(id, body)
                 if len(payload) <= LARGE_BYTES:
-                    self._respond(key, payload, True)
-                else:
-                    self._send_response(key, id, payload)
+                    self._respond(key, payload, is_last)
+                elif not self._send_response(key, id, payload, is_last):
+                    self.cancel(key)
         finally:
-            self._release(key, size)
+            if is_last:
+                self._release(key, size)
 
     # Requests that are handled here
 
@@ -525,10 +525,14 @@ class RpcServer:
             response = await self._handler(request, self.peer)
             id_bytes = id.encode()
             if isinstance(response, AsyncGenerator):
-                return await self._send_stream(key, request, response)
+                response = partial(send_all, response)
+            if callable(response):
+                await self._send_stream(key, request, response)
+                return
             if isinstance(response, bytes):
                 if len(id_bytes) < 0x80:
-                    return self._send_response(key, id_bytes, join_id(id_bytes, response))
+                    self._send_response(key, id_bytes, join_id(id_bytes, response))
+                    return
                 response = PluginResponse.FromString(response)
             response.request_id = id
             self._send_response(key, id_bytes, response.SerializeToString())
@@ -540,32 +544,28 @@ class RpcServer:
             message = "the request failed; the log of the process that handled it says why"
             self._send_error(key, id, "internal_error", message)
 
-    async def _send_stream(
-        self, key: Hashable, request: PluginRequest, responses: ResponseStream
-    ) -> None:
-        """Send the responses of a stream, as fast as the receiver takes them."""
-        start = request.stream_start
+    async def _send_stream(self, key: Hashable, request: PluginRequest, run: StreamRun) -> None:
+        """Run a stream, and send its responses."""
+        start, id = request.stream_start, request.request_id
         if start.stream_id in self._windows:
             message = f"the stream id {start.stream_id!r} is in use already"
-            return self._send_error(key, request.request_id, "invalid_request", message)
-        window = StreamWindow(start.window)
-        self._windows[start.stream_id] = key, window
-        id = request.request_id.encode()
+            return self._send_error(key, id, "invalid_request", message)
+
+        def write(chunk: StreamChunk) -> None:
+            response = PluginResponse(request_id=id, stream_chunk=chunk)
+            self._respond(key, response.SerializeToString(), False)
+
+        sender = ChunkSender(start, write, self._unread)
+        self._windows[start.stream_id] = key, sender
         try:
-            async with aclosing(responses):
-                async for response in responses:
-                    response.request_id = request.request_id
-                    is_last = not response.HasField("stream_chunk")
-                    payload = response.SerializeToString()
-                    if not is_last:
-                        await window.take(chunk_size(response.stream_chunk))
-                        # Poll, since transports do not report when a peer without a window reads.
-                        while self._unread() > MAX_UNREAD_CHUNKS:  # noqa: ASYNC110
-                            await asyncio.sleep(POLL_S)
-                    if is_last or len(payload) > MAX_FRAME_BYTES:
-                        return self._send_response(key, id, payload)
-                    self._respond(key, payload, False)
+            response = await run(sender)
+            await sender.drain()
+            response.request_id = id
+            self._send_response(key, id.encode(), response.SerializeToString())
+        except FrameTooLarge as exc:
+            self._send_error(key, id, "response_too_large", f"a chunk: {exc}")
         finally:
+            sender.close()
             del self._windows[start.stream_id]
 
     def _send_response(
@@ -573,22 +573,28 @@ class RpcServer:
         key: Hashable,
         id: bytes,
         payload: bytes,
-    ) -> None:
-        """Send a response with its id, or an error if it is too large to send."""
+        is_last: bool = True,
+    ) -> bool:
+        """Send a response with its id, or an error if it is too large to send.
+
+        Returns whether the response was sent.
+        """
         if len(payload) > MAX_FRAME_BYTES:
             message = (
                 f"the response has {len(payload)} bytes, and a frame at most {MAX_FRAME_BYTES}"
             )
             self._send_error(key, id.decode("utf-8", "replace"), "response_too_large", message)
-        elif len(payload) > LARGE_BYTES and self._is_unread(len(payload)):
+            return False
+        if len(payload) > LARGE_BYTES and self._is_unread(len(payload)):
             message = (
                 f"the response of {len(payload)} bytes was dropped: {MAX_UNREAD_BYTES >> 20} MiB "
                 "are unread; the request itself was carried out"
             )
             log.warning("%s: %s", self.peer.address, message)
             self._send_error(key, id.decode("utf-8", "replace"), "unread", message)
-        else:
-            self._respond(key, payload, True)
+            return False
+        self._respond(key, payload, is_last)
+        return True
 
     def _is_unread(self, size: int) -> bool:
         """Return whether the peer would have too many bytes to read after `size` more bytes."""
@@ -608,7 +614,9 @@ class RpcServer:
 
     def _release(self, key: Hashable, size: int) -> None:
         """Count a request as finished. size: the request's size in bytes."""
-        self._tasks.pop(key, None)
+        task = self._tasks.pop(key, None)
+        if isinstance(task, PendingResponse):
+            self._windows.pop(task.stream, None)
         before = self._bytes
         self._bytes = before - size
         if before > MAX_BYTES_IN_FLIGHT >= before - size:

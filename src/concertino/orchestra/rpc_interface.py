@@ -23,7 +23,7 @@ from msgspec import Struct
 from concertino.errors import ConcertinoError
 from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
 from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse, ToolResponse
-from concertino.orchestra.streams import ResponseStream
+from concertino.orchestra.streams import ResponseStream, StreamRun
 
 __all__ = [
     "CLOSED",
@@ -35,6 +35,7 @@ __all__ = [
     "RemotePeer",
     "RequestHandler",
     "Respond",
+    "Responses",
     "RpcConnection",
     "RpcListener",
     "error_response",
@@ -75,18 +76,22 @@ class RemotePeer(Struct, frozen=True):
         )
 
 
-RequestHandler = Callable[
-    [PluginRequest, RemotePeer], Awaitable[PluginResponse | bytes | ResponseStream]
-]
-"""Handles one request. Returns the response, or the response serialized without its id, or for a
-stream_start a generator of the responses.
+Responses = PluginResponse | bytes | ResponseStream | StreamRun
+"""The response to a request, or the response serialized without its id. For a stream_start, a
+generator of the responses, or a function that sends them."""
+
+
+RequestHandler = Callable[[PluginRequest, RemotePeer], Awaitable[Responses]]
+"""Handles one request.
 
 The handler is cancelled when the peer no longer wants the response. Any other exception is logged,
 and the peer gets the error `internal_error`."""
 
 
 Respond = Callable[[bytes | None], None]
-"""Sends a response, serialized without its id; called with None if the request was cancelled."""
+"""Sends a response, serialized without its id. None: the request was cancelled.
+
+For a stream, it is called with each chunk, too."""
 
 
 class Cancellable(Protocol):
@@ -146,12 +151,15 @@ class ForwardingConnection(RpcConnection, Protocol):
         body: bytes,
         timeout_s: float,
         callback: ResponseCallback | None = None,
+        stream: str = "",
     ) -> PendingResponse | None:
-        """Send a tool call, and return its pending response.
+        """Send a tool call or a stream_start, and return its pending response.
 
         body: the PluginRequest, serialized without its id.
         callback: called with the outcome; None if the caller awaits the pending response instead.
-        The response is bytes and has the id that was sent.
+            For a stream_start, it is called with each chunk, too.
+        stream: the id of the stream in a stream_start; "" for a tool call.
+        The responses are bytes and have the id that was sent.
         Returns None while the output buffer is full; request() waits in this case.
         Raises Disconnected, FrameTooLarge.
         """

@@ -4,9 +4,10 @@ A receiver buffers at most WINDOW_BYTES of chunks. It states this limit in the r
 StreamCredit when it has processed chunks, so that a slow receiver slows the sender down. Go
 programs know neither the limit nor credits, so chunks are sent to them as fast as they read.
 
-    RpcClient.stream()  --StreamStart-->  RpcServer  -->  the generator that a handler returns
-    ReceivedStream      <--StreamChunk--  StreamWindow
+    RpcClient.stream()  --StreamStart-->  RpcServer  -->  the handler of the request
+    ReceivedStream      <--StreamChunk--  ChunkSender
                         --StreamCredit->
+                        <--StreamEnd----  RpcServer
 
 Source: the Orchestra plugin protocol, "Streaming".
 """
@@ -16,11 +17,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing
 from math import inf
 from typing import Any
 
 from concertino.errors import ProtocolError
+from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
 from concertino.orchestra.plugin_messages import (
     DecodeError,
     PluginResponse,
@@ -37,14 +40,14 @@ from concertino.runtime.pending import PendingOutcome
 __all__ = [
     "CREDIT_BYTES",
     "WINDOW_BYTES",
-    "ChunkQueue",
+    "ChunkSender",
     "CollectedStream",
     "ReceivedStream",
     "ResponseStream",
-    "StreamWindow",
-    "chunk_size",
+    "StreamRun",
     "end_response",
     "failed_end",
+    "send_all",
     "start_of_call",
     "tool_call_of",
 ]
@@ -60,6 +63,11 @@ CHUNK_BYTES = 256
 CREDIT_BYTES = WINDOW_BYTES // 2
 # A receiver drops a stream whose sender ignores the window, as Go programs do, beyond this size.
 MAX_HELD_BYTES = 16 * 2**20
+# The largest chunk, so that its frame is not too large.
+MAX_CHUNK_BYTES = MAX_FRAME_BYTES - 4096
+# A sender pauses while this many bytes are unread. It checks that every POLL_S.
+MAX_UNREAD_BYTES = 2**20
+POLL_S = 0.01
 # The largest stream whose chunks become a result.
 MAX_COLLECTED_BYTES = 8 * 2**20
 
@@ -69,27 +77,107 @@ def chunk_size(chunk: StreamChunk) -> int:
     return len(chunk.data) + CHUNK_BYTES
 
 
-class StreamWindow:
-    """How many bytes of chunks may still be sent.
+class ChunkSender:
+    """Sends the chunks of one stream, as fast as its receiver takes them. Create it on the loop.
 
-    size: the receiver's window in bytes; 0 for no limit.
+    start: the request. Its `window` is the number of bytes of chunks that the receiver buffers; 0
+        for no limit.
+    write: sends a chunk to the receiver.
+    unread: returns how many bytes the receiver has not read.
+
+    Attribute:
+    count: how many chunks there were so far.
     """
 
-    def __init__(self, size: int) -> None:
-        self._left: float = size or inf
-        self._granted = asyncio.Event()
+    def __init__(
+        self, start: StreamStart, write: Callable[[StreamChunk], None], unread: Callable[[], int]
+    ) -> None:
+        self.count = 0
+        self._start = start
+        self._left: float = start.window or inf
+        self._write = write
+        self._unread = unread
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        # Chunks that may not be sent yet.
+        self._queue: deque[StreamChunk] = deque()
+        # A future that is done when the queue is empty; None while it is.
+        self._drained: asyncio.Future[None] | None = None
+        self._poll: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def send(self, chunk: StreamChunk) -> Awaitable[None]:
+        """Number a chunk, and send it or add it to the queue. After close(), drop it.
+
+        A receiver without a window, such as a Go program, gets no chunks without data.
+        On the event loop, await the result to wait until the chunk was sent. In a thread, this
+        method itself blocks. Raises FrameTooLarge.
+        """
+        if len(chunk.data) > MAX_CHUNK_BYTES:
+            raise FrameTooLarge(len(chunk.data), MAX_CHUNK_BYTES)
+        if threading.get_ident() != self._thread:
+            asyncio.run_coroutine_threadsafe(self._send(chunk), self._loop).result()
+            return DONE
+        if self._is_closed or not (chunk.data or self._start.window):
+            return DONE
+        chunk.stream_id, chunk.sequence = self._start.stream_id, self.count
+        self.count += 1
+        self._queue.append(chunk)
+        self._flush()
+        return self.drain()
+
+    def drain(self) -> Awaitable[None]:
+        """Wait until the queue is empty."""
+        if not self._queue:
+            return DONE
+        self._drained = self._drained or self._loop.create_future()
+        # Several tasks may wait, and the cancellation of one must not reach the others.
+        return asyncio.shield(self._drained)
 
     def grant(self, size: int) -> None:
         """Allow this many more bytes."""
         self._left += max(0, size)
-        self._granted.set()
+        self._flush()
 
-    async def take(self, size: int) -> None:
-        """Wait until a chunk may be sent. A single chunk may be larger than the window."""
-        while self._left <= 0:
-            self._granted.clear()
-            await self._granted.wait()
-        self._left -= size
+    def close(self) -> None:
+        """Drop the chunks in the queue, and those that are sent later."""
+        self._is_closed = True
+        self._queue.clear()
+        self._flush()
+
+    async def _send(self, chunk: StreamChunk) -> None:
+        await self.send(chunk)
+
+    def _flush(self) -> None:
+        """Send the chunks that may be sent now. The last one may be larger than the window."""
+        if self._poll is not None:
+            self._poll.cancel()
+            self._poll = None
+        while self._queue and self._left > 0:
+            # Poll, since transports do not report when a peer without a window reads.
+            if self._unread() > MAX_UNREAD_BYTES:
+                self._poll = self._loop.call_later(POLL_S, self._flush)
+                return
+            chunk = self._queue.popleft()
+            self._left -= chunk_size(chunk)
+            self._write(chunk)
+        if not self._queue and self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+
+
+StreamRun = Callable[[ChunkSender], Awaitable[PluginResponse]]
+"""Runs a stream: sends its chunks with the ChunkSender, and returns the last response."""
+
+
+async def send_all(responses: ResponseStream, sender: ChunkSender) -> PluginResponse:
+    """Send the chunks of a stream, and return its last response."""
+    async with aclosing(responses):
+        async for response in responses:
+            if not response.HasField("stream_chunk"):
+                return response
+            await sender.send(response.stream_chunk)
+    raise ProtocolError("a stream has ended without its last response")
 
 
 class _Arrival(PendingOutcome, eq=False):
@@ -120,16 +208,20 @@ class ReceivedStream:
         self._loop = loop
         self._responses: deque[PluginResponse] = deque()
         self._held_bytes = 0
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         # What the task that takes the responses waits for.
         self._arrival: _Arrival | None = None
 
-    def add(self, payload: bytes) -> None:
+    def add(self, payload: bytes | BaseException) -> None:
         """Add a serialized response, and run the task that waits for it before returning.
 
         Call this only from a callback of the event loop: a task cannot run inside another task.
+        payload: an exception ends the stream, see fail().
         """
         if self.is_ended or self._error is not None:
+            return
+        if not isinstance(payload, bytes):
+            self.fail(payload)
             return
         try:
             response = PluginResponse.FromString(payload)
@@ -152,7 +244,7 @@ class ReceivedStream:
             if arrival.callback is not None:
                 arrival.context.run(arrival.callback, arrival)
 
-    def fail(self, exc: Exception) -> None:
+    def fail(self, exc: BaseException) -> None:
         """End the stream with an error, which take() raises after the responses before it.
 
         The task that takes the responses continues in the next iteration of the loop.
@@ -179,73 +271,6 @@ class ReceivedStream:
         size = chunk_size(response.stream_chunk) if response.HasField("stream_chunk") else 0
         self._held_bytes -= size
         return response, size
-
-
-class ChunkQueue:
-    """The chunks of a running tool that were not sent yet. Create it on the event loop.
-
-    put() may be called on the loop or in a thread. It waits while WINDOW_BYTES are in the queue.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._chunks: deque[StreamChunk | None] = deque()
-        self._held_bytes = 0
-        self._is_abandoned = False
-        self._changed = asyncio.Event()
-
-    def put(self, chunk: StreamChunk) -> Awaitable[None]:
-        """Add a chunk, and wait while the queue is full.
-
-        On the event loop, await the result to wait. In a thread, this method itself blocks.
-        """
-        if threading.get_ident() != self._thread:
-            asyncio.run_coroutine_threadsafe(self._put(chunk), self._loop).result()
-            return DONE
-        self._append(chunk)
-        return DONE if self._held_bytes < WINDOW_BYTES else self._wait_for_room()
-
-    def close(self) -> None:
-        """End the queue: take() returns None after the chunks that are in it."""
-        self._chunks.append(None)
-        self._changed.set()
-
-    def abandon(self) -> None:
-        """Drop all chunks, also those that are added later, because take() is not called again."""
-        self._is_abandoned = True
-        self._chunks.clear()
-        self._held_bytes = 0
-        self._changed.set()
-
-    async def take(self) -> StreamChunk | None:
-        """Wait for the next chunk, and return it. Returns None at the end."""
-        while not self._chunks:
-            await self._wait_for_change()
-        chunk = self._chunks.popleft()
-        if chunk is not None:
-            self._held_bytes -= chunk_size(chunk)
-            self._changed.set()
-        return chunk
-
-    def _append(self, chunk: StreamChunk) -> None:
-        if self._is_abandoned:
-            return
-        self._chunks.append(chunk)
-        self._held_bytes += chunk_size(chunk)
-        self._changed.set()
-
-    async def _put(self, chunk: StreamChunk) -> None:
-        self._append(chunk)
-        await self._wait_for_room()
-
-    async def _wait_for_room(self) -> None:
-        while self._held_bytes >= WINDOW_BYTES:
-            await self._wait_for_change()
-
-    async def _wait_for_change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
 
 
 class CollectedStream:

@@ -233,7 +233,7 @@ class UnixLink(RpcClient):
             self._set_backpressure(True)
         return id
 
-    def _send_cancel(self, key: Hashable) -> None:
+    def _send_cancel(self, key: Hashable, stream: str = "") -> None:
         cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=cast(bytes, key).decode()))
         self._connection.send_payload(cancel.SerializeToString())
 
