@@ -22,7 +22,11 @@ from concertino.cli.ps import format_age, format_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory and age are from /proc")
 SERVER = """
-import os
+import os, pathlib, sys
+
+if pathlib.Path(__file__).with_name("broken").exists():
+    sys.exit("the database is missing")
+
 from concertino import Server
 
 server = Server("adder")
@@ -141,6 +145,45 @@ def test_a_restart_is_counted_and_its_reason_is_shown(
     assert server["restarts"] == 1
     assert server["pid"] != pid
     assert "exited with code 3" in server["last_error"]
+
+
+@pytest.mark.slow
+@pytest.mark.waits
+def test_a_server_that_ends_at_each_start_is_in_a_crash_loop(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with a_proxy(tmp_path, environment) as proxied:
+        wait_for_servers(environment)
+        (tmp_path / "broken").touch()
+        assert "error" in proxied.ask("tools/call", 2, name="end", arguments={})
+        # This call waits until the proxy has given up.
+        refused = proxied.ask("tools/call", 3, name="add", arguments={"a": 1, "b": 2})
+        assert "10 times in a row" in refused["error"]["message"]
+        (server,) = ps(environment)
+    assert server["state"] == "crash loop"
+    assert "the database is missing" in server["last_error"]
+    assert (server["pid"], server["age_s"], server["memory_bytes"]) == (None, None, None)
+
+
+def test_a_server_from_the_cache_that_does_not_start_has_failed(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with a_proxy(tmp_path, environment) as proxied:
+        # The proxy stores its features and lists.
+        proxied.ask("tools/call", 2, name="add", arguments={"a": 1, "b": 2})
+    (tmp_path / "broken").touch()
+    with a_proxy(tmp_path, environment) as proxied:
+        refused = proxied.ask("tools/call", 2, name="add", arguments={"a": 1, "b": 2})
+        assert "exited with code 1" in refused["error"]["message"]
+        (server,) = wait_for_servers(environment)
+        assert server["state"] == "failed"
+        assert "the database is missing" in server["last_error"]
+
+        (tmp_path / "broken").unlink()
+        answer = proxied.ask("tools/call", 3, name="add", arguments={"a": 1, "b": 2})
+        assert answer["result"]["content"][0]["text"] == "3"
+        (server,) = ps(environment)
+    assert (server["state"], server["last_error"]) == ("running", "")
 
 
 def test_what_a_killed_proxy_leaves_is_removed(tmp_path: Path, environment: dict[str, str]) -> None:

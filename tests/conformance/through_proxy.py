@@ -38,16 +38,14 @@ NO_KEYS = (
     "on, and the scenario expects the server's"
 )
 UNDECLARED = (
-    "a server before 2026-07-28 is started before its client is known. It asks for what the client "
-    "has not declared, the proxy refuses that, and the server's tool decides what to do; -32021 "
-    "would take this choice away"
+    "a server before 2026-07-28 is started before its client is known, and the proxy declares all "
+    "capabilities to it. So its tool relies on one that this client has not declared"
 )
 NO_BACK_CHANNEL = (
     "the server can ask its client in the old way only on a connection with a handshake: start the "
     "proxy with `--era legacy`"
 )
 ONLY_MODERN = "the server refuses to ask in the way of 2026-07-28 on a connection with a handshake"
-NOT_THERE = "the server, which is one of 2025-11-25, has no tool or prompt of the scenario's name"
 
 
 class Bridge(NamedTuple):
@@ -62,8 +60,8 @@ class Bridge(NamedTuple):
 EXCEPTIONS: Mapping[Bridge, Mapping[str, str]] = {
     Bridge("concertino", MODERN, "legacy"): {
         "input-required-result-basic-elicitation": NO_KEYS,
+        "input-required-result-capability-check": UNDECLARED,
         "input-required-result-ignore-extra-params": NO_KEYS,
-        "server-stateless": UNDECLARED,
     },
     Bridge("python-sdk", LEGACY, "modern"): dict.fromkeys(
         (
@@ -96,18 +94,6 @@ EXCEPTIONS: Mapping[Bridge, Mapping[str, str]] = {
     Bridge("typescript", MODERN, "legacy"): {
         "input-required-result-basic-elicitation": NO_KEYS,
         "input-required-result-ignore-extra-params": NO_KEYS,
-        **dict.fromkeys(
-            (
-                "input-required-result-capability-check",
-                "input-required-result-multi-round",
-                "input-required-result-multiple-input-requests",
-                "input-required-result-non-tool-request",
-                "input-required-result-request-state",
-                "input-required-result-tampered-state",
-                "server-stateless",
-            ),
-            NOT_THERE,
-        ),
     },
 }
 

@@ -68,11 +68,7 @@ const tools = {
   ],
   test_sampling: [
     strings("prompt"),
-    async ({ prompt }) => {
-      const messages = [{ role: "user", content: text(prompt) }];
-      const result = await server.createMessage({ messages, maxTokens: 100 });
-      return [text(`LLM response: ${result.content.text}`)];
-    },
+    async ({ prompt }) => [text(`LLM response: ${await sample(prompt)}`)],
   ],
   test_elicitation: [
     strings("message"),
@@ -84,19 +80,11 @@ const tools = {
   // Clients of 2026-07-28 get these questions through the proxy.
   test_input_required_result_elicitation: [
     strings(),
-    async () => {
-      const message = "What is your name?";
-      const result = await server.elicitInput({ message, requestedSchema: strings("name") });
-      return [text(`Hello, ${result.content?.name}!`)];
-    },
+    async () => [text(`Hello, ${(await ask("What is your name?", "name"))?.name}!`)],
   ],
   test_input_required_result_sampling: [
     strings(),
-    async () => {
-      const messages = [{ role: "user", content: text("What is the capital of France?") }];
-      const result = await server.createMessage({ messages, maxTokens: 100 });
-      return [text(result.content.text)];
-    },
+    async () => [text(await sample("What is the capital of France?"))],
   ],
   test_input_required_result_list_roots: [
     strings(),
@@ -105,6 +93,73 @@ const tools = {
       return [text(`Roots: ${roots.map(({ uri }) => uri).join(", ")}`)];
     },
   ],
+  test_input_required_result_request_state: [
+    strings(),
+    async () => [text(`state-ok: ${JSON.stringify(await ask("Go on?", "ok"))}`)],
+  ],
+  test_input_required_result_tampered_state: [
+    strings(),
+    async () => [text(JSON.stringify(await ask("Go on?", "ok")))],
+  ],
+  test_input_required_result_multiple_inputs: [
+    strings(),
+    async () => {
+      const questions = [ask("What is your name?", "name"), sample("Generate a greeting"), server.listRoots()];
+      return [text(JSON.stringify(await Promise.all(questions)))];
+    },
+  ],
+  test_input_required_result_multi_round: [
+    strings(),
+    async () => {
+      const first = await ask("Step 1: What is your name?", "name");
+      const second = await ask("Step 2: What is your favorite color?", "color");
+      return [text(`${first?.name} likes ${second?.color}`)];
+    },
+  ],
+  test_input_required_result_capabilities: [
+    strings(),
+    async () => {
+      const questions = [ask("What is your name?", "name"), sample("Say hello")];
+      const results = await Promise.allSettled(questions);
+      return [text(results.map(({ status }) => status).join(", "))];
+    },
+  ],
+  test_streaming_elicitation: [
+    strings(),
+    async (given, extra) => {
+      const progressToken = extra._meta?.progressToken;
+      if (progressToken !== undefined) {
+        await extra.sendNotification({
+          method: "notifications/progress",
+          params: { progressToken, progress: 1, total: 2 },
+        });
+      }
+      return [text(`The answer was: ${JSON.stringify(await ask("What is your name?", "name"))}`)];
+    },
+  ],
+  test_logging_tool: [
+    strings(),
+    async (given, extra) => {
+      const params = { level: "info", data: "Logged by test_logging_tool" };
+      await extra.sendNotification({ method: "notifications/message", params });
+      return [text("Logged")];
+    },
+  ],
+  test_trigger_prompt_change: [
+    strings(),
+    async () => {
+      await server.sendPromptListChanged();
+      return [text("Changed")];
+    },
+  ],
+  test_trigger_tool_change: [
+    strings(),
+    async () => {
+      await server.sendToolListChanged();
+      return [text("Changed")];
+    },
+  ],
+  test_missing_capability: [strings(), async () => [text(await sample("Say anything."))]],
   test_elicitation_sep1034_defaults: [
     strings(),
     () =>
@@ -129,6 +184,15 @@ const tools = {
   ],
 };
 
+async function ask(message, field) {
+  return (await server.elicitInput({ message, requestedSchema: strings(field) })).content;
+}
+
+async function sample(prompt) {
+  const messages = [{ role: "user", content: text(prompt) }];
+  return (await server.createMessage({ messages, maxTokens: 100 })).content.text;
+}
+
 async function elicit(properties) {
   const requestedSchema = { type: "object", properties, required: [] };
   const result = await server.elicitInput({ message: "Please answer", requestedSchema });
@@ -150,6 +214,13 @@ const prompts = {
     ],
   ],
   test_prompt_with_image: [[], () => [image, text("Please analyze the image above.")]],
+  test_input_required_result_prompt: [
+    [],
+    async () => {
+      const answer = await ask("What context should the prompt use?", "context");
+      return [text(`Use this context: ${answer?.context}`)];
+    },
+  ],
 };
 
 // URI -> its type, and its content.
@@ -203,9 +274,10 @@ handle(types.ListPromptsRequestSchema, () => ({
     arguments: words.map((word) => ({ name: word, description: word, required: true })),
   })),
 }));
-handle(types.GetPromptRequestSchema, ({ params }) => ({
-  messages: prompts[params.name][1](params.arguments ?? {}).map((content) => ({ role: "user", content })),
-}));
+handle(types.GetPromptRequestSchema, async ({ params }) => {
+  const contents = await prompts[params.name][1](params.arguments ?? {});
+  return { messages: contents.map((content) => ({ role: "user", content })) };
+});
 handle(types.ListResourcesRequestSchema, () => ({
   resources: Object.entries(resources).map(([uri, [mimeType]]) => ({
     uri,

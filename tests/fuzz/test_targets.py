@@ -37,6 +37,7 @@ from concertino.jsonrpc import framing, messages
 from concertino.jsonrpc.peer import Peer
 from concertino.orchestra import frames, structs
 from concertino.protocol.session import Session
+from concertino.protocol.session_methods import SessionMethods
 from concertino.schema import arguments, return_values
 from concertino.types.results import CallToolResult
 
@@ -240,7 +241,7 @@ Peer_leave_table = Peer._leave_table
         (Peer, "_has_capacity", lambda self: True),
         (Peer, "abandon", swallow),
         (Session, "_respond_unencodable", swallow),
-        (Session, "_set_level", swallow),
+        (SessionMethods, "_set_level", swallow),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )

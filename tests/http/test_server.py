@@ -14,7 +14,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from http_service import (
@@ -31,6 +31,7 @@ from http_service import (
     text_of,
 )
 from loops import on_a_loop
+from tls_certificates import write_certificate
 
 from concertino import Context, Limits, Server
 from concertino.backend import Host
@@ -38,7 +39,8 @@ from concertino.http.connection import HttpTimeouts
 from concertino.http.exchange import Exchange
 from concertino.http.options import HttpOptions
 from concertino.http.server import HttpServer
-from concertino.transports import listen_tcp
+from concertino.http.tls import Tls
+from concertino.transports import listen_tcp, listen_unix
 
 pytestmark = pytest.mark.waits
 SERVER = Path(__file__).with_name("server_for_http.py")
@@ -502,3 +504,31 @@ def test_calls_under_way_at_a_signal_are_answered() -> None:
         answer = Answer(stream)
 
         assert answer.messages[-1]["error"]["message"] == "the server is shutting down"
+
+
+class NoPeers:
+    """SessionPeers that cannot be reached."""
+
+    async def serve(self, make: object) -> NoReturn:
+        raise OSError("sessions cannot be shared")
+
+    def create_id(self) -> str:
+        return "id"
+
+    def pass_on(self, exchange: object, id: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+@on_a_loop
+async def test_a_start_that_fails_closes_the_listeners(tmp_path: Path, has_tls: bool) -> None:
+    listeners = [listen_tcp("127.0.0.1", 0), listen_unix(tmp_path / "http.sock")]
+    tls = Tls(*map(str, write_certificate(tmp_path))) if has_tls else None
+    async with Host(make_server()) as host:
+        http = HttpServer(host, listeners, HttpOptions(tls=tls), peers=NoPeers())
+        with pytest.raises(OSError, match="cannot be shared"):
+            await http.start()
+        await http.closed
+
+    assert not (tmp_path / "http.sock").exists()
+    assert [listener.socket.fileno() for listener in listeners] == [-1, -1]

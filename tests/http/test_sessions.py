@@ -115,6 +115,40 @@ def test_a_header_of_another_revision_does_not_matter(service: HttpService) -> N
     assert text_of(answer.json) == "3"
 
 
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_get_and_delete_of_an_unknown_revision_are_refused(
+    service: HttpService, method: str
+) -> None:
+    headers = {**Session(service).headers, "Accept": "text/event-stream"}  # HL-52
+    answer = Answer(
+        request(service.connect(), method, None, {**headers, "MCP-Protocol-Version": "1999-01-01"})
+    )
+    assert (answer.status, answer.json["error"]["code"]) == (400, -32022)
+
+    answer = Answer(
+        request(service.connect(), method, None, {**headers, "MCP-Protocol-Version": MODERN})
+    )
+    assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+    assert "2026-07-28 has no sessions" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        ({"jsonrpc": "2.0", "id": 1, "method": "initialize"}, 200),
+        ({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": []}, 200),
+        ({"jsonrpc": "2.0", "method": "initialize"}, 400),
+    ],
+)
+def test_a_refused_initialize_opens_no_session(
+    service: HttpService, message: dict[str, Any], status: int
+) -> None:
+    answer = post(service.connect(), message)
+    assert answer.status == status
+    assert "error" in answer.json
+    assert answer.headers["Mcp-Session-Id"] is None  # HL-40
+
+
 def test_initialize_may_carry_any_version_header(service: HttpService) -> None:
     """HL-54, trap 8."""
     answer = post(service.connect(), INITIALIZE, {"MCP-Protocol-Version": "2025-11-25"})

@@ -221,9 +221,11 @@ def test_a_notification_is_accepted_without_a_body(http_connection: Http) -> Non
         ("PUT", "/mcp", 405, "GET, POST, DELETE"),
         ("HEAD", "/mcp", 405, "GET, POST, DELETE"),
         ("OPTIONS", "/mcp", 405, "GET, POST, DELETE"),
-        ("POST", "/healthz", 405, "GET"),
+        ("POST", "/healthz", 405, "GET, HEAD"),
         ("GET", "/", 404, None),
+        ("HEAD", "/", 404, None),
         ("GET", "/healthz", 200, None),
+        ("HEAD", "/healthz", 200, None),
     ],
 )
 def test_other_methods_and_paths(
@@ -233,6 +235,19 @@ def test_other_methods_and_paths(
     answer = Answer(request(service.connect(), method, None, headers, path))
 
     assert (answer.status, answer.headers["Allow"]) == (status, allowed)
+
+
+@pytest.mark.parametrize(("path", "length"), [(b"/mcp", None), (b"/", None), (b"/healthz", b"15")])
+def test_a_response_to_head_has_no_body(
+    service: HttpService, path: bytes, length: bytes | None
+) -> None:
+    with socket.create_connection(service.address, WAIT_S) as client:
+        client.sendall(b"HEAD %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        received = b"".join(iter(lambda: client.recv(65536), b""))
+    first, second = received.split(b"\r\n\r\n", 1)
+    assert second.startswith(b"HTTP/1.1 404 ")
+    assert length is None or b"Content-Length: " + length in first
 
 
 def test_the_endpoint_is_served_with_a_slash_too(http_connection: Http) -> None:

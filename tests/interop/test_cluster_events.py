@@ -1,4 +1,4 @@
-"""Events of two hubs at three NATS servers, one of which is killed."""
+"""Streams and buckets at three NATS servers: replicas, and events when a server is killed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 
 import nats
+import pytest
 from loops import on_a_loop_within
 from nats_chaos import free_ports
 from orchestra.nats_servers import NatsServerProcess
 from orchestra.test_cluster_events import events, item, publish, running
+
+from concertino.cli import main
 
 COUNT = 40
 
@@ -29,6 +32,43 @@ def start_servers(folder: Path) -> list[NatsServerProcess]:
         )
         servers.append(NatsServerProcess(place, settings))
     return servers
+
+
+@on_a_loop_within(120)
+async def test_what_is_on_one_server_is_stored_on_three_when_there_are_so_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = start_servers(tmp_path)
+    address = "nats://" + ",".join(server.address.removeprefix("nats://") for server in servers)
+    try:
+        connection = await nats.connect([server.address for server in servers])
+        streams = connection.jetstream()
+        while True:
+            # The servers elect a leader first.
+            try:
+                await streams.add_stream(name="ORCHESTRA_EVENTS", subjects=["e.orchestrator"])
+                break
+            except nats.errors.Error:
+                await asyncio.sleep(0.1)
+        await streams.publish("e.orchestrator", b"")
+
+        async def replicas(stream: str) -> int | None:
+            return (await streams.stream_info(stream)).config.num_replicas
+
+        async with running(tmp_path, address):
+            assert await replicas("ORCHESTRA_EVENTS") == 3
+        await streams.create_key_value(bucket="notes")
+        for count, text in [(1, "exists already"), (3, ", now on 3 servers instead of 1")]:
+            command = ["cluster", "buckets", "notes", "--cluster", address]
+            with pytest.raises(SystemExit) as ended:
+                await asyncio.to_thread(main, [*command, "--replicas", str(count)])
+            assert ended.value.code == 0
+            assert text in capsys.readouterr().out
+            assert await replicas("KV_notes") == count
+        await connection.close()
+    finally:
+        for server in servers:
+            server.stop()
 
 
 @on_a_loop_within(120)

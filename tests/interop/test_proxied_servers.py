@@ -80,7 +80,7 @@ SERVERS: Mapping[str, tuple[Sequence[str], Sequence[tuple[str, dict[str, Any]]]]
     "fastmcp": (("legacy", "modern"), [("add", {"a": 1, "b": 2}), ("fail", {})]),
     "typescript": (("legacy", "modern"), [("add", {"a": 1, "b": 2})]),
     "go": (("legacy", "modern"), [("echo", {"text": "hé"}), ("echo", {"text": 5})]),
-    "rmcp": (("legacy",), [("echo", {"text": "hé"}), ("echo", {"text": 5})]),
+    "rmcp": (("legacy", "modern"), [("echo", {"text": "hé"}), ("echo", {"text": 5})]),
 }
 PYTHON_SERVERS = (
     "mcp-server-time==2026.10.19",

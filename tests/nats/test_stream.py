@@ -44,16 +44,23 @@ class AnsweringConnection(SilentConnection):
     """A connection whose server has a stream, and sends none of its messages.
 
     last: the number of the newest message; -1 while the server has no JetStream.
+    config: the settings of the stream. updates: the settings that it was asked to change to, which
+        it refuses.
     """
 
     def __init__(self, last: int) -> None:
         super().__init__()
         self.last = last
         self.requests: asyncio.Queue[str] = asyncio.Queue()
+        self.config: dict[str, Any] = {}
+        self.updates: list[dict[str, Any]] = []
 
     def publish(self, subject: str, payload: bytes, reply: str, headers: bytes) -> None:
         state = {"first_seq": 1, "last_seq": self.last}
-        answer = {"created": "2026-01-01T00:00:00Z", "state": state}
+        answer = {"created": "2026-01-01T00:00:00Z", "state": state, "config": self.config}
+        if ".UPDATE." in subject:
+            self.updates.append(json.loads(payload))
+            answer = {"error": {"code": 400, "err_code": 10005, "description": "no suitable peers"}}
         head = b"NATS/1.0 503\r\n\r\n" if self.last < 0 else b""
         message = NatsMessage(reply, 1, "", head, json.dumps(answer).encode())
         asyncio.get_running_loop().call_soon(self.handlers[0], message)
@@ -153,4 +160,21 @@ async def test_a_stream_that_has_lost_its_last_messages_has_another_id(
         # The follower has begun again.
         follower.last = 900
         assert await id_with(901) == after != before
+    await stream.close()
+
+
+@on_a_loop
+async def test_a_stream_that_too_few_servers_have_is_followed_and_should_get_more() -> None:
+    connection, follower = AnsweringConnection(0), NoFollower()
+    connection.config = {"name": "S", "max_bytes": 7, "num_replicas": 1}
+    stream, _ = open_stream(connection, follower)
+    await stream.open()
+    assert connection.updates == [{"name": "S", "max_bytes": 7, "num_replicas": 3}]
+    assert (await follower.begun.get())[1] == 0
+    await stream.close()
+
+    connection.config["num_replicas"] = 5
+    stream, _ = open_stream(connection, follower)
+    await stream.open()
+    assert len(connection.updates) == 1
     await stream.close()

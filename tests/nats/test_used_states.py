@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,9 @@ from orchestra.nats_servers import NatsServerProcess, jetstream_server
 
 from concertino.nats import used_states
 from concertino.nats.used_states import NatsUsedStates
+from concertino.orchestra.authority import create_authority, issue
+from concertino.orchestra.certificates import Certificates
+from concertino.runtime.client_questions import open_record
 
 NONCES = iter(range(1_000_000))
 RACE = """
@@ -95,3 +99,38 @@ def test_a_state_that_outlives_the_record_is_refused() -> None:
     with pytest.raises(OSError, match="3600 s only"):
         record.use(nonce(), time.time() + 7200)
     record.close()
+
+
+def test_servers_may_know_a_front_end_by_its_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certs = tmp_path / "certs"
+    create_authority(Certificates(certs))
+    for name in ("front-end", "nats-server"):
+        issue(Certificates(certs), name)
+    files = {"cert_file": "nats-server.crt", "key_file": "nats-server.key", "ca_file": "ca.crt"}
+    tls = {key: str(certs / name) for key, name in files.items()}
+    settings = {
+        "jetstream": {"store_dir": str(tmp_path / "store")},
+        "tls": {**tls, "verify_and_map": True},
+        "authorization": {"users": [{"user": "front-end"}]},
+    }
+    # JSON is valid in the server's configuration, without the outermost braces.
+    server = NatsServerProcess(tmp_path, json.dumps(settings)[1:-1])
+    try:
+        with pytest.raises(OSError, match="127"):
+            NatsUsedStates(server.address).use(nonce(), later())
+        monkeypatch.setenv("CONCERTINO_STATE_CERTS", str(certs))
+        for address in (server.address, server.address.replace("nats://", "tls://")):
+            record = open_record(address)
+            assert isinstance(record, NatsUsedStates)
+            state = nonce()
+            assert [record.use(state, later()) for _ in range(2)] == [True, False]
+            record.close()
+    finally:
+        server.stop()
+
+
+def test_a_folder_without_the_certificate_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected ca\.crt, front-end\.crt and front-end\.key"):
+        NatsUsedStates("tls://127.0.0.1:1", tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -64,6 +65,30 @@ def test_the_command_needs_as_many_servers_as_replicas(capsys: pytest.CaptureFix
     code, out, err = run(capsys, "buckets", "three", *options)
     assert (code, out) == (1, "")
     assert "KV_three: replicas > 1 not supported in non-clustered mode" in err
+
+
+def test_the_command_names_settings_by_which_an_old_bucket_may_read_the_messages_of_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    address = jetstream_server().address
+
+    async def make() -> None:
+        connection = await nats.connect(address)
+        settings = {
+            "subjects": ["$KV.old.>", "o.spied.>"],
+            "republish": {"src": "$KV.old.>", "dest": "o.forged.>"},
+        }
+        body = json.dumps({"name": "KV_old", "storage": "memory", **settings}).encode()
+        answer = await connection.request("$JS.API.STREAM.CREATE.KV_old", body)
+        assert b"error" not in answer.data, answer.data
+        await connection.close()
+
+    asyncio.run(make())
+    assert run(capsys, "buckets", "old", "--cluster", address) == (
+        0,
+        "old: exists already; it may read or forge messages of others: republish, subjects\n",
+        "",
+    )
 
 
 def test_the_buckets_of_front_ends_keep_values_as_long_as_front_ends_need(

@@ -268,6 +268,24 @@ async def test_another_worker_is_asked_after_a_refusal(monkeypatch: pytest.Monke
 
 
 @on_a_loop
+async def test_another_worker_is_asked_if_one_has_a_clock_that_is_fast(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its clock says that each request is late. The caller knows that there is time left."""
+    lefts = iter([-600.0, -600.0, 60.0])
+    monkeypatch.setattr(nats_worker, "read_deadline", lambda fields: next(lefts))
+    name = fresh_name()
+    async with worker(name), caller(name) as link:
+        assert (await link.request(call(), 60)).tool_call.success
+        monkeypatch.setattr(nats_worker, "read_deadline", lambda fields: -600.0)
+        monkeypatch.setattr(nats_link, "MAX_ATTEMPTS", 2)
+        refused = await link.request(call(), 60)
+    assert refused.tool_call.error_message == (
+        f"{name}: 2 requests for a worker were refused: late by the clock of its machine"
+    )
+
+
+@on_a_loop
 async def test_a_worker_that_leaves_finishes_its_calls_and_gets_no_more() -> None:
     name = fresh_name()
     holding = Holding()

@@ -292,7 +292,8 @@ def test_a_plugin_has_a_bucket_of_its_own(
     command = "`concertino cluster buckets tools.a --cluster ADDR` with the certificate of the hub"
     with pytest.raises(StorageError, match=f"bucket tools_2ea does not exist, .*: run {command}"):
         NatsStorage(address, "tools.a", certificates)
-    assert list(create_buckets(address, ["tools.a"], certificates, 1)) == [("tools_2ea", True)]
+    [(name, state, _)] = create_buckets(address, ["tools.a"], certificates, 1)
+    assert (name, state.is_new) == ("tools_2ea", True)
     storage = NatsStorage(address, "tools.a", certificates)
     assert storage.write("notes/a.md", b"text", {"title": "A"}, CREATE) == 1
     assert storage.read("notes/a.md").content == b"text"
@@ -329,10 +330,8 @@ async def test_front_ends_can_share_their_sessions_and_do_nothing_else(
     settings = SharedSessions(address, "127.0.0.1:0", folder)
     with pytest.raises(OSError, match="`concertino cluster buckets front-end --cluster ADDR`"):
         await MachinePeers(settings).serve(lambda _: asyncio.Protocol)
-    assert list(create_buckets(address, ["front-end"], certificates, 1)) == [
-        ("concertino_front_ends", True),
-        ("concertino_states", True),
-    ]
+    names = [name for name, _, _ in create_buckets(address, ["front-end"], certificates, 1)]
+    assert names == ["concertino_front_ends", "concertino_states"]
     peers = MachinePeers(settings)
 
     # It stores its address in the bucket.

@@ -1,4 +1,4 @@
-"""session.py: the states of the legacy handshake. Rules: 2025-11-25 basic/lifecycle."""
+"""lifecycle.py: the states of the legacy handshake. Rules: 2025-11-25 basic/lifecycle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from concertino.protocol.session import LIFECYCLE, State
+from concertino.protocol.lifecycle import LIFECYCLE, Lifecycle, State
 
 
 def test_the_lifecycle_has_a_rule_for_every_state_and_event():
@@ -36,3 +36,18 @@ def test_requests_are_rejected_before_initialize():
 def test_a_session_stays_in_operation():
     assert LIFECYCLE["ready"]["initialized"] == "ready"
     assert LIFECYCLE["ready"]["request"] == "ready"
+
+
+def test_a_message_that_is_rejected_changes_nothing():
+    lifecycle = Lifecycle()
+    assert not lifecycle.allows("request")
+    lifecycle.advance("request")
+    assert lifecycle.state == "fresh"
+
+    assert lifecycle.allows("initialize")
+    lifecycle.advance("initialize")
+    assert not lifecycle.allows("initialize")
+    lifecycle.advance("initialize")
+    assert lifecycle.state == "opened"
+    lifecycle.advance("initialized")
+    assert lifecycle.state == "ready"

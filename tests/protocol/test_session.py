@@ -1,4 +1,4 @@
-"""session.py: lifecycle, eras, what the session answers itself, and what leaves through `start`.
+"""session.py: lifecycle, eras, what leaves through `start`, and what is answered.
 
 Rules: REQUIREMENTS A.3-A.6, A.9, A.10, A.18, part B, and RELIABILITY sections 3, 4 and 6. Every
 line a session sends here is validated against the official schema of the revision it was written
@@ -74,126 +74,21 @@ from concertino.types.results import (
 # The handshake, A.3
 
 
-@pytest.mark.requirement("LC-6", "TO-1")
-def test_initialize_is_answered_with_version_capabilities_and_who_we_are():
-    answer = Rig().ask(1, "initialize", opening(D))
-    result = answer["result"]
-    assert result["protocolVersion"] == D
-    assert result["capabilities"] == {
-        "logging": {},
-        "completions": {},
-        "prompts": {"listChanged": True},
-        "resources": {"subscribe": True, "listChanged": True},
-        "tools": {"listChanged": True},
-        "experimental": {"x": {}},
-    }
-    assert result["serverInfo"]["name"] == "catalogue"
-    assert result["instructions"] == "Use it."
-
-
-@pytest.mark.requirement("DI-2")
-def test_what_is_not_offered_is_not_declared():
-    result = Rig(ServerFeatures(Implementation("n", "1"))).ask(1, "initialize", opening(A))[
-        "result"
-    ]
-    assert result == {
-        "protocolVersion": A,
-        "capabilities": {},
-        "serverInfo": {"name": "n", "version": "1"},
-    }
-
-
-@pytest.mark.requirement("LC-4", "ER-12")
-@pytest.mark.parametrize(
-    ("asked", "answered"),
-    [(A, A), (B, B), (C, C), (D, D), (E, D), ("2030-01-01", D), ("1", D), ("", D)],
-)
-def test_initialize_is_answered_with_the_version_asked_for_or_our_newest_with_a_handshake(
-    asked: str, answered: str
-):
-    assert Rig().ask(1, "initialize", opening(asked))["result"]["protocolVersion"] == answered
-
-
-def test_a_second_initialize_is_refused_and_changes_nothing():
-    rig = Rig()
-    rig.ask(1, "initialize", opening(C))
-    assert code(rig.ask(2, "initialize", opening(A))) == INVALID
-    rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"})
-    assert code(rig.ask(3, "initialize", opening(A))) == INVALID
-    assert rig.call(4, "tools/list").profile.client.protocol_version == C
-
-
-@pytest.mark.parametrize(
-    ("params", "text"),
-    [
-        (None, "Object missing required field `protocolVersion`"),
-        ({}, "Object missing required field `protocolVersion`"),
-        ({"protocolVersion": 5}, "protocolVersion: expected str, got int"),
-        ({"protocolVersion": A, "capabilities": []}, "capabilities: expected object, got array"),
-        (
-            {"protocolVersion": A, "clientInfo": {"name": 5}},
-            "clientInfo.name: expected str, got int",
-        ),
-        ({"protocolVersion": A, "clientInfo": None}, "clientInfo: expected object, got null"),
-    ],
-)
-def test_a_malformed_initialize_is_refused_and_a_good_one_may_follow(params: Any, text: str):
-    rig = Rig()
-    answer = rig.ask(1, "initialize", params)
-    assert code(answer) == BAD_PARAMS
-    assert answer["error"]["message"].lower() == f"invalid params: {text}".replace("`", "").lower()
-    assert "result" in rig.ask(1, "initialize", opening(D))
-
-
-def test_a_client_that_does_not_say_who_it_is_is_served():
-    rig = Rig()
-    rig.ask(1, "initialize", {"protocolVersion": D})
-    client = rig.call(2, "tools/list").profile.client
-    assert (client.name, client.version, client.capabilities, client.protocol_version) == (
-        "",
-        "",
-        {},
-        D,
-    )
-
-
-def test_the_backend_learns_who_calls():
-    rig = Rig().opened(C)
-    client = rig.call(2, "tools/list").profile.client
-    assert (client.name, client.version, client.title, client.protocol_version) == (
-        "c",
-        "1",
-        None,
-        C,
-    )
-    assert client.capabilities == {"roots": {}}
-
-
-def test_initialize_is_not_served_in_a_batch():
-    rig = Rig()
-    rig.session.peer.batches.accepted = True
-    [message] = [request(1, "initialize", opening(B))]
-    rig.onlooker = None
-    [[answer]] = rig.feed([message])
-    assert code(answer) == INVALID
-    assert rig.session.state == "fresh"
-
-
 def test_a_handshake_without_initialized_is_completed_by_the_first_request():
     rig = Rig()
     rig.ask(1, "initialize", opening(D))
-    assert rig.session.state == "opened"
+    assert rig.session.lifecycle.state == "opened"
     rig.call(2, "tools/list")
-    assert rig.session.state == "ready"
+    assert rig.session.lifecycle.state == "ready"
 
 
 def test_initialized_out_of_turn_changes_nothing():
     rig = Rig()
     assert rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"}) == []
-    assert rig.session.state == "fresh"
+    assert rig.session.lifecycle.state == "fresh"
     rig.opened()
     assert rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"}) == []
-    assert rig.session.state == "ready"
+    assert rig.session.lifecycle.state == "ready"
 
 
 def test_a_pipelined_handshake_is_served_in_order():
@@ -216,67 +111,6 @@ def test_a_closed_session_starts_nothing_and_gives_back_what_it_cut_off():
     assert rig.session.close() == [under_way]
     assert rig.feed(request(2, "tools/list")) == []
     assert rig.started == []
-
-
-@pytest.mark.requirement("LC-1", "ME-3")
-@pytest.mark.parametrize(
-    "method", ["tools/list", "tools/call", "logging/setLevel", "server/discover", "prompts/get"]
-)
-@pytest.mark.parametrize("params", [None, {}, {"_meta": {}}, {"_meta": {"progressToken": 1}}])
-def test_a_request_before_initialize_says_what_is_missing_and_initialize_works_after_it(
-    method: str, params: Any
-):
-    rig = Rig()
-    answer = rig.ask(1, method, params)
-    assert code(answer) == BAD_PARAMS
-    assert answer["error"]["data"] == {
-        "supported": list(wire.REVISIONS),
-        "missing": [VERSION, CAPABILITIES],
-    }
-    assert rig.started == []
-    assert "result" in rig.ask(2, "initialize", opening(D))
-
-
-def test_a_call_or_an_empty_initialize_by_hand_says_what_to_send_first():
-    """Echoes of the source documents: both are refused (LC-1, JR-16), with a line that works."""
-    rig = Rig()
-    message = rig.ask(2, "tools/list")["error"]["message"]
-    line = message.partition("; send first: ")[2]
-    error = rig.ask(1, "initialize", {})["error"]
-    assert error["data"] == {"details": "Missing required field: protocolVersion", "send": line}
-    [answer] = rig.feed(json.loads(line))
-    assert answer["result"]["protocolVersion"] == D
-    rig.call(3, "tools/list")
-
-
-@pytest.mark.requirement("LC-14")
-def test_ping_is_answered_before_and_after_initialize():
-    rig = Rig()
-    assert rig.ask("p", "ping")["result"] == {}
-    assert rig.ask("p", "ping", {"_meta": {"progressToken": 1}})["result"] == {}
-    assert rig.opened(A).ask("p", "ping", {})["result"] == {}
-
-
-@pytest.mark.requirement("JR-16")
-@pytest.mark.parametrize(
-    "method", ["nope", "tools/List", "subscriptions/Listen", "tasks/list", "sampling/createMessage"]
-)
-def test_an_unknown_method_is_not_found(method: str):
-    rig = Rig()
-    assert code(rig.ask(1, method)) == NO_METHOD
-    assert code(rig.opened().ask(2, method)) == NO_METHOD
-    assert code(rig.ask(3, method, modern())) == NO_METHOD
-
-
-@pytest.mark.requirement("LC-10", "DI-2", "CP-4")
-@pytest.mark.parametrize(
-    "method", ["tools/list", "tools/call", "prompts/list", "resources/read", "completion/complete"]
-)
-def test_a_feature_that_is_not_offered_is_not_found(method: str):
-    rig = Rig(ServerFeatures(Implementation("n", "1"))).opened()
-    assert code(rig.ask(1, method, {})) == NO_METHOD
-    assert code(rig.ask(2, method, modern())) == NO_METHOD
-    assert code(rig.ask(3, "logging/setLevel", {"level": "info"})) == NO_METHOD
 
 
 # The modern era, A.4-A.6
@@ -308,42 +142,6 @@ def test_a_request_with_modern_meta_is_served_without_a_handshake():
     answer = rig.answer(incoming, TEXT)
     assert answer["result"]["resultType"] == "complete"
     assert answer["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "catalogue"
-
-
-@pytest.mark.requirement("ER-1", "DI-1", "DI-3", "CH-1")
-def test_discover_says_what_there_is():
-    assert Rig().ask("d", "server/discover", modern())["result"] == {
-        "resultType": "complete",
-        "_meta": {"io.modelcontextprotocol/serverInfo": json.loads(wire_info())},
-        "supportedVersions": [E],
-        "capabilities": {
-            "logging": {},
-            "completions": {},
-            "prompts": {"listChanged": True},
-            "resources": {"subscribe": True, "listChanged": True},
-            "tools": {"listChanged": True},
-            "experimental": {"x": {}},
-            "extensions": {"example.com/x": {"a": 1}},
-        },
-        "instructions": "Use it.",
-        "ttlMs": 60_000,
-        "cacheScope": "public",
-    }
-
-
-def wire_info() -> bytes:
-    from msgspec.json import encode
-
-    return encode(INFO)
-
-
-def test_discover_without_instructions_has_none():
-    result = Rig(ServerFeatures(Implementation("n", "1"))).ask(1, "server/discover", modern())[
-        "result"
-    ]
-    assert "instructions" not in result
-    assert result["capabilities"] == {}
-    assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
 
 
 @pytest.mark.requirement("EC-1")
@@ -397,18 +195,6 @@ def test_malformed_meta_is_refused_with_its_place(meta: Any, text: str):
     assert "result" in rig.ask(1, "initialize", opening(D))
 
 
-@pytest.mark.requirement("ME-20")
-@pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel"])
-def test_what_2026_07_28_removed_is_not_found_with_modern_meta(method: str):
-    rig = Rig()
-    assert code(rig.ask(1, method, modern(opening(D)))) == NO_METHOD
-    assert rig.session.state == "fresh"
-
-
-def test_discover_does_not_exist_for_those_who_shook_hands():
-    assert code(Rig().opened().ask(1, "server/discover", {})) == NO_METHOD
-
-
 @pytest.mark.requirement("ER-11", "ME-10")
 def test_both_eras_are_served_side_by_side_each_by_its_rules():
     rig = Rig()
@@ -439,10 +225,10 @@ def test_meta_is_looked_at_for_each_request():
 def test_a_modern_request_does_not_move_the_handshake():
     rig = Rig()
     rig.call(1, "tools/list", modern())
-    assert rig.session.state == "fresh"
+    assert rig.session.lifecycle.state == "fresh"
     rig.ask(2, "initialize", opening(D))
     rig.call(3, "tools/list", modern())
-    assert rig.session.state == "opened"
+    assert rig.session.lifecycle.state == "opened"
 
 
 @pytest.mark.requirement("ME-18")
@@ -461,14 +247,6 @@ def test_meta_of_a_handshakes_request_is_passed_on():
 
 
 # Ids that cannot be read
-
-
-@pytest.mark.requirement("JR-9")
-@pytest.mark.parametrize(("version", "null"), [(A, True), (B, True), (C, True), (D, False)])
-def test_an_unreadable_id_is_null_before_2025_11_25_and_left_out_since(version: str, null: bool):
-    rig = Rig().opened(version)
-    [answer] = rig.feed(b"{not json}")
-    assert ("id" in answer) is null
 
 
 def test_an_unreadable_id_is_left_out_after_a_modern_message():
@@ -707,17 +485,6 @@ def test_calls_wait_while_the_backend_starts_and_begin_in_order():
     assert [incoming.id for incoming in rig.started] == [1, 2, 3]
 
 
-# Progress
-
-
-@pytest.mark.requirement("LO-5")
-@pytest.mark.parametrize("params", [None, {}, {"level": "loud"}, {"level": 5}, {"level": None}])
-def test_a_level_that_does_not_exist_is_refused(params: Any):
-    answer = Rig().opened().ask(1, "logging/setLevel", params)
-    assert code(answer) == BAD_PARAMS
-    assert "level" in answer["error"]["message"]
-
-
 # Changes
 
 
@@ -795,7 +562,7 @@ def test_a_slow_reader_hears_of_each_change_once_when_it_catches_up():
     rig.session.peer.buffered_bytes = 100
     for _ in range(1000):
         rig.session.report_change("tools")
-        rig.session.report_update("a:b")
+        rig.session.subscriptions.report_update("a:b")
         rig.session.report_change("prompts")
     assert rig.take_sent() == []
     rig.session.peer.on_drain(99)
@@ -808,103 +575,6 @@ def test_a_slow_reader_hears_of_each_change_once_when_it_catches_up():
     ]
     rig.session.peer.on_drain(0)
     assert rig.take_sent() == []
-
-
-# Subscriptions to resources, A.7 and server/resources
-
-
-@pytest.mark.parametrize("version", wire.LEGACY)
-def test_who_subscribed_hears_of_updates_until_it_unsubscribes(version: str):
-    rig = Rig().opened(version)
-    assert rig.ask(1, "resources/subscribe", {"uri": "a:b"})["result"] == {}
-    assert rig.ask(2, "resources/subscribe", {"uri": "a:b"})["result"] == {}
-    for uri in ("a:b", "a:c"):
-        rig.session.report_update(uri)
-    assert rig.take_sent() == [
-        {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "a:b"}}
-    ]
-    assert rig.ask(3, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
-    assert rig.ask(4, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
-    rig.session.report_update("a:b")
-    assert rig.take_sent() == []
-    assert rig.started == []
-
-
-def test_what_is_watched_is_told_whenever_it_may_have_changed():
-    told: list[frozenset[str]] = []
-    rig = Rig()
-    rig.session = Session(
-        lambda: EVERYTHING,
-        rig._send,
-        rig.started.append,
-        Limits(),
-        lambda: 0.0,
-        on_subscriptions_changed=lambda: told.append(rig.session.subscribed_uris),
-    )
-    assert rig.session.subscribed_uris == frozenset()
-    rig.opened()
-    rig.ask(1, "resources/subscribe", {"uri": "a:b"})
-    rig.ask(2, "resources/subscribe", {"uri": "a:c"})
-    rig.ask(3, "resources/unsubscribe", {"uri": "a:b"})
-    assert told == [{"a:b"}, {"a:b", "a:c"}, {"a:c"}]
-
-
-@pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
-def test_a_subscription_without_a_uri_is_refused(method: str):
-    rig = Rig().opened()
-    for params, text in (
-        ({}, "uri: required, but missing"),
-        ({"uri": 5}, "uri: expected str, got int"),
-        ({"uri": ""}, "uri: expected 1 to 8192 characters, got 0"),
-        ({"uri": "a:" + "b" * 8191}, "uri: expected 1 to 8192 characters, got 8193"),
-    ):
-        answer = rig.ask(1, method, params)
-        assert (code(answer), answer["error"]["message"]) == (BAD_PARAMS, f"Invalid params: {text}")
-
-
-def test_subscriptions_have_a_limit():
-    rig = Rig(max_subscriptions=2).opened()
-    for uri in ("a:1", "a:2", "a:1"):
-        rig.ask(1, "resources/subscribe", {"uri": uri})
-    answer = rig.ask(2, "resources/subscribe", {"uri": "a:3"})
-    assert (code(answer), answer["error"]["data"]) == (-31001, {"maxSubscriptions": 2})
-    rig.ask(3, "resources/unsubscribe", {"uri": "a:1"})
-    assert rig.ask(4, "resources/subscribe", {"uri": "a:3"})["result"] == {}
-
-
-@pytest.mark.parametrize(("resources", "subscriptions"), [(True, False), (False, True)])
-def test_subscriptions_that_are_not_offered_are_not_found(resources: bool, subscriptions: bool):
-    rig = Rig(
-        ServerFeatures(Implementation("n", "1"), resources=resources, subscriptions=subscriptions)
-    )
-    declared = rig.ask(0, "initialize", opening(D))["result"]["capabilities"]
-    assert declared == ({"resources": {"listChanged": True}} if resources else {})
-    assert code(rig.ask(1, "resources/subscribe", {"uri": "a:b"})) == NO_METHOD
-
-
-def test_a_client_that_forgets_initialized_hears_of_changes_once_it_has_subscribed():
-    rig = Rig()
-    rig.ask(0, "initialize", opening(D))
-    rig.ask(1, "resources/subscribe", {"uri": "a:b"})
-    rig.session.report_update("a:b")
-    rig.session.report_change("tools")
-    assert [line["method"] for line in rig.take_sent()] == [
-        "notifications/resources/updated",
-        "notifications/tools/list_changed",
-    ]
-    assert rig.session.state == "ready"
-
-
-def test_nobody_hears_of_an_update_before_the_handshake_is_complete():
-    rig = Rig()
-    rig.ask(0, "initialize", opening(D))
-    rig.session.report_update("a:b")
-    assert rig.take_sent() == []
-
-
-@pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
-def test_subscribing_is_no_method_of_2026_07_28(method: str):
-    assert code(Rig().opened().ask(1, method, modern({"uri": "a:b"}))) == NO_METHOD
 
 
 # Errors of a backend
@@ -1006,7 +676,7 @@ def test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision(ve
     assert len(rig.take_sent()) == (1 if version == E else 4)
     if version != E:
         rig.ask("subscribe", "resources/subscribe", {"uri": "file:///a"})
-        rig.session.report_update("file:///a")
+        rig.session.subscriptions.report_update("file:///a")
         assert len(rig.take_sent()) == 1
     rig.ask(10, "nope", modern() if version == E else None)
     rig.ask(11, "tools/list", {"_meta": {VERSION: "1900-01-01"}})
@@ -1124,7 +794,7 @@ def test_the_example_of_an_update_is_what_is_sent_but_for_its_subscription(examp
     uri = wanted["params"]["uri"]
     rig = Rig().opened()
     rig.ask(1, "resources/subscribe", {"uri": uri})
-    rig.session.report_update(uri)
+    rig.session.subscriptions.report_update(uri)
     assert rig.take_sent() == [wanted]
 
 
@@ -1330,7 +1000,7 @@ class SessionMachine(RuleBasedStateMachine):
     @invariant()
     def only_initialize_opens_and_only_operation_completes_the_handshake(self) -> None:
         state = "fresh" if self.negotiated is None else "ready" if self.ready else "opened"
-        assert self.rig.session.state is state
+        assert self.rig.session.lifecycle.state is state
 
 
 SessionMachine.TestCase.settings = settings(
@@ -1341,12 +1011,6 @@ SessionMachine.TestCase.settings = settings(
 @pytest.mark.no_cover
 class TestSessionBesideItsModel(SessionMachine.TestCase):
     """One class: Hypothesis makes its machines unittest cases."""
-
-
-def test_a_long_name_is_not_given_back_whole() -> None:
-    rig = Rig().opened()
-    answer = rig.ask(1, "m" * 10_000, {})
-    assert answer["error"] == {"code": -32601, "message": "method not found: " + "m" * 128}
 
 
 # What is no plain request
@@ -1452,7 +1116,7 @@ def test_the_first_call_after_the_handshake_may_have_members_of_a_retry():
     rig = Rig()
     rig.ask("hello", "initialize", opening(D))
     rig.call(1, "tools/call", {**CALL, "requestState": 5, "_meta": {"progressToken": 1}})
-    assert rig.session.state == "ready"
+    assert rig.session.lifecycle.state == "ready"
 
 
 def test_a_suspended_call_is_answered_with_input_required():
@@ -1480,43 +1144,6 @@ def test_before_2026_07_28_a_question_is_a_request_and_there_are_only_so_many():
     rig.feed({"jsonrpc": "2.0", "id": 1, "result": ADA})
     assert [json.loads(bytes(each)) for each in heard] == [ADA]
     rig.session.send_client_request(to_wire_request(WHO), heard.append)
-
-
-# Subscriptions
-
-
-@pytest.mark.requirement("SU-12")
-def test_subscriptions_are_counted_apart_and_ended_in_order():
-    rig = Rig()
-    assert rig.session.open_subscriptions == 0
-    rig.session.end_subscriptions()
-    rig.feed(
-        request(
-            7, "subscriptions/listen", modern({"notifications": {"resourceSubscriptions": ["a:b"]}})
-        )
-    )
-    assert (rig.session.open_subscriptions, rig.session.subscribed_uris) == (1, {"a:b"})
-    rig.session.report_update("a:b")
-    [told] = rig.take_sent()
-    assert told["params"]["uri"] == "a:b"
-    rig.session.end_subscriptions()
-    result, notice = rig.take_sent()
-    assert result["result"]["resultType"] == "complete"
-    assert result["result"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == 7
-    assert result["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == INFO.name
-    assert notice["method"] == "notifications/cancelled"
-    assert rig.session.open_subscriptions == 0
-
-
-@pytest.mark.requirement("SU-11")
-def test_a_list_that_changes_is_told_to_those_who_listen():
-    rig = Rig()
-    rig.feed(
-        request(7, "subscriptions/listen", modern({"notifications": {"toolsListChanged": True}}))
-    )
-    rig.session.report_change("tools")
-    rig.session.report_change("prompts")
-    assert [line["method"] for line in rig.take_sent()] == ["notifications/tools/list_changed"]
 
 
 @pytest.mark.requirement("PR-8")
@@ -1556,11 +1183,11 @@ def test_a_method_that_the_specification_does_not_define_reaches_a_backend_that_
     if era == "legacy":
         # Some clients never send notifications/initialized.
         rig.ask("hello", "initialize", opening(D))
-        assert rig.session.state == "opened"
+        assert rig.session.lifecycle.state == "opened"
     else:
         params = modern(params)
     incoming = rig.call(1, "example.com/x", params)
-    assert rig.session.state == ("ready" if era == "legacy" else "fresh")
+    assert rig.session.lifecycle.state == ("ready" if era == "legacy" else "fresh")
     assert incoming.call.method == "example.com/x"
     assert bytes(incoming.call.params["a"]) == b"1"
 
@@ -1576,57 +1203,6 @@ def test_a_method_that_the_specification_does_not_define_reaches_a_backend_that_
 def test_a_method_that_the_specification_does_not_define_is_unknown_to_other_backends() -> None:
     rig = Rig().opened(D)
     assert code(rig.ask(1, "example.com/x", {"a": 1})) == NO_METHOD
-
-
-@pytest.mark.parametrize("is_running", [False, True])
-def test_a_call_that_is_held_open_ends_with_the_server_like_a_subscription(
-    is_running: bool,
-) -> None:
-    rig = Rig(replace(EVERYTHING, other_methods=True))
-    rig.onlooker = None
-    session = rig.session
-    ends: list[str] = []
-    for id in (1, 2):
-        rig.feed(request(id, "example.com/watch", modern()))
-        incoming = rig.started.pop()
-        incoming.on_cancel = ends.append
-        if is_running:
-            session.peer.add_running(incoming)
-        session.hold_open(incoming)
-        # Nothing of the request is kept or counted.
-        assert (incoming.params, session.peer.running.size) == ({}, 0)
-    # No memory is reserved for their results, and they do not count as calls.
-    assert (session.open_subscriptions, len(session.peer.running)) == (2, 2)
-    assert not session.peer.unread.budget.unknown.total()
-    assert not session.peer.unread.budget.expected
-
-    # One whose handler has not waited for anything yet.
-    session.hold_open(rig.call(3, "example.com/watch", modern()))
-    session.peer.cancel(1, "enough")
-    assert (session.open_subscriptions, ends) == (2, ["enough"])
-    session.end_subscriptions()
-    answers = [(answer["id"], answer["result"]["resultType"]) for answer in rig.take_sent()]
-    assert answers == [(2, "complete"), (3, "complete")]
-    assert ends == ["enough", "the server ends the subscription"]
-    assert (session.open_subscriptions, len(session.peer.running)) == (0, 0)
-
-
-def test_a_call_that_was_cancelled_is_not_held_open() -> None:
-    rig = Rig(replace(EVERYTHING, other_methods=True))
-    incoming = rig.call(1, "example.com/watch", modern())
-    rig.session.peer.add_running(incoming)
-    rig.session.peer.cancel(1, "enough")
-    rig.session.hold_open(incoming)
-    assert (rig.session.open_subscriptions, len(rig.session.peer.running)) == (0, 0)
-
-
-def test_a_call_in_a_batch_cannot_be_held_open() -> None:
-    rig = Rig(replace(EVERYTHING, other_methods=True)).opened(B)
-    rig.onlooker = None
-    assert rig.feed([request(1, "example.com/watch", {})]) == []
-    incoming = rig.started.pop()
-    with pytest.raises(RpcError, match="watch in a batch"):
-        rig.session.hold_open(incoming)
 
 
 def test_a_result_of_another_server_is_checked_like_others_where_somebody_asks() -> None:

@@ -172,6 +172,58 @@ async def test_a_server_may_ask_a_modern_caller_twice() -> None:
 
 
 @on_a_loop
+async def test_what_a_server_asks_at_once_is_one_question_of_several_keys() -> None:
+    def ask_twice(script: Script, message: dict[str, Any]) -> Any:
+        asks()(script, message)
+        second = {"jsonrpc": "2.0", "id": "s2", "method": "roots/list"}
+        # Another process writes its requests one after the other.
+        asyncio.get_running_loop().call_later(0.002, script.send, second)
+        return SILENCE
+
+    capabilities = ELICITS | {"roots": {}}
+    async with proxied({"tools/call": ask_twice}, caller=MODERN, capabilities=capabilities) as (
+        caller,
+        _,
+    ):
+        requests = (await ask_modern(caller))["inputRequests"].values()
+        assert [item["method"] for item in requests] == ["elicitation/create", "roots/list"]
+
+
+REFUSAL = "method not found: the client has not declared elicitation"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {"content": [{"type": "text", "text": "Whom?"}], "isError": True},
+        {"code": -32603, "message": "Whom?"},
+    ],
+)
+@on_a_loop
+async def test_a_call_that_fails_for_lack_of_a_capability_names_it(
+    outcome: dict[str, Any],
+) -> None:
+    async with proxied({"tools/call": asks()}, caller=MODERN) as (caller, script):
+        id = caller.ask("tools/call", name="t", arguments={})
+        assert (await answer_of(script))["error"] == {"code": -32601, "message": REFUSAL}
+        member = "result" if "content" in outcome else "error"
+        script.send({"jsonrpc": "2.0", "id": script.of("tools/call")[0]["id"], member: outcome})
+        error = (await caller.response(id))["error"]
+        assert error["code"] == -32021
+        assert error["data"] == {"requiredCapabilities": {"elicitation": {}}}
+        assert error["message"].endswith("Whom?")
+
+
+@on_a_loop
+async def test_a_server_may_do_without_a_capability() -> None:
+    async with proxied({"tools/call": asks()}, caller=MODERN) as (caller, script):
+        id = caller.ask("tools/call", name="t", arguments={})
+        await answer_of(script)
+        script.answer(script.of("tools/call")[0], TEXT)
+        assert (await caller.response(id))["result"]["content"] == TEXT["content"]
+
+
+@on_a_loop
 async def test_a_call_that_nobody_continues_is_cancelled_when_it_expires() -> None:
     async with proxied(
         {"tools/call": asks()}, caller=MODERN, capabilities=ELICITS, expiry_s=0.01

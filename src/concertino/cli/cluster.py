@@ -98,7 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         choices=("1", "3", "5"),
         default="1",
-        help="on how many servers each value of a new bucket is stored: 1, 3 or 5 (default 1)",
+        help="on how many servers each value is stored: 1, 3 or 5 (default 1); a bucket that "
+        "exists is only ever stored on more",
     )
     buckets.add_argument(
         "--certs-dir",
@@ -170,8 +171,15 @@ def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
 
     certificates = Certificates(args.certs_dir or default_folder())
     try:
-        for name, is_new in create_buckets(args.cluster, names, certificates, int(args.replicas)):
-            sys.stdout.write(f"{name}: {'created' if is_new else 'exists already'}\n")
+        for name, before, now in create_buckets(
+            args.cluster, names, certificates, int(args.replicas)
+        ):
+            text = "created" if before.is_new else "exists already"
+            if now.replicas != before.replicas:
+                text += f", now on {now.replicas} servers instead of {before.replicas}"
+            if before.foreign:
+                text += f"; it may read or forge messages of others: {', '.join(before.foreign)}"
+            sys.stdout.write(f"{name}: {text}\n")
             sys.stdout.flush()
     except BucketRefused as exc:
         raise BucketRefused(

@@ -48,6 +48,8 @@ from concertino.runtime.host import Host, Wrap
 __all__ = ["McpEndpoint"]
 
 LEGACY_NAMES = frozenset(revision.name for revision in LEGACY)
+# The names of all revisions, the newest one first.
+ALL_NAMES = [revision.name for revision in reversed(REVISIONS)]
 # How many heads of requests are remembered together with their parsed headers.
 REMEMBERED = 256
 # In this revision a client may send several messages as an array.
@@ -114,8 +116,7 @@ class McpEndpoint:
             elif self._check_request(exchange, headers, message, id):
                 self._stateless.find(exchange).deliver(exchange, headers.accepted)
         elif version is not None and version not in LEGACY_NAMES and message.method != "initialize":
-            known = [revision.name for revision in reversed(REVISIONS)]
-            _refuse_version(exchange, id, version, known)
+            _refuse_version(exchange, id, version, ALL_NAMES)
         else:
             self._post_to_session(exchange, headers, message)
 
@@ -167,17 +168,14 @@ class McpEndpoint:
         Without sessions (max_sessions=0), `initialize` is refused, and names 2026-07-28.
         """
         ids = () if message.request_id is None else (message.request_id,)
-        if (
-            message.method == "initialize"
-            and headers.session is None
-            and not self._sessions.max_sessions
-        ):
-            assert message.id is not None
-            requested = str(message.params.protocol_version)
-            _refuse_version(exchange, message.id, requested, [MODERN.name])
-            return
         if message.method == "initialize" and headers.session is None:
-            self._sessions.open(exchange).deliver(exchange, headers.accepted, ids)
+            if message.request_id is None:
+                raise HttpError(HTTPStatus.BAD_REQUEST, "initialize: expected a request with an id")
+            if self._sessions.max_sessions:
+                self._sessions.open(exchange).deliver(exchange, headers.accepted, ids)
+            else:
+                requested = str(message.params.protocol_version)
+                _refuse_version(exchange, message.request_id, requested, [MODERN.name])
             return
         session = self._sessions.find(exchange, headers.session)
         if session is None:
@@ -211,6 +209,8 @@ class McpEndpoint:
     def get(self, exchange: Exchange) -> None:
         """Serve a GET, which opens a stream of a session. Raises HttpError to refuse it."""
         headers = self._read_headers_of_session(exchange, "GET opens a stream of a session")
+        if headers is None:
+            return
         if not headers.accepted.stream:
             raise HttpError(HTTPStatus.NOT_ACCEPTABLE, "Accept: expected text/event-stream")
         session = self._sessions.find(exchange, headers.session)
@@ -220,6 +220,8 @@ class McpEndpoint:
     def delete(self, exchange: Exchange) -> None:
         """Serve a DELETE, which ends a session. Raises HttpError to refuse it."""
         headers = self._read_headers_of_session(exchange, "DELETE ends a session")
+        if headers is None:
+            return
         session = self._sessions.find(exchange, headers.session)
         if session is not None:
             self._sessions.end(session, "the client has ended the session")
@@ -229,19 +231,23 @@ class McpEndpoint:
         """Log how many malformed bodies have arrived. Called at the end of the server."""
         self._malformed.report_end()
 
-    def _read_headers_of_session(self, exchange: Exchange, purpose: str) -> McpHeaders:
+    def _read_headers_of_session(self, exchange: Exchange, purpose: str) -> McpHeaders | None:
         """Return the headers of a request that is for a session only.
 
         purpose: what the method does, for the error.
+        Returns None if the request is of an unknown revision, and answered.
         Raises HttpError 405 if it names no session, or is of a revision without sessions.
         """
         headers = self._read_headers(exchange)
-        if headers.version == MODERN.name or headers.session is None:
+        is_modern = headers.version == MODERN.name
+        if is_modern or headers.session is None:
+            reason = f"{MODERN.name} has no sessions" if is_modern else "this request names none"
             raise HttpError(
-                HTTPStatus.METHOD_NOT_ALLOWED,
-                f"{purpose}, and this request names none",
-                b"Allow: POST\r\n",
+                HTTPStatus.METHOD_NOT_ALLOWED, f"{purpose}, and {reason}", b"Allow: POST\r\n"
             )
+        if headers.version is not None and headers.version not in LEGACY_NAMES:
+            _refuse_version(exchange, UNSET, headers.version, ALL_NAMES)
+            return None
         return headers
 
 

@@ -73,7 +73,10 @@ class Exchange(Struct, eq=False):
     sends_comments: bool = True
 
     def respond(self, status: HTTPStatus, body: bytes = b"", headers: bytes = b"") -> None:
-        """Send a complete response. headers: additional headers, as whole lines."""
+        """Send a complete response. HEAD gets its head only.
+
+        headers: additional headers, as whole lines.
+        """
         if self.is_done or self.is_stream:
             return
         connection = self.connection
@@ -83,6 +86,8 @@ class Exchange(Struct, eq=False):
             response = encode_json_response(body, headers)
         else:
             response = encode_response(status, body, headers, keep_alive=keep_alive)
+        if self.head.method == "HEAD":
+            response = response.removesuffix(body)
         connection.end_exchange(self, response)
 
     def respond_as(self, headers: bytes, body: bytes) -> None:

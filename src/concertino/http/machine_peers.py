@@ -33,7 +33,13 @@ from concertino.nats.blocking import BlockingNats
 from concertino.nats.bucket import Bucket, BucketError
 from concertino.nats.credentials import credentials_from_environment
 from concertino.nats.servers import NatsOptions, parse_servers
-from concertino.nats.subjects import FRONT_END, FRONT_END_BUCKETS, FRONT_ENDS_BUCKET, HTTP_CLIENT
+from concertino.nats.subjects import (
+    FRONT_END,
+    FRONT_END_BUCKETS,
+    FRONT_ENDS_BUCKET,
+    HTTP_CLIENT,
+    NATS_SERVER,
+)
 from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.transports.listeners import listen_tcp, split_address
 from concertino.transports.sockets import format_address
@@ -43,8 +49,6 @@ __all__ = ["MachinePeers"]
 
 log = logging.getLogger("concertino.http")
 
-# The name in the certificate of NATS servers of the same authority, as `cluster up` makes it.
-NATS_SERVER = "nats-server"
 # How long the bucket keeps an entry, and how often it is renewed, in seconds.
 LASTS_S, RENEW_S = FRONT_END_BUCKETS[FRONT_ENDS_BUCKET], 15.0
 # How soon after a failed renewal the next one is tried, in seconds. It is short, because an entry

@@ -160,9 +160,20 @@ class HttpServer:
         """Start to accept clients.
 
         Raises ValueError if the certificate cannot be used, and OSError if sessions are shared and
-        the record of them cannot be reached.
+        the record of them cannot be reached. Then the listeners are closed.
         """
         load_calls()
+        try:
+            await self._open_servers()
+        except BaseException:
+            self.stop()
+            # Those for which no server was opened are still open.
+            for listener in self._listeners:
+                listener.close()
+            raise
+
+    async def _open_servers(self) -> None:
+        """Serve the listeners, and the processes with which sessions are shared."""
         tls = self.options.tls
         certificate = None if tls is None else TlsCertificate(tls)
         loop = asyncio.get_running_loop()
@@ -272,16 +283,18 @@ class HttpServer:
     def _answer_health(self, exchange: Exchange) -> None:
         """Answer a health check: 200, or 503 before the backend has started and at the end."""
         method = exchange.head.method
-        if method != "GET":
-            raise method_not_allowed(method, "GET")
+        if method not in ("GET", "HEAD"):
+            raise method_not_allowed(method, "GET, HEAD")
+        status, body = HTTPStatus.SERVICE_UNAVAILABLE, HEALTHY
         if self.connections.is_stopping:
-            exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, ENDING)
+            body = ENDING
         elif not self.host.started.done():
-            exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, NOT_STARTED)
+            body = NOT_STARTED
         elif self.host.start_failure is not None:
-            exchange.respond(HTTPStatus.SERVICE_UNAVAILABLE, FAILED)
+            body = FAILED
         else:
-            exchange.respond(HTTPStatus.OK, HEALTHY)
+            status = HTTPStatus.OK
+        exchange.respond(status, body)
 
 
 class _ListenerHandler:

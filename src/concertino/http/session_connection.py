@@ -50,9 +50,9 @@ class _InitializeResult(Struct, rename="camel"):
 
 
 class _InitializeResponse(Struct):
-    """A response to `initialize`. result: None if it is an error."""
+    """The result of `initialize`, in its response."""
 
-    result: _InitializeResult | None = None
+    result: _InitializeResult
 
 
 _decode_initialize = Decoder(_InitializeResponse).decode
@@ -69,6 +69,7 @@ class SessionConnection:
     polling: when the client must resume a stream to get the rest of a response; None for never.
 
     Attributes:
+    header: the header with the id, as a whole line.
     revision: the name of the revision of the session; "" before `initialize` is answered.
     last_used: when the client last sent a message or had a stream open, by the clock of the event
         loop.
@@ -83,6 +84,7 @@ class SessionConnection:
         polling: Polling | None = None,
     ) -> None:
         self.id = id
+        self.header = b"Mcp-Session-Id: %b\r\n" % id.encode()
         self.caller = caller
         self.revision = ""
         self._loop = asyncio.get_running_loop()
@@ -295,7 +297,7 @@ class SessionConnection:
         """
         exchange = stream.exchange
         if not self.revision:
-            self._read_revision(frame)
+            self._begin(exchange, frame, outcome)
         if id is not None:
             self._streams.finish(stream, id)
         else:
@@ -328,14 +330,21 @@ class SessionConnection:
         stream = next(streams, self._current)
         return None if stream is None else self._answer(stream, frame, None, None)
 
-    def _read_revision(self, frame: bytes) -> None:
-        """Read which revision the response to `initialize` has agreed on."""
-        try:
-            result = _decode_initialize(frame).result
-        except DecodeError:
+    def _begin(self, exchange: Exchange | None, frame: bytes, outcome: int | None) -> None:
+        """Begin the session with the response to `initialize`, or end it if that is an error.
+
+        exchange, frame, outcome: see _answer().
+        """
+        if outcome == RESULT:
+            try:
+                self.revision = _decode_initialize(frame).result.protocol_version
+            except DecodeError:
+                pass
             return
-        if result is not None:
-            self.revision = result.protocol_version
+        if exchange is not None:
+            exchange.headers = exchange.headers.replace(self.header, b"")
+        # With call_soon(), because the response is not sent yet.
+        self._loop.call_soon(self.end, "initialize was refused")
 
     def _begin_stream(self, stream: EventStream) -> None:
         """Begin the stream of a call that takes long, so that it can be kept alive."""

@@ -78,7 +78,7 @@ class SessionTable:
         self._sessions[id] = session
         self._count += 1
         caller.attach(self._host.attach(self._wrap(session, f"session {self._count}")))
-        exchange.headers += b"Mcp-Session-Id: %b\r\n" % id.encode()
+        exchange.headers += session.header
         return session
 
     def _make_room(self, identity: bytes) -> None:

@@ -32,7 +32,15 @@ from concertino.nats.jetstream import (
 )
 from concertino.nats.protocol import HEADER_LINE, NO_RESPONDERS, NatsMessage, status_of
 
-__all__ = ["Bucket", "BucketError", "BucketRefused", "Value", "decode_key", "encode_key"]
+__all__ = [
+    "Bucket",
+    "BucketError",
+    "BucketRefused",
+    "BucketState",
+    "Value",
+    "decode_key",
+    "encode_key",
+]
 
 # Error codes of JetStream: the subject has another revision; the subject has no message; the stream
 # does not exist.
@@ -81,6 +89,20 @@ def decode_key(key: str) -> str:
     return raw.decode("utf-8", "replace")
 
 
+class BucketState(Struct, frozen=True):
+    """What Bucket.create() has found.
+
+    is_new: whether the bucket was created.
+    replicas: on how many servers its values are stored.
+    foreign: the settings by which it stores or sends messages of others, such as `republish`. No
+        bucket of this package has any. Whoever made it may have wanted to read or forge messages.
+    """
+
+    is_new: bool
+    replicas: int
+    foreign: Sequence[str] = ()
+
+
 class Bucket:
     """A bucket, which the first operation creates if it does not exist.
 
@@ -127,18 +149,35 @@ class Bucket:
         }
         self._is_created = False
 
-    def create(self) -> bool:
-        """Create the bucket. Returns False if it exists already, with whatever settings."""
-        [message] = self._send([Request(f"$JS.API.STREAM.INFO.{self._stream}")])
-        error = _read_answer(self._stream, message).error
-        is_missing = error is not None and error.err_code == NO_STREAM
-        if is_missing:
-            error = self._send_creation()
-        # Another process may have created it meanwhile, with other settings.
-        if error is not None and error.err_code != OTHER_SETTINGS:
-            raise self._error(error)
+    def create(self) -> BucketState:
+        """Create the bucket if it does not exist. One that exists keeps its settings."""
+        answer = self._ask_stream("INFO")
+        is_new = answer.error is not None and answer.error.err_code == NO_STREAM
+        if is_new:
+            answer = self._ask_creation()
+            if answer.error is not None and answer.error.err_code == OTHER_SETTINGS:
+                # Another process has created it just now.
+                answer, is_new = self._ask_stream("INFO"), False
+        if answer.error is not None:
+            raise self._error(answer.error)
         self._is_created = True
-        return is_missing and error is None
+        return self._state_of(answer.config, is_new)
+
+    def add_replicas(self) -> BucketState:
+        """Store values on more servers, if `replicas` is more than the bucket has now."""
+        answer = self._ask_stream("INFO")
+        if answer.error is None and answer.config["num_replicas"] < self._settings["num_replicas"]:
+            config = {**answer.config, "num_replicas": self._settings["num_replicas"]}
+            answer = self._ask_stream("UPDATE", config)
+        if answer.error is not None:
+            raise self._error(answer.error)
+        return self._state_of(answer.config, is_new=False)
+
+    def _state_of(self, config: Mapping[str, Any], is_new: bool) -> BucketState:
+        foreign = [name for name in ("mirror", "sources", "republish") if config.get(name)]
+        if config.get("subjects") != self._settings["subjects"]:
+            foreign.append("subjects")
+        return BucketState(is_new, config.get("num_replicas", 1), foreign)
 
     def get(self, key: str) -> Value:
         """Return the value of a key."""
@@ -210,20 +249,21 @@ class Bucket:
             self.create()
         return [_read_answer(self._stream, message) for message in self._send(requests)]
 
-    def _send_creation(self) -> Problem | None:
-        """Let the server create the bucket, and return its error."""
-        request = Request(f"$JS.API.STREAM.CREATE.{self._stream}", encode(self._settings))
+    def _ask_creation(self) -> Answer:
         try:
-            [message] = self._server.request_all([request], self._timeout_s)
-        except PermissionsViolation:
+            return self._ask_stream("CREATE", self._settings)
+        except BucketRefused:
             raise BucketRefused(
                 f"the bucket {self._name} does not exist, and this user may not create it: run "
                 f"`concertino cluster buckets {self._owner} --cluster ADDR` with the certificate "
                 "of the hub"
             ) from None
-        except Disconnected as exc:
-            raise BucketError(str(exc)) from None
-        return _read_answer(self._stream, message).error
+
+    def _ask_stream(self, operation: str, settings: Mapping[str, Any] | None = None) -> Answer:
+        """Request the description of the stream, its creation or its update."""
+        payload = b"" if settings is None else encode(settings)
+        [message] = self._send([Request(f"$JS.API.STREAM.{operation}.{self._stream}", payload)])
+        return _read_answer(self._stream, message)
 
     def _send(self, requests: Sequence[Request]) -> Sequence[NatsMessage]:
         try:

@@ -5,6 +5,9 @@ Source: docs.nats.io, "JetStream wire API Reference".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec import Struct
 from msgspec.json import Decoder
 
@@ -48,12 +51,14 @@ class Answer(Struct, rename={"sequence": "seq"}):
 
     sequence: the number of a message that was published.
     created: when the stream was created.
+    config: the settings of the stream.
     """
 
     error: Problem | None = None
     sequence: int = 0
     message: StoredMessage | None = None
     created: str = ""
+    config: Mapping[str, Any] = {}
     state: StreamState | None = None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -18,11 +19,13 @@ from msgspec import Struct, field
 from concertino.errors import Disconnected
 from concertino.nats.credentials import NatsCredentials
 from concertino.nats.protocol import ServerInfo
+from concertino.nats.subjects import FRONT_END
 
 __all__ = [
     "NatsOptions",
     "NatsServer",
     "connect_members",
+    "front_end_tls",
     "is_cluster_address",
     "parse_servers",
     "tls_context",
@@ -106,6 +109,26 @@ def tls_context(
     if not info.tls_required and not info.tls_available:
         raise Disconnected(f"{server}: TLS is wanted, and this server has none")
     return options.tls or ssl.create_default_context()
+
+
+def front_end_tls(folder: Path) -> ssl.SSLContext:
+    """Return the TLS settings of an HTTP front end, which trusts its own authority only.
+
+    folder: has `ca.crt`, and the certificate `front-end.crt` with its key `front-end.key`.
+    Raises ValueError, which names the folder, if these files cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(folder / "ca.crt")
+        # With a password, OpenSSL does not ask for one on the terminal.
+        context.load_cert_chain(folder / f"{FRONT_END}.crt", folder / f"{FRONT_END}.key", "")
+    except OSError as exc:
+        raise ValueError(
+            f"{folder}: expected ca.crt, {FRONT_END}.crt and {FRONT_END}.key in PEM: "
+            f"{exc.strerror or exc}"
+        ) from None
+    return context
 
 
 def is_cluster_address(address: str) -> bool:

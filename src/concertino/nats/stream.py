@@ -38,7 +38,7 @@ log = logging.getLogger("concertino.nats")
 NO_CLUSTER = 10074
 FEW_SERVERS = (10005, 10023)
 # On how many servers messages are stored, if there are so many. A cluster may be starting, so they
-# are awaited for PATIENCE_S.
+# are awaited for PATIENCE_S. If there are fewer then, this is tried again after each reconnect.
 REPLICAS = 3
 PATIENCE_S = 3.0
 # The time limit of each exchange with the servers, of open(), and of publish() with all its tries.
@@ -302,6 +302,8 @@ class Stream:
         elif answer.created != self._created:
             self._loss = ""
         self._created = answer.created
+        if answer.config.get("num_replicas", REPLICAS) < REPLICAS:
+            await self._add_replicas(answer.config)
         self._follower.begin(answer.created + self._loss, state.first_seq, state.last_seq)
         self._opened_at = state.last_seq
         self._check_opened()
@@ -358,6 +360,17 @@ class Stream:
         if answer.error is not None:
             raise Disconnected(f"{self._name}: {answer.error.description}")
         return answer
+
+    async def _add_replicas(self, config: Mapping[str, Any]) -> None:
+        """Store the messages on REPLICAS servers, if there are so many by now."""
+        body = encode({**config, "num_replicas": REPLICAS})
+        try:
+            answer = await self._requests.send(f"$JS.API.STREAM.UPDATE.{self._name}", body)
+        except Disconnected as exc:
+            log.debug("%s: %s", self._name, exc)
+            return
+        if answer.error is None:
+            log.info("%s is stored on %d servers now", self._name, REPLICAS)
 
     async def _ask_stream(self, operation: str, replicas: int = 0) -> Answer:
         """Request the description of the stream, or its creation with this many replicas."""

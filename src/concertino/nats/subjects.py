@@ -10,6 +10,7 @@ __all__ = [
     "FRONT_ENDS_BUCKET",
     "FRONT_END_BUCKETS",
     "HTTP_CLIENT",
+    "NATS_SERVER",
     "STATES_BUCKET",
     "inbox_prefix",
     "name_of",
@@ -18,6 +19,8 @@ __all__ = [
 
 # The name in the certificate of each HTTP front end that shares sessions, and so its NATS user.
 FRONT_END = "front-end"
+# The name in the certificate of NATS servers of the same authority, as `cluster up` makes it.
+NATS_SERVER = "nats-server"
 # The name with which these front ends begin their reply subjects.
 HTTP_CLIENT = "concertino"
 # The buckets with the addresses of front ends, and with the sealed states that were used.

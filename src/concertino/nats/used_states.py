@@ -8,12 +8,19 @@ blocked during the request, as it is with the file of runtime/used_states.py.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from concertino.nats.blocking import BlockingNats
 from concertino.nats.bucket import Bucket, BucketError
 from concertino.nats.credentials import credentials_from_environment
-from concertino.nats.servers import NatsOptions, parse_servers
-from concertino.nats.subjects import FRONT_END, FRONT_END_BUCKETS, HTTP_CLIENT, STATES_BUCKET
+from concertino.nats.servers import NatsOptions, front_end_tls, parse_servers
+from concertino.nats.subjects import (
+    FRONT_END,
+    FRONT_END_BUCKETS,
+    HTTP_CLIENT,
+    NATS_SERVER,
+    STATES_BUCKET,
+)
 
 __all__ = ["NatsUsedStates"]
 
@@ -28,12 +35,20 @@ class NatsUsedStates:
     """A record of used states in a bucket, which is created if it does not exist; see Bucket.
 
     address: the servers, as in `nats://USER:PASSWORD@a,b,c`; see parse_servers().
+    certs: a folder with the certificate to present, see front_end_tls(); None to present none. With
+        it, the servers must have TLS, and a certificate of the same authority.
     replicas: on how many servers a state is stored. Has no effect if the bucket exists already.
-    Raises ValueError for a malformed address, and the errors of credentials_from_environment().
+    Raises ValueError for a malformed address, and the errors of front_end_tls() and
+    credentials_from_environment().
     """
 
-    def __init__(self, address: str, replicas: int = 1) -> None:
-        options = NatsOptions(HTTP_CLIENT, credentials=credentials_from_environment())
+    def __init__(self, address: str, certs: Path | None = None, replicas: int = 1) -> None:
+        options = NatsOptions(
+            HTTP_CLIENT,
+            tls=None if certs is None else front_end_tls(certs),
+            server_name="" if certs is None else NATS_SERVER,
+            credentials=credentials_from_environment(),
+        )
         server = BlockingNats(parse_servers(address), options, CONNECT_S)
         self._bucket = Bucket(
             server,

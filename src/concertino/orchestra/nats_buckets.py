@@ -1,6 +1,6 @@
 """The key-value buckets of plugins and HTTP front ends, and how the operator of a hub creates them.
 
-    for name, is_new in create_buckets("tls://a,b,c", ["storage.nats"], certificates, replicas=3):
+    for name, before, now in create_buckets("tls://a,b,c", ["storage.nats"], certificates, 3):
         ...
 
 With the permissions of nats_permissions.py, only a hub's user may create buckets. At servers that
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from concertino.nats.blocking import BlockingNats
-from concertino.nats.bucket import Bucket
+from concertino.nats.bucket import Bucket, BucketState
 from concertino.nats.servers import parse_servers
 from concertino.nats.subjects import FRONT_END, FRONT_END_BUCKETS
 from concertino.orchestra.certificates import Certificates
@@ -27,10 +27,11 @@ CREATE_S = 20.0
 
 def create_buckets(
     address: str, owners: Sequence[str], certificates: Certificates | None, replicas: int
-) -> Iterator[tuple[str, bool]]:
-    """Create the buckets of plugins and front ends as the hub's user, and yield each with its name.
+) -> Iterator[tuple[str, BucketState, BucketState]]:
+    """Create the buckets of plugins and front ends as the hub's user.
 
-    The second value tells whether the bucket is new; one that exists stays as it is.
+    Yields each with its name, as create() has found it, and as it is now: a bucket that exists on
+    fewer servers than `replicas` is stored on so many. Its other settings stay as they are.
     address, certificates: see open_cluster() in nats_cluster.py.
     owners: the ids of plugins, or `front-end`.
     Raises BucketError, ValueError, CertificateError, OSError, ImportError.
@@ -48,7 +49,8 @@ def create_buckets(
                     timeout_s=CREATE_S,
                     owner=owner,
                 )
-                yield name, bucket.create()
+                found = bucket.create()
+                yield name, found, found if found.replicas >= replicas else bucket.add_replicas()
     finally:
         server.close()
 

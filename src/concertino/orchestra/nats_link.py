@@ -320,19 +320,15 @@ class NatsLink(RpcClient):
     def _on_refused(self, key: str, call: _Call, reason: str) -> None:
         """Send a refused request to another worker; the first one has not run it."""
         pause_s = PAUSE_S * random.random() * call.attempts
-        if (
-            call.attempts >= MAX_ATTEMPTS
-            or reason == LATE
-            or self.loop.time() + pause_s >= call.deadline
-        ):
-            self._forget(key)
-            message = (
-                f"{self._callee}: {call.attempts} requests for a worker were refused: {reason}"
-            )
-            response = error_response(call.id.decode(), "busy", message)
-            self._on_response(key, response.SerializeToString())
-        else:
+        if call.attempts < MAX_ATTEMPTS and self.loop.time() + pause_s < call.deadline:
             self.loop.call_later(pause_s, self._try_again, key)
+            return
+        self._forget(key)
+        if reason == LATE:
+            reason = "late by the clock of its machine"
+        message = f"{self._callee}: {call.attempts} requests for a worker were refused: {reason}"
+        response = error_response(call.id.decode(), "busy", message)
+        self._on_response(key, response.SerializeToString())
 
     def _try_again(self, key: str) -> None:
         call = self._calls.get(key)

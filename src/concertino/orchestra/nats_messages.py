@@ -84,7 +84,7 @@ ABANDONED = "abandoned"
 # The caller asks whether a request is still in progress, and the worker answers only if it is not.
 ASK = "ask"
 UNKNOWN = "unknown"
-# The reasons of refusals. After LATE, the caller tries no other worker: the time is over.
+# The reasons of refusals. LATE: the time limit has passed by the clock of the worker's machine.
 BUSY = "busy"
 DRAINING = "draining"
 LATE = "late"

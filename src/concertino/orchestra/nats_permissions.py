@@ -88,6 +88,7 @@ def _event_subjects(hub: str) -> Sequence[str]:
         event_subject(hub),
         f"$JS.API.STREAM.INFO.{EVENT_STREAM}",
         f"$JS.API.STREAM.CREATE.{EVENT_STREAM}",
+        f"$JS.API.STREAM.UPDATE.{EVENT_STREAM}",
         f"$JS.API.CONSUMER.CREATE.{EVENT_STREAM}",
     ]
 
@@ -106,12 +107,12 @@ def _bucket_subjects(owner: str) -> list[str]:
 
 
 def _creation_subjects(owners: Sequence[str]) -> list[str]:
-    """Return the subjects to which a hub publishes to create buckets."""
+    """Return the subjects to which a hub publishes to create buckets, and to add replicas."""
     return [
         f"$JS.API.STREAM.{operation}.KV_{bucket}"
         for owner in owners
         for bucket in buckets_of(owner)
-        for operation in ("INFO", "CREATE")
+        for operation in ("INFO", "CREATE", "UPDATE")
     ]
 
 

@@ -6,13 +6,27 @@ log, because it may be about calls of another client.
 
 from __future__ import annotations
 
-from concertino.errors import INTERNAL_ERROR, ConcertinoError, Disconnected, RpcError
+from collections.abc import Iterable
 
-__all__ = ["add_name", "to_rpc_error"]
+from msgspec import DecodeError, Raw
+from msgspec.json import Decoder
+
+from concertino.errors import (
+    INTERNAL_ERROR,
+    ConcertinoError,
+    Disconnected,
+    MissingCapability,
+    RpcError,
+)
+from concertino.types.results import CallToolResult
+
+__all__ = ["add_name", "failure_text", "missing_capability", "to_rpc_error"]
 
 # In the error texts of Client, the end of the server's stderr follows this text.
 STDERR = "; its stderr ends with:"
 NO_STDERR = "; it wrote nothing to stderr"
+
+_decode_tool_result = Decoder(CallToolResult).decode
 
 
 def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcError:
@@ -28,6 +42,27 @@ def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcEr
     if isinstance(error, Disconnected) and error.exit_status is not None:
         data = {"exitStatus": error.exit_status}
     return RpcError(INTERNAL_ERROR, add_name(name, text), data)
+
+
+def failure_text(result: Raw) -> str | None:
+    """Return the text of a result with `isError`; None for any other result."""
+    try:
+        decoded = _decode_tool_result(result)
+    except (DecodeError, RecursionError):
+        return None
+    return decoded.text if decoded.is_error else None
+
+
+def missing_capability(name: str, lacked: Iterable[str], text: str) -> MissingCapability:
+    """Return the error for a call that has failed because its client lacks capabilities.
+
+    name: the name of the server.
+    text: what the server has answered.
+    """
+    names = sorted(lacked)
+    reason = f"the server asked for {' and '.join(names)}, which the client has not declared"
+    required: dict[str, object] = {capability: {} for capability in names}
+    return MissingCapability(f"{name}: {reason}; it answered: {text}", required)
 
 
 def add_name(name: str, text: str) -> str:

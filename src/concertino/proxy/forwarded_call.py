@@ -24,6 +24,10 @@ from concertino.types.client_requests import InputRequest
 
 __all__ = ["CallbackCall", "ForwardedCall", "Question", "SuspendableCall"]
 
+# The server's questions are passed to the client when the server has asked nothing more for this
+# time, in seconds: a server that needs three answers usually asks three questions in a row.
+QUIET_S = 0.05
+
 
 class Question:
     """A request of a server before 2026-07-28 to its client.
@@ -105,9 +109,14 @@ class SuspendableCall(ForwardedCall, eq=False):
     server is called only once.
 
     work: the task that calls the server.
+
+    Attributes:
+    undeclared: the capabilities for lack of which requests of the server to the client were
+        refused.
     """
 
     work: asyncio.Task[Raw]
+    undeclared: set[str] = set()
     _questions: dict[str, Question] = {}
     _has_news: asyncio.Event = field(default_factory=asyncio.Event)
     _last_key: int = 0
@@ -134,14 +143,20 @@ class SuspendableCall(ForwardedCall, eq=False):
         }
 
     async def wait_for_result_or_question(self) -> bool:
-        """Wait for the server's result or a question. Returns whether there is a result.
+        """Wait for the server's result or questions. Returns whether there is a result.
 
-        If the waiting task is cancelled, the call to the server is cancelled, too.
+        Questions that the server asks one right after the other are collected. If the waiting task
+        is cancelled, the call to the server is cancelled, too.
         """
         try:
-            while not self.work.done() and not self.questions:
+            while not self.work.done():
                 self._has_news.clear()
-                await self._has_news.wait()
+                try:
+                    async with asyncio.timeout(QUIET_S if self.questions else None):
+                        await self._has_news.wait()
+                except TimeoutError:
+                    if self.questions:
+                        break
         except asyncio.CancelledError:
             self.work.cancel()
             raise

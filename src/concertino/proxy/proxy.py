@@ -54,7 +54,7 @@ from concertino.proxy.input_required import ParkedState, read_state, restore
 from concertino.proxy.manifest_cache import Manifest, ManifestCache
 from concertino.proxy.manifests import Manifests, describe_differences
 from concertino.proxy.parked_calls import ParkedCalls
-from concertino.proxy.server_status import ServerStatus, add_source, remove_source
+from concertino.proxy.server_status import ServerStatus, add_source, describe_error, remove_source
 from concertino.proxy.sharing import Isolation, ServerSharing
 from concertino.proxy.upstream import Upstream, UpstreamSettings, resume_parked
 from concertino.proxy.upstream_maker import UpstreamMaker
@@ -338,6 +338,8 @@ class Proxy:
     def _server_statuses(self) -> list[ServerStatus]:
         """Return the state of each process of the server, for `concertino ps`."""
         statuses = [item.status() for item in self._pool.list_all()]
+        if (failure := self._pool.failure) is not None:
+            statuses.append(ServerStatus(self.name, "failed", last_error=describe_error(failure)))
         return statuses or [ServerStatus(self.name, "idle")]
 
     # Which client uses which upstream

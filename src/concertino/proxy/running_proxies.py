@@ -83,7 +83,7 @@ def _describe(
         server.state,
         server.pid or None,
         _age_s(server.pid) if server.pid else None,
-        memory.get(server.pid),
+        memory.get(server.pid) if server.pid else None,
         server.calls,
         server.restarts,
         server.last_error,

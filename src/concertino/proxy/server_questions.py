@@ -78,6 +78,8 @@ class ServerQuestions:
         """Ask the client of a call, and return its undecoded result. Raises RpcError."""
         feature = CLIENT_REQUESTS.get(question.method)
         if feature is not None and feature not in call.context.client.capabilities:
+            if isinstance(call, SuspendableCall):
+                call.undeclared.add(feature)
             text = f"method not found: the client has not declared {feature}"
             raise RpcError(METHOD_NOT_FOUND, text)
         if isinstance(call, SuspendableCall):

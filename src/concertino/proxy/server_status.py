@@ -59,7 +59,7 @@ class ServerStatus(Struct, frozen=True, omit_defaults=True):
 
     state: `running`, `starting`, `restarting`, `crash loop` (the server is started again for a call
         half a minute later), `idle` (it is started for the next call), `waits for approval`, or
-        `failed`.
+        `failed` (its first start failed; it is started again for the next call).
     pid: the id of its process; 0 if it has none.
     calls: the number of requests that all its processes have got.
     host: the name that the last new client sent; "" if there was none.

@@ -24,10 +24,10 @@ from concertino.client.client import Client
 from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage
 from concertino.client.pending_request import ForwardedReply
-from concertino.errors import ConcertinoError, SpawnError
+from concertino.errors import ConcertinoError, RpcError, SpawnError
 from concertino.protocol.call import InputRequired
 from concertino.protocol.revisions import by_name
-from concertino.proxy.failures import add_name, to_rpc_error
+from concertino.proxy.failures import add_name, failure_text, missing_capability, to_rpc_error
 from concertino.proxy.forwarded_call import CallbackCall, ForwardedCall, SuspendableCall
 from concertino.proxy.heartbeat import Heartbeat
 from concertino.proxy.input_required import (
@@ -435,11 +435,29 @@ async def _result_or_questions(
     """
     try:
         if await forwarded.wait_for_result_or_question():
-            return forwarded.work.result()
+            return _result_of(settings.name, forwarded)
     except ConcertinoError as exc:
         raise to_rpc_error(settings.name, exc) from None
     handle = settings.parked.park(forwarded)
     return to_parked_question(forwarded.questions, handle)
+
+
+def _result_of(name: str, forwarded: SuspendableCall) -> Raw:
+    """Return the result of a call that has ended, or raise its error.
+
+    If the server has asked the client for what the client has not declared, and the call has
+    failed, raises MissingCapability. The server may also have done without the client's answer.
+    """
+    lacked = forwarded.undeclared
+    if not lacked:
+        return forwarded.work.result()
+    try:
+        result = forwarded.work.result()
+    except RpcError as exc:
+        raise missing_capability(name, lacked, exc.message) from None
+    if (text := failure_text(result)) is not None:
+        raise missing_capability(name, lacked, text)
+    return result
 
 
 def _principal(context: Context) -> bytes:

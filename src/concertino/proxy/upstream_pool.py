@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from concertino.backend.caller import CallerSession
-from concertino.errors import Disconnected
+from concertino.errors import ConcertinoError, Disconnected
 from concertino.proxy.upstream import Upstream
 
 __all__ = ["FIRST", "IdleTimer", "Opening", "UpstreamPool"]
@@ -47,11 +47,13 @@ class UpstreamPool:
     unclaimed: an open upstream that no session uses yet; the next session that needs one gets it.
         None if there is none.
     openings: the upstreams that are opening, by the key of their sessions.
+    failure: why the last opening failed; None if it did not fail, and while an upstream opens.
     """
 
     def __init__(self, name: str) -> None:
         self.unclaimed: Upstream | None = None
         self.openings: dict[object, Opening] = {}
+        self.failure: ConcertinoError | None = None
         self._name = name
         self._by_key: dict[object, Upstream] = {}
         self._by_session: dict[CallerSession | None, Upstream] = {}
@@ -111,6 +113,7 @@ class UpstreamPool:
         Raises Disconnected if the proxy was closed.
         """
         self._check_open()
+        self.failure = None
         opening_work = self._open(key, upstream, on_opened, owner)
         task = asyncio.get_running_loop().create_task(opening_work)
         task.add_done_callback(self._on_opening_done)
@@ -131,7 +134,9 @@ class UpstreamPool:
         """
         try:
             await upstream.open()
-        except BaseException:
+        except BaseException as exc:
+            if isinstance(exc, ConcertinoError):
+                self.failure = exc
             # The process may still run if a second cancellation has interrupted open() while it
             # ended the process.
             self._close_soon(upstream.close())

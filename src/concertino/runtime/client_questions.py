@@ -66,6 +66,7 @@ __all__ = [
     "elicit",
     "elicit_url",
     "once",
+    "open_record",
     "process_seal",
     "roots",
     "sample",
@@ -78,6 +79,8 @@ log = logging.getLogger("concertino.host")
 # The environment variable with the path of the file for FileUsedStates, or with the address of the
 # servers for NatsUsedStates.
 STATE_RECORD = "CONCERTINO_STATE_RECORD"
+# The environment variable with the folder of the certificate for those servers.
+STATE_CERTS = "CONCERTINO_STATE_CERTS"
 # An error message shows at most this many characters of a client's answer.
 SHOWN = 200
 # elicit_url() accepts http:// URLs for these hosts only, and https:// for all.
@@ -94,28 +97,30 @@ def process_seal() -> Seal:
 
     Its key is derived from CONCERTINO_STATE_KEY, or random if that variable is not set. Processes
     with the same key share a record of used states, which CONCERTINO_STATE_RECORD names.
-    Raises RpcError if the secret in CONCERTINO_STATE_KEY is too short. The secret is not checked at
-    the start of the server, so that only calls that ask their client fail.
+    Raises RpcError if the secret in CONCERTINO_STATE_KEY is too short, or if the record cannot be
+    used. They are not checked at the start of the server, so that only calls that ask their client
+    fail.
     """
+    place = os.environ.get(STATE_RECORD)
     try:
         keys = derive_keys("requestState")
-    except ValueError as exc:
+        record = open_record(place) if keys and place else None
+    except (ValueError, OSError) as exc:
         log.error("a client cannot be asked: %s", exc)
         text = "Internal error: the client could not be asked"
         raise RpcError(INTERNAL_ERROR, text) from None
     if not keys:
         return Seal(os.urandom(32), time, os.urandom)
-    place = os.environ.get(STATE_RECORD)
-    record = _open_record(place) if place else None
     return Seal(keys[0], time, os.urandom, old_keys=keys[1:], record=record)
 
 
-def _open_record(place: str) -> UsedStates:
+def open_record(place: str) -> UsedStates:
     """Return the record of used states. place: a file, or the address of NATS servers."""
     if place.startswith(("nats://", "tls://")):
         from concertino.nats.used_states import NatsUsedStates
 
-        return NatsUsedStates(place)
+        certs = os.environ.get(STATE_CERTS)
+        return NatsUsedStates(place, Path(certs) if certs else None)
     from concertino.runtime.used_states import FileUsedStates
 
     return FileUsedStates(Path(place))

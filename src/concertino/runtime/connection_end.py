@@ -92,11 +92,11 @@ class ConnectionEnd:
         """
         session = self._session
         peer = session.peer
-        if peer.waiting or len(peer.running) > session.open_subscriptions:
+        if peer.waiting or len(peer.running) > session.subscriptions.open_count:
             return
 
         # Subscriptions end last, so that the client is notified of what the last calls changed.
-        if session.open_subscriptions and not self.is_closing:
+        if session.subscriptions.open_count and not self.is_closing:
             self._end_subscriptions()
             self._connection.flush()
 
@@ -167,7 +167,7 @@ class ConnectionEnd:
     def _end_subscriptions(self) -> None:
         """Answer all open subscriptions/listen requests. Exceptions are logged and not raised."""
         try:
-            self._session.end_subscriptions()
+            self._session.subscriptions.end_all()
         except Exception:
             self.report_fault("the end of a subscription could not be sent")
 
@@ -196,7 +196,7 @@ class ConnectionEnd:
 
     async def _cancel_calls(self) -> None:
         """Cancel the remaining calls, and wait up to CLEANUP_S seconds for all cancelled tasks."""
-        subscriptions = self._session.open_subscriptions
+        subscriptions = self._session.subscriptions.open_count
         left = self._session.close()
         for request in left:
             self._cancel(request, "the connection is closing")

@@ -251,7 +251,7 @@ class Host:
 
     def _on_closed(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
-        if connection.session.subscribed_uris:
+        if connection.session.subscriptions.uris:
             self.watch_changed()
 
     def _on_started(self, _: object) -> None:
@@ -284,7 +284,7 @@ class _SubscriptionWatch:
             await asyncio.wait((host.started,))
             while host.start_failure is None:
                 wanted = frozenset[str]().union(
-                    *(connection.session.subscribed_uris for connection in host.connections)
+                    *(connection.session.subscriptions.uris for connection in host.connections)
                 )
                 if wanted == self._watched:
                     return

@@ -283,8 +283,8 @@ class ServerConnection:
 
         if self._early is not None:
             return is_handshake(self._early.frames[0])
-        if self.session.state != "fresh" or self._end.is_draining:
-            return self.session.state != "fresh"
+        if self.session.lifecycle.state != "fresh" or self._end.is_draining:
+            return self.session.lifecycle.state != "fresh"
         if self._first is None:
             self._first = FirstMessage(self._receive)
             self._receive = self._receive_first
@@ -408,13 +408,13 @@ class ServerConnection:
         Does nothing while the connection is closing.
         """
         if not self._end.is_closing:
-            self.session.report_update(uri)
+            self.session.subscriptions.report_update(uri)
 
     def hold_open(self, request: SessionRequest) -> None:
         # Imported here, because most servers have no subscriptions.
         from concertino.transports.connection import SupportsSubscriptions
 
-        self.session.hold_open(request)
+        self.session.subscriptions.hold_open(request)
         # A call that has ended may have left its place to another one.
         if request.open and isinstance(self._connection, SupportsSubscriptions):
             self._connection.hold_open(request.id)
@@ -427,7 +427,7 @@ class ServerConnection:
 
     @property
     def subscribed_uris(self) -> frozenset[str]:
-        return self.session.subscribed_uris
+        return self.session.subscriptions.uris
 
     async def request(self, method: str, params: bytes) -> Raw:
         from concertino.runtime.forwarded_requests import request_client
@@ -436,7 +436,7 @@ class ServerConnection:
 
     def notify(self, method: str, params: bytes) -> None:
         peer = self.session.peer
-        is_legacy = self.session.state == "ready"
+        is_legacy = self.session.lifecycle.state == "ready"
         has_room = peer.buffered_bytes < self._high_water_bytes
         if is_legacy and has_room and not self._end.is_closing:
             peer.notify(method, params)
@@ -467,7 +467,7 @@ class ServerConnection:
     def calls_under_way(self) -> int:
         """Return how many calls run or wait; subscriptions do not count."""
         peer = self.session.peer
-        return len(peer.running) + len(peer.waiting) - self.session.open_subscriptions
+        return len(peer.running) + len(peer.waiting) - self.session.subscriptions.open_count
 
     def drain(self) -> None:
         """Start to end the connection: read nothing more, let calls finish, then close.

@@ -1,0 +1,114 @@
+"""Subscriptions: the requests of one session that stay open, and the changes that they report.
+
+A client subscribes with the requests of the specification (protocol/wanted_updates.py). In
+addition, a handler may hold its call open, which then counts as a subscription. The session
+(protocol/session.py) has one Subscriptions, and the runtime ends them before a connection closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import Raw
+
+from concertino.errors import INVALID_REQUEST, RpcError
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.peer import Peer
+from concertino.protocol.request_profile import SessionRequest
+
+if TYPE_CHECKING:
+    from concertino.protocol.wanted_updates import WantedUpdates
+
+__all__ = ["Subscriptions"]
+
+
+class Subscriptions:
+    """The subscriptions of one session.
+
+    respond: sends the result of a call that was held open.
+    on_change: called when `uris` may have changed.
+    """
+
+    def __init__(
+        self,
+        peer: Peer[SessionRequest],
+        limits: Limits,
+        respond: Callable[[SessionRequest, Raw], object],
+        on_change: Callable[[], object],
+    ) -> None:
+        self._peer = peer
+        self._limits = limits
+        self._respond = respond
+        self._on_change = on_change
+        # None until the first subscription.
+        self._updates: WantedUpdates | None = None
+        # Calls that hold_open() has been called for; some of them may have ended.
+        self._held_open: list[SessionRequest] = []
+
+    def wanted_updates(self) -> WantedUpdates:
+        """Return the client's subscriptions; the object is created on first use."""
+        if self._updates is None:
+            # Imported here, because most clients never subscribe to anything.
+            from concertino.protocol.wanted_updates import WantedUpdates
+
+            self._updates = WantedUpdates(self._peer, self._limits, self._on_change)
+        return self._updates
+
+    @property
+    def uris(self) -> frozenset[str]:
+        """Return the URIs of the resources that this client subscribes to."""
+        return frozenset() if self._updates is None else self._updates.subscribed_uris
+
+    @property
+    def open_count(self) -> int:
+        """Return how many subscriptions are open. Peer.running contains their requests.
+
+        These are the requests of subscriptions/listen, and the calls of hold_open().
+        """
+        count = 0 if self._updates is None else self._updates.open_count
+        return count + sum(item.open for item in self._held_open)
+
+    def end_all(self) -> None:
+        """Answer the requests of all open subscriptions, which ends the subscriptions."""
+        if self._updates is not None:
+            self._updates.close_all()
+        ended, self._held_open = self._held_open, []
+        for incoming in ended:
+            if incoming.open:
+                self._respond(incoming, Raw(b"{}"))
+                if incoming.on_cancel is not None:
+                    incoming.on_cancel("the server ends the subscription")
+
+    def hold_open(self, incoming: SessionRequest) -> None:
+        """Treat a call that is being handled as a subscription. See Caller.hold_open().
+
+        Does nothing if the call was answered or cancelled. Raises RpcError for a call in a batch.
+        """
+        if not incoming.open:
+            return
+        if incoming.batch is not None:
+            text = f"Invalid Request: {incoming.method} in a batch, which would never be answered"
+            raise RpcError(INVALID_REQUEST, text)
+        incoming.params.clear()
+        if incoming.table is None:
+            incoming.size = 0
+            self._peer.add_running(incoming, has_result=False)
+        else:
+            incoming.table.discount(incoming)
+            self._peer.unread.on_end(incoming)
+        self._held_open = [item for item in self._held_open if item.open]
+        self._held_open.append(incoming)
+
+    def report_change(self, what: str) -> None:
+        """Notify the client that a list has changed, if it has subscribed to the list.
+
+        what: "tools", "prompts" or "resources".
+        """
+        if self._updates is not None:
+            self._updates.report_change(what)
+
+    def report_update(self, uri: str) -> None:
+        """Notify the client that a resource has changed, if it has subscribed to the resource."""
+        if self._updates is not None:
+            self._updates.report_update(uri)
