@@ -171,6 +171,13 @@ COMMAND_LINES = [
         "  `concertino serve --help` shows all arguments and options",
     ),
     Mistake(
+        "a time that is none",
+        ["serve", "calculator.py", "--http", ":8000", "--poll", "soon"],
+        2,
+        "concertino serve: argument --poll: expected a number, got 'soon'\n"
+        "  `concertino serve --help` shows all arguments and options",
+    ),
+    Mistake(
         "a whole number that is none",
         ["reap", "files"],
         2,

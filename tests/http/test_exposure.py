@@ -79,11 +79,23 @@ def test_with_all_of_them_it_is_allowed(options: dict[str, Any]) -> None:
         ({"public_url": "https://mcp.example?a"}, "query"),
         ({"public_url": "https://mcp.example:x"}, "public URL"),
         ({"public_url": "https://mcp.exämple"}, "expected the URL"),
+        ({"origins": ("app.example.com",)}, "--allow-origin app.example.com: expected an origin"),
+        ({"origins": ("https://a.example/app",)}, "without a path, such as"),
+        ({"origins": ("*",)}, "--allow-origin *: expected an origin"),
+        ({"origins": ("null",)}, "--allow-origin null: expected an origin"),
+        ({"hosts": ("mcp.example:8000",)}, "--allow-host mcp.example:8000: expected a name"),
+        ({"hosts": ("https://mcp.example",)}, "without scheme and port"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         check_exposure(HttpOptions(**options), [], "/mcp")
+
+
+def test_what_browsers_and_clients_send_is_allowed() -> None:
+    origins = ("https://a.example", "http://localhost:5173/", "chrome-extension://abc")
+    options = HttpOptions(origins=origins, hosts=("mcp.example", "10.0.0.1", "2001:db8::1"))
+    assert check_exposure(options, [], "/mcp") is None
 
 
 @pytest.mark.requirement("RS-4", side="authorization")

@@ -123,5 +123,5 @@ def _open_listeners(
 
         check_exposure(http, listeners, ENDPOINT)
     if not listeners:
-        raise ValueError("LISTEN_FDS: no socket was given; name one with --unix or --tcp")
+        raise ValueError("LISTEN_FDS: no socket was given; name one with --http, --unix or --tcp")
     return listeners

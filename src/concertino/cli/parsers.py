@@ -19,8 +19,6 @@ from concertino.loading import load
 
 __all__ = ["add_command", "make_parser", "make_whole_parser", "parse"]
 
-# The type of a number -> what a message says in its place.
-NUMBERS = {"int": "expected a whole number, got ", "float": "expected a number, got "}
 # Commands with subcommands.
 NESTED_COMMANDS = frozenset(("hub", "plugin", "cluster", "certs"))
 
@@ -95,7 +93,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         # argparse names the types of Python.
-        message = re.sub(r"invalid (int|float) value: ", lambda kind: NUMBERS[kind[1]], message)
+        message = message.replace("invalid int value: ", "expected a whole number, got ")
+        message = re.sub(r"invalid \w+ value: ", "expected a number, got ", message)
         hint = self._example(message) or f"`{self.prog} --help` shows all arguments and options"
         raise UsageError(message, hint)
 

@@ -6,6 +6,7 @@ TLS or --behind-proxy, and the URL by which clients know the server.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from concertino.http.options import HttpOptions
@@ -13,6 +14,11 @@ from concertino.http.resource_identity import ResourceIdentity, parse_public_url
 from concertino.transports.listeners import Listener
 
 __all__ = ["check_exposure"]
+
+# The header Origin of a page, such as https://app.example.com or chrome-extension://abc.
+ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*]+/?", re.ASCII)
+# A name or an IPv6 address. A name with a port could be taken for neither.
+HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 
 
 def check_exposure(
@@ -47,7 +53,7 @@ def check_exposure(
 
 
 def _check_options(options: HttpOptions) -> None:
-    """Raise ValueError if options contradict each other, or if a proxy's address is malformed."""
+    """Raise ValueError if options contradict each other, or have malformed values."""
     if options.no_auth and options.authorization is not None:
         raise ValueError(
             "--no-auth: not together with authorization; remove one of them (no_auth=, "
@@ -58,6 +64,19 @@ def _check_options(options: HttpOptions) -> None:
             "--trusted-proxy: add --behind-proxy (behind_proxy=True): without a proxy, no header "
             "of one is believed"
         )
+    for text in options.origins:
+        # Browsers never send another form, such as https://example.com/app.
+        if ORIGIN.fullmatch(text) is None:
+            raise ValueError(
+                f"--allow-origin {text}: expected an origin with its scheme and without a path, "
+                "such as https://app.example.com"
+            )
+    for text in options.hosts:
+        if HOST.fullmatch(text) is None:
+            raise ValueError(
+                f"--allow-host {text}: expected a name without scheme and port, such as "
+                "mcp.example.com"
+            )
     for text in options.trusted_proxies:
         from ipaddress import ip_network
 
