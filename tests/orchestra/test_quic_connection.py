@@ -64,9 +64,41 @@ def datagram_sizes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 @on_a_loop
-async def test_datagrams_are_no_larger_than_upstream_takes(
+async def test_datagrams_are_no_larger_than_upstream_accepts(
+    certificates: Certificates,
+    datagram_sizes: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serialize = QuicConnection._serialize_transport_parameters
+
+    def with_limit_of_quic_go(self: QuicConnection) -> bytes:
+        # max_udp_payload_size (0x03) of 1452, as a varint of two bytes: RFC 9000 section 18.2.
+        return serialize(self) + bytes.fromhex("03 02 45ac")
+
+    monkeypatch.setattr(QuicConnection, "_serialize_transport_parameters", with_limit_of_quic_go)
+    async with open_linked(certificates) as (link, _):
+        await link.request(call(arguments=bytes(300_000)))
+    assert max(map(max, filter(None, datagram_sizes))) == 1452
+
+
+@on_a_loop
+async def test_datagrams_on_a_loopback_address_have_up_to_8_KiB(
     certificates: Certificates, datagram_sizes: list[list[int]]
 ) -> None:
+    async with open_linked(certificates) as (link, _):
+        handshake = max(map(max, filter(None, datagram_sizes)))
+        await link.request(call(arguments=bytes(300_000)))
+    assert handshake <= 1452
+    assert max(map(max, filter(None, datagram_sizes))) == 8192
+
+
+@on_a_loop
+async def test_datagrams_to_other_hosts_are_no_larger_than_a_packet_of_the_internet(
+    certificates: Certificates,
+    datagram_sizes: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(QuicConnection, "get_peer_address", lambda _: ("192.0.2.1", 1))
     async with open_linked(certificates) as (link, _):
         await link.request(call(arguments=bytes(300_000)))
     assert max(map(max, filter(None, datagram_sizes))) == 1452
@@ -140,7 +172,7 @@ async def test_the_loop_turns_often_while_something_large_is_sent(
         assert len((await link.request(call(arguments=bytes(size)))).tool_call.result) == size
         assert max(map(len, datagram_sizes)) <= 17
         # Both ends are on this loop, so one turn may send a burst in each direction.
-        assert turns - before > size // (17 * 1452)
+        assert turns - before > size // (17 * 8192)
 
 
 @pytest.mark.waits

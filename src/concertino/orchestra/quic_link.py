@@ -29,6 +29,7 @@ from concertino.orchestra.handshake import (
     CRYPTO_ERROR,
     QuicConnection,
     configuration,
+    enlarge_datagrams,
     require_peer_certificate,
 )
 from concertino.orchestra.plugin_messages import PluginRequest, StreamCancel
@@ -211,6 +212,7 @@ class _QuicClientConnection(QuicRpcConnection):
     def quic_event_received(self, event: events.QuicEvent) -> None:
         super().quic_event_received(event)
         if isinstance(event, events.PingAcknowledged) and not self.ready.done():
+            enlarge_datagrams(self._quic)
             self.ready.set_result(None)
 
     def _on_end(self, code: int, reason: str) -> None:

@@ -29,6 +29,7 @@ from concertino.orchestra.handshake import (
     CurrentIdentity,
     QuicConnection,
     configuration,
+    enlarge_datagrams,
     ensure_strict,
     require_peer_certificate,
 )
@@ -264,6 +265,7 @@ class _QuicServerConnection(QuicRpcConnection):
         )
 
     def _on_handshake(self, name: str) -> None:
+        enlarge_datagrams(self._quic)
         server = self._server
         server.half_open.pop(self, None)
         peer = RemotePeer(format_address(self._quic.get_peer_address()), name)
