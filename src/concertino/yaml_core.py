@@ -323,6 +323,9 @@ def _read_mapping(node: YamlNode) -> dict[str, Any]:
             merged = value
             continue
         name = _decode_binary(key) if key.tag == f"{_TAG}binary" else key.value
+        if key.tag is not None:
+            # The key stays a text, but it must be one that its tag can have.
+            read_value(key)
         members[name] = read_value(value)
 
     if merged is not None:
