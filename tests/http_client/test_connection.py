@@ -366,7 +366,26 @@ async def test_redirects_are_followed_within_the_origin_only() -> None:
     ("response", "text"),
     [
         (plain("200 OK", b"<html>", "Content-Type: text/html"), "text/html"),
-        (plain("200 OK"), "before the answer came"),
+        (plain("200 OK"), "expected the response to tools/call, got HTTP 200 OK without a body"),
+        (plain("202 Accepted"), "got HTTP 202 Accepted without a body"),
+        (
+            plain(
+                "200 OK", b"\x1f\x8b", "Content-Type: application/json", "Content-Encoding: gzip"
+            ),
+            "got HTTP 200 with application/json in the encoding gzip: b'.x1f",
+        ),
+        (
+            plain("200 OK", b'{"id":1,"error":"?"}', "Content-Type: application/json"),
+            r"got HTTP 200 with application/json: b'\{\"id\":1",
+        ),
+        (
+            plain(
+                "200 OK",
+                b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Boom"}}',
+                "Content-Type: application/json",
+            ),
+            "^Boom",
+        ),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "closed the connection"),
         (b"SSH-2.0-x\r\n", "no HTTP/1.1"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "Header|head of the response"),

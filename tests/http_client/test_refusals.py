@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from concertino.http_client.pooled_connection import ResponseHead
-from concertino.http_client.refusals import parse_retry_after
+from concertino.http_client.refusals import describe_refusal, parse_retry_after
 
 # Fri, 31 Dec 1999 23:59:59 GMT, by `date -u -d ... +%s`.
 CENTURY_END = 946684799
@@ -45,3 +45,39 @@ def test_a_date_counts_from_the_servers_own_time() -> None:
     until, date = "Fri, 31 Dec 1999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:57 GMT"
 
     assert wait_s(until, date, now=0.0) == 2.0
+
+
+ORIGIN = b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"Origin: not this one"}}'
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "expected"),
+    [
+        (401, {}, b"", "HTTP 401 Unauthorized: the server asks for authorization"),
+        (
+            403,
+            {"www-authenticate": "Bearer"},
+            b"",
+            "HTTP 403 Forbidden: the server asks for authorization (Bearer)",
+        ),
+        (403, {}, ORIGIN, "HTTP 403 Forbidden: Origin: not this one"),
+        (
+            429,
+            {"retry-after": "99"},
+            b"slow\n",
+            "HTTP 429 Too Many Requests: try again after 99 s: slow",
+        ),
+        (
+            302,
+            {"location": "/a"},
+            b"",
+            "HTTP 302 Found: a redirect to '/a' is not followed",
+        ),
+        (500, {}, b'{"error":"?"}', 'HTTP 500 Internal Server Error: {"error":"?"}'),
+        (500, {}, b"[" * 5000, f"HTTP 500 Internal Server Error: {'[' * 200}"),
+    ],
+)
+def test_the_text_of_a_refusal(
+    status: int, headers: dict[str, str], body: bytes, expected: str
+) -> None:
+    assert describe_refusal(ResponseHead(status, headers), body) == expected

@@ -343,7 +343,20 @@ class StreamableHttpConnection:
             if exchange.method == "notifications/initialized":
                 self._on_session_open()
         elif not exchange.is_answered and exchange.kind != "message":
+            self._on_no_answer(exchange, exchange.id)
+
+    def _on_no_answer(self, exchange: ClientExchange, id: Id) -> None:
+        """Handle the end of a response that does not answer its request. id: that of the request.
+
+        Servers that cannot read a request may send an error without its id.
+        """
+        if exchange.events is not None:
             self._resume(exchange, "the server ended its response before the answer came")
+        elif (frame := error_of_body(id, exchange.body)) is not None:
+            self._deliver(frame)
+        else:
+            text = f"expected the response to {exchange.method}, got {exchange.describe_response()}"
+            self._fail(exchange, HttpFailure(text))
 
     def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
         if head.status in REDIRECTS and self._redirect(exchange, head):

@@ -199,6 +199,11 @@ class ClientExchange:
         return self.posted is not None and self.posted.is_modern
 
     @property
+    def body(self) -> bytes:
+        """The received part of the response's body; empty if it is a stream of events."""
+        return self._response.body()
+
+    @property
     def authorization(self) -> str:
         """The header Authorization that was sent last; "" for none."""
         return self._response.authorization
@@ -286,11 +291,21 @@ class ClientExchange:
             return
         if self.kind == "post" and self.id is not None and body and not body.isspace():
             if response.media_type != "application/json":
-                text = f"expected JSON or a stream of events, got {_describe(head, body)}"
-                self._fail(text)
+                self._fail(f"expected JSON or a stream of events, got {self.describe_response()}")
                 return
             self._owner.on_message(self, body)
         self._owner.on_exchange_end(self)
+
+    def describe_response(self) -> str:
+        """Return a description of a complete response that does not answer the request."""
+        head, body = self._response.head, self.body
+        assert head is not None
+        if not body or body.isspace():
+            return f"{describe_status(head.status)} without a body"
+        kind = head.media_type or "a body without Content-Type"
+        if encoding := head.headers.get("content-encoding"):
+            kind += f" in the encoding {encoding[:20]}"
+        return f"HTTP {head.status} with {kind}: {body[:200]!r}"
 
     def on_lost(self, reason: str, unanswered: bool) -> None:
         """Handle that the connection was lost before the end of the response."""
@@ -313,12 +328,6 @@ class ClientExchange:
             self._connection.abort()
             self._connection = None
         self._owner.on_failure(self, HttpFailure(text, self._response.head, may_resend=may_resend))
-
-
-def _describe(head: ResponseHead, body: bytes) -> str:
-    """Return a description of a response that is neither JSON nor a stream of events."""
-    kind = head.media_type or "a body without Content-Type"
-    return f"HTTP {head.status} with {kind}: {body[:200]!r}"
 
 
 def describe_status(status: int) -> str:

@@ -37,7 +37,18 @@ class _ErrorHead(Struct):
     error: Raw = Raw()
 
 
+class _Error(Struct):
+    message: str
+
+
+class _ErrorResponse(Struct):
+    """The member of a JSON-RPC error response that a person reads."""
+
+    error: _Error
+
+
 _decode_head = Decoder(_ErrorHead).decode
+_decode_error = Decoder(_ErrorResponse).decode
 
 
 def parse_retry_after(head: ResponseHead, clock: Callable[[], float] = time.time) -> float | None:
@@ -86,17 +97,28 @@ def error_of_body(id: Id, body: bytes) -> bytes | None:
 
 
 def describe_refusal(head: ResponseHead, body: bytes) -> str:
-    """Return the text of the error for a refusal that has no JSON-RPC error in its body."""
+    """Return the text of the error for a refusal whose body does not answer the request."""
     text = describe_status(head.status)
-    if head.status in (401, 403):
-        challenge = head.headers.get("www-authenticate")
+    challenge = head.headers.get("www-authenticate", "")
+    if head.status == 401 or (head.status == 403 and challenge):
         text += ": the server asks for authorization"
         text += f" ({challenge[:300]})" if challenge else ""
     elif head.status in REDIRECTS or head.status in (301, 302, 303):
         text += f": a redirect to {head.headers.get('location', '')[:300]!r} is not followed"
-    if body.strip():
-        text += f": {body[:200].decode('utf-8', 'replace').strip()}"
+    elif pause := head.headers.get("retry-after"):
+        text += f": try again after {pause[:40]}" + (" s" if pause.isdecimal() else "")
+    if message := _message_of(body):
+        text += f": {message}"
     return text
+
+
+def _message_of(body: bytes) -> str:
+    """Return what the body of a refusal says: the message of an error, or its first bytes."""
+    try:
+        message = _decode_error(body).error.message
+    except (DecodeError, RecursionError):
+        message = ""
+    return message[:200] or body[:200].decode("utf-8", "replace").strip()
 
 
 def encode_failure(id: Id, method: str, failure: HttpFailure) -> bytes:
