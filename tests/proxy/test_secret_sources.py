@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from concertino.errors import ConcertinoError
 from concertino.logs.redact import REDACTED, redactor
 from concertino.proxy import secret_sources
 from concertino.proxy.secret_sources import (
     SecretReference,
-    SecretUnavailable,
     parse_secret,
     read_secret,
 )
@@ -81,14 +81,14 @@ def test_a_file_that_cannot_be_a_secret_is_refused(
     path = tmp_path / "token"
     path.write_bytes(content)
     path.chmod(mode)
-    with pytest.raises(SecretUnavailable) as caught:
+    with pytest.raises(ConcertinoError) as caught:
         read_secret(SecretReference("file", str(path)), tmp_path)
     assert str(caught.value).startswith(f"secret:file:{path}: ")
     assert str(caught.value).endswith(problem)
 
 
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SecretUnavailable, match="none: No such file or directory"):
+    with pytest.raises(ConcertinoError, match="none: No such file or directory"):
         read_secret(SecretReference("file", "none"), tmp_path)
 
 
@@ -122,14 +122,14 @@ def test_a_command_gets_no_input(tmp_path: Path) -> None:
 
 def test_a_command_that_fails_says_why_but_not_what_it_printed(tmp_path: Path) -> None:
     code = "import sys; print('half-a-secret'); sys.exit('not signed in')"
-    with pytest.raises(SecretUnavailable) as caught:
+    with pytest.raises(ConcertinoError) as caught:
         read_secret(python(code), tmp_path)
     assert str(caught.value).endswith("failed with exit code 1: not signed in")
     assert not str(caught.value).endswith("half-a-secret")
 
 
 def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SecretUnavailable, match="no-such-program: No such file or directory"):
+    with pytest.raises(ConcertinoError, match="no-such-program: No such file or directory"):
         read_secret(SecretReference("command", "no-such-program x"), tmp_path)
 
 
@@ -138,7 +138,7 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(
 ) -> None:
     monkeypatch.setattr(secret_sources, "COMMAND_S", 0.2)
     # The grandchild holds stdout open: only the end of the whole group ends the wait.
-    with pytest.raises(SecretUnavailable, match=r"sh did not end within 0\.2 s"):
+    with pytest.raises(ConcertinoError, match=r"sh did not end within 0\.2 s"):
         read_secret(SecretReference("command", "sh -c 'sleep 1000 & wait'"), tmp_path)
 
 
@@ -174,9 +174,10 @@ def test_a_name_that_is_nowhere_says_where_it_was_looked_for(
     configuration: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SecretUnavailable) as caught:
+    with pytest.raises(ConcertinoError) as caught:
         read_secret(parse_secret("github"), configuration)
     assert str(caught.value) == (
         f"secret:github: there is no file {configuration}/github, and no program that reads a "
-        "keyring (secret-tool, keyring)"
+        "keyring (secret-tool, keyring); write the secret to the file, or install one of the "
+        "programs"
     )

@@ -10,9 +10,9 @@ import pytest
 from loops import on_a_loop
 
 from concertino.client.targets import HttpParameters, ServerParameters
+from concertino.errors import ConcertinoError
 from concertino.logs.redact import redactor
 from concertino.proxy.expansion import Expander
-from concertino.proxy.secret_sources import SecretUnavailable
 from concertino.proxy.server_file import parse_server_file
 from concertino.proxy.server_launch import LaunchTarget, expand_entry, read_launch_secrets
 from concertino.proxy.value_reader import InvalidServerFile
@@ -100,7 +100,7 @@ async def test_secrets_are_read_and_hidden_in_logs(tmp_path: Path) -> None:
 
 @on_a_loop
 async def test_a_secret_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SecretUnavailable, match="secret:file:none: "):
+    with pytest.raises(ConcertinoError, match="secret:file:none: "):
         await launch(tmp_path, '"command": "x", "env": {"A": "secret:file:none"}')
 
 

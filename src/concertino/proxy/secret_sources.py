@@ -28,7 +28,7 @@ from concertino.errors import ConcertinoError
 from concertino.logs.redact import learn_secrets, redactor
 from concertino.user_files import user_folder
 
-__all__ = ["SECRET", "SecretReference", "SecretUnavailable", "parse_secret", "read_secret"]
+__all__ = ["SECRET", "SecretReference", "parse_secret", "read_secret"]
 
 log = logging.getLogger("concertino.proxy")
 
@@ -46,10 +46,6 @@ KEYRINGS: Mapping[str, Sequence[str]] = {
     "keyring": ("get", SERVICE),
 }
 MAC_KEYRING = ("security", "find-generic-password", "-w", "-s", SERVICE, "-a")
-
-
-class SecretUnavailable(ConcertinoError):
-    """Raised if a secret cannot be read. The text says where it was searched, and the reason."""
 
 
 class SecretReference(Struct, frozen=True):
@@ -86,7 +82,7 @@ def read_secret(reference: SecretReference, folder: Path) -> str:
     """Return a secret without the newline at its end, and hide it in logs from now on.
 
     folder: the folder for relative paths and for commands. Blocks until a command has ended.
-    Raises SecretUnavailable.
+    Raises ConcertinoError, whose text says where the secret was searched for.
     """
     if reference.kind == "command":
         value = _run(shlex.split(reference.text), folder, str(reference))
@@ -97,7 +93,7 @@ def read_secret(reference: SecretReference, folder: Path) -> str:
     value = value.removesuffix("\n").removesuffix("\r")
     if not value or "\0" in value:
         problem = "it is empty" if not value else "it contains a NUL character"
-        raise SecretUnavailable(f"{reference}: {problem}")
+        raise ConcertinoError(f"{reference}: {problem}")
     learn_secrets((value,))
     return value
 
@@ -117,9 +113,9 @@ def _read_named(name: str, folder: Path) -> str:
     for program, words in KEYRINGS.items():
         if which(program) is not None:
             return _run((program, *words, name), folder, label)
-    raise SecretUnavailable(
+    raise ConcertinoError(
         f"{label}: there is no file {path}, and no program that reads a keyring "
-        f"({', '.join(KEYRINGS)})"
+        f"({', '.join(KEYRINGS)}); write the secret to the file, or install one of the programs"
     )
 
 
@@ -129,9 +125,9 @@ def _read_file(path: Path, label: str) -> str:
             mode = os.fstat(file.fileno()).st_mode
             data = file.read(MAX_BYTES + 1)
     except OSError as exc:
-        raise SecretUnavailable(f"{label}: {path}: {exc.strerror}") from None
+        raise ConcertinoError(f"{label}: {path}: {exc.strerror}") from None
     if mode & stat.S_IWOTH:
-        raise SecretUnavailable(f"{label}: {path}: every user can write this file")
+        raise ConcertinoError(f"{label}: {path}: every user can write this file")
     # In /run/secrets, Docker makes every file readable for all users of the container.
     if mode & stat.S_IROTH and not path.is_relative_to("/run/secrets"):
         log.warning("%s: every user can read %s; chmod 600 hides it", label, path)
@@ -154,7 +150,7 @@ def _run(
             start_new_session=True,
         )
     except OSError as exc:
-        raise SecretUnavailable(f"{label}: {command[0]}: {exc.strerror}") from None
+        raise ConcertinoError(f"{label}: {command[0]}: {exc.strerror}") from None
     with process:
         try:
             out, err = process.communicate(timeout=COMMAND_S)
@@ -162,12 +158,12 @@ def _run(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            raise SecretUnavailable(
+            raise ConcertinoError(
                 f"{label}: {command[0]} did not end within {COMMAND_S:g} s"
             ) from None
     if process.returncode != 0:
         reason = redactor().text(err.decode("utf-8", "replace").strip()[-200:])
-        raise SecretUnavailable(
+        raise ConcertinoError(
             f"{label}: {command[0]} failed with exit code {process.returncode}"
             f"{f': {reason}' if reason else ''}"
         )
@@ -176,8 +172,8 @@ def _run(
 
 def _decode(data: bytes, label: str) -> str:
     if len(data) > MAX_BYTES:
-        raise SecretUnavailable(f"{label}: expected at most {MAX_BYTES} bytes")
+        raise ConcertinoError(f"{label}: expected at most {MAX_BYTES} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise SecretUnavailable(f"{label}: expected UTF-8") from None
+        raise ConcertinoError(f"{label}: expected UTF-8") from None

@@ -111,7 +111,7 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
     """Return the program to start or the address to connect to, with secrets.
 
     The secrets are read in a thread, because the commands that print them may take long or ask the
-    user. Raises SecretUnavailable.
+    user. Raises ConcertinoError.
     """
     references = {
         part
