@@ -7,7 +7,7 @@ has real processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -267,6 +267,33 @@ async def test_code_that_has_not_started_in_time_is_told_once(
         while server.inner.code != "two":
             await asyncio.sleep(0)
         assert await server.call() == "two"
+
+
+@pytest.mark.parametrize("calls_at", ["save", "start"])
+@on_a_loop
+async def test_a_call_waits_for_code_that_was_saved_after_code_that_hangs(
+    calls_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reloading, "HANGS_S", 0.01)
+    monkeypatch.setattr(source_files, "POLL_S", 0.01)
+    monkeypatch.setattr(reloading, "WAIT_S", 0.05)
+    async with Reloading(tmp_path) as server:
+        may_start = asyncio.Event()
+        hangs: Mapping[str, asyncio.Event] = {"hangs": asyncio.Event(), "two": may_start}
+        server.inner.on_start = lambda code: hangs[code].wait()
+        server.path.write_text("hangs")
+        assert "has not started" in await server.call()
+        assert await server.call() == "one"
+
+        monkeypatch.setattr(reloading, "WAIT_S", 3600.0)
+        server.path.write_text("two")
+        while calls_at == "start" and "two" not in server.inner.started:
+            await asyncio.sleep(0)
+        calling = asyncio.create_task(server.call())
+        await steps()
+        assert not calling.done()
+        may_start.set()
+        assert await calling == "two"
 
 
 @on_a_loop

@@ -26,6 +26,7 @@ from concertino.backend.methods import LIST_METHODS
 from concertino.backend.wrappers import BackendWrapper
 from concertino.errors import INTERNAL_ERROR, ConcertinoError, RpcError
 from concertino.protocol.call import ServerFeatures
+from concertino.proxy.failures import add_name
 from concertino.proxy.pinned_tools import compare_tools
 from concertino.proxy.proxy import Proxy
 from concertino.proxy.source_files import SourceFiles, forget_bytecode
@@ -82,7 +83,7 @@ class ReloadingProxy(BackendWrapper):
         # Whether a client has got the reason why the newest code does not run.
         self._is_failure_sent = True
         self._reloading: asyncio.Task[None] | None = None
-        # Whether a call has waited in vain for this reload.
+        # Whether a call has waited in vain for the start that is running.
         self._is_late = False
         self._following: asyncio.Task[None] | None = None
         self._comparing: asyncio.Task[None] | None = None
@@ -139,7 +140,8 @@ class ReloadingProxy(BackendWrapper):
 
         After WAIT_S, this is recorded as a failure of the code, and other calls do not wait for it.
         """
-        if self._reloading is None and await self._files.check():
+        if (self._reloading is None or self._is_late) and await self._files.check():
+            self._is_late = False
             self._begin_reload()
         if self._reloading is None or self._is_late:
             return
@@ -174,6 +176,7 @@ class ReloadingProxy(BackendWrapper):
         began = asyncio.get_running_loop().time()
         is_completed = False
         for _ in range(MAX_STARTS):
+            self._is_late = False
             forget_bytecode(await self._files.settle())
             is_completed = await self._run(self._proxy.renew())
             if not await self._files.check():
@@ -217,7 +220,7 @@ class ReloadingProxy(BackendWrapper):
         """Record the reason why the newest code does not run."""
         reason = REASON.search(str(exc))
         # Keep only the reason; the text around it is about the protocol revision.
-        self._failure = f"{self._proxy.name}: {reason[1] if reason else exc}"
+        self._failure = add_name(self._proxy.name, reason[1] if reason else str(exc))
         self._is_failure_sent = False
         rest = "; the code before the change serves on" if self._serves else ""
         log.error("%s%s", self._failure, rest)
