@@ -44,6 +44,15 @@ def test_a_second_part_with_the_same_prefix_gets_a_number() -> None:
     assert names.prefixes == {"a b": "a-b", "a_b": "a-b-2", "A-B": "A-B-3", "a-b-2": "a-b-2-2"}
 
 
+def test_a_prefix_with_a_number_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    names = BoundedNames(["a-b", "a_b"])
+    names.set_parts(["a-b", "a_b", "c"])
+    assert caplog.messages == [
+        "a_b: its tools are named a-b-2_..., because those of a-b are named a-b_...; rename one of "
+        "the two"
+    ]
+
+
 def test_no_name_of_one_part_can_be_that_of_another() -> None:
     names = BoundedNames(["a", "a_b"])
     assert names.show("a", "b_c") == "a_b_c"

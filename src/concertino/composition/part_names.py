@@ -7,12 +7,15 @@ freely.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import Protocol
 
 __all__ = ["BoundedNames", "PartNames", "PrefixNames"]
+
+log = logging.getLogger("concertino.composition")
 
 # The longest name that the models of all vendors and their hosts accept.
 MAX_NAME = 64
@@ -104,15 +107,22 @@ class BoundedNames:
 
     def set_parts(self, parts: Iterable[str]) -> None:
         prefixes: dict[str, str] = {}
-        taken: set[str] = set()
+        # Some hosts treat names as equal that differ only in upper and lower case.
+        owners: dict[str, str] = {}
         for part in parts:
             plain = prefix = _make_prefix(part)
             number = 2
-            # Some hosts treat names as equal that differ only in upper and lower case.
-            while prefix.lower() in taken:
+            while prefix.lower() in owners:
                 prefix = f"{plain}-{number}"
                 number += 1
-            taken.add(prefix.lower())
+            if prefix != plain and self.prefixes.get(part) != prefix:
+                owner = owners[plain.lower()]
+                log.warning(
+                    "%s: its tools are named %s_..., because those of %s are named %s_...; rename "
+                    "one of the two",
+                    *(part, prefix, owner, prefixes[owner]),
+                )
+            owners[prefix.lower()] = part
             prefixes[part] = prefix
         self._former |= self.prefixes
         self.prefixes = prefixes
