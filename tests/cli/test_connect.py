@@ -337,6 +337,16 @@ def test_a_missing_server_is_named_with_the_command_that_starts_it(folder: Path)
     assert "--wait" in done.stderr.splitlines()[1]
 
 
+def test_a_file_that_is_not_a_socket_is_not_taken_for_a_server_that_has_ended(folder: Path) -> None:
+    (folder / "s").touch()
+    done = run(f"unix:{folder}/s")
+    assert done.returncode == 3
+    assert done.stderr == (
+        f"concertino connect: unix:{folder}/s: this is not a socket; give the path that a server "
+        "listens at\n"
+    )
+
+
 def test_a_stale_socket_is_as_good_as_none(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(folder / "s"))

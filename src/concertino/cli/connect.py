@@ -190,12 +190,24 @@ def _connect_one(family: int, address: str | tuple[object, ...]) -> _socket.sock
     return sock
 
 
+def _is_other_file(path: str) -> bool:
+    """Return whether a file or folder is there that is not a socket."""
+    import stat
+
+    try:
+        return not stat.S_ISSOCK(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def _explain(
     address: str, place: str | tuple[str, int], exc: OSError | UnicodeError, wait_s: float
 ) -> CommandFailure:
     """Return the failure for an error of connecting."""
     hint = ""
-    if isinstance(exc, OSError) and exc.errno in NOT_LISTENING:
+    if isinstance(place, str) and _is_other_file(place):
+        text = f"{address}: this is not a socket; give the path that a server listens at"
+    elif isinstance(exc, OSError) and exc.errno in NOT_LISTENING:
         from shlex import quote
 
         option, _, where = address.partition(":")
