@@ -351,10 +351,13 @@ def plugins_file(place: Path, storage: Path, **members: object) -> Path:
 
 
 @asynccontextmanager
-async def our_hub(place: Path, programs: dict[str, Path]) -> AsyncGenerator[tuple[str, Path]]:
-    """The address, and the folder of certificates; the authority is made by us."""
-    certificates = Certificates(place / "certs")
-    create_authority(certificates)
+async def our_hub(
+    place: Path, programs: dict[str, Path], folder: Path | None = None
+) -> AsyncGenerator[tuple[str, Path]]:
+    """The address, and the folder of certificates: a given one, or one with our authority."""
+    certificates = Certificates(folder or place / "certs")
+    if folder is None:
+        create_authority(certificates)
     file = plugins_file(place, programs["storage-markdown"])
     command = [
         sys.executable,
@@ -372,8 +375,12 @@ async def our_hub(place: Path, programs: dict[str, Path]) -> AsyncGenerator[tupl
 
 
 @asynccontextmanager
-async def their_hub(place: Path, programs: dict[str, Path]) -> AsyncGenerator[tuple[str, Path]]:
-    """The address, and the folder of certificates; the authority is made by them."""
+async def their_hub(
+    place: Path, programs: dict[str, Path], has_our_authority: bool = False
+) -> AsyncGenerator[tuple[str, Path]]:
+    """The address, and the folder of certificates; their hub makes the authority, or we do."""
+    if has_our_authority:
+        create_authority(Certificates(place / "certs"))
     address, tcp = free(socket.SOCK_DGRAM), free(socket.SOCK_STREAM)
     file = plugins_file(place, programs["storage-markdown"], tcp_addr=tcp)
     flags = (f"--config={file}", f"--listen-addr={address}", f"--certs-dir={place / 'certs'}")
@@ -505,9 +512,13 @@ async def resources_work(made: Client) -> None:
     assert content["text"].strip().endswith("second")
 
 
-def test_our_bridge_and_our_plugin_on_their_hub(programs: dict[str, Path], place: Path) -> None:
+@pytest.mark.parametrize("has_our_authority", [False, True], ids=["theirs", "ours"])
+def test_our_bridge_and_our_plugin_on_their_hub(
+    programs: dict[str, Path], place: Path, has_our_authority: bool
+) -> None:
     async def main() -> None:
-        async with their_hub(place, programs) as (address, certificates):
+        async with their_hub(place, programs, has_our_authority) as (address, certificates):
+            authority = (certificates / "ca.crt").read_bytes()
             async with client(*bridge(address, certificates)) as made:
                 await tools_work(made)
                 # Their hub keeps the field that it does not know: the integer is not rounded on its
@@ -518,6 +529,24 @@ def test_our_bridge_and_our_plugin_on_their_hub(programs: dict[str, Path], place
             await link.close()
             async with client(*bridge(address, certificates)) as made:
                 await resources_work(made)
+            # Nobody has replaced the authority.
+            assert (certificates / "ca.crt").read_bytes() == authority
+
+    asyncio.run(main())
+
+
+def test_our_hub_uses_the_certificates_of_their_hub(programs: dict[str, Path], place: Path) -> None:
+    (place / "ours").mkdir()
+
+    async def main() -> None:
+        async with (
+            their_hub(place, programs) as (_, certificates),
+            our_hub(place / "ours", programs, certificates) as (address, _),
+        ):
+            transport = [programs["transport-stdio"], f"--orchestrator-addr={address}"]
+            async with client(*transport, f"--certs-dir={certificates}") as made:
+                await initialized(made)
+                assert await made.calls("greet", name="Ada") == ("Hello, Ada!", False)
 
     asyncio.run(main())
 

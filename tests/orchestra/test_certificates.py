@@ -11,6 +11,7 @@ import shlex
 import stat
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,6 +34,35 @@ from concertino.orchestra.certificates import CertificateError, Certificates, ve
 from concertino.orchestra.handshake import CurrentIdentity
 
 NOW = datetime.now(UTC)
+# Made by Go's crypto/x509 with the fields of upstream's certificates, but valid until 2049. The
+# Ed25519 key of the authority has the seed 0, 1, ... 31, and that of the leaf 32, 33, ... 63.
+GO_AUTHORITY = """\
+-----BEGIN CERTIFICATE-----
+MIIBWjCCAQygAwIBAgIRAMRj5O9KFvpgL1dw55gEB1IwBQYDK2VwMCsxEjAQBgNV
+BAoTCU9yY2hlc3RyYTEVMBMGA1UEAxMMT3JjaGVzdHJhIENBMB4XDTI2MTEyODAw
+MDAwMFoXDTQ5MTIzMTAwMDAwMFowKzESMBAGA1UEChMJT3JjaGVzdHJhMRUwEwYD
+VQQDEwxPcmNoZXN0cmEgQ0EwKjAFBgMrZXADIQADoQe/884Qvh1w3RjnS8CZZ+TW
+MJulDV8d3IZkElUxuKNFMEMwDgYDVR0PAQH/BAQDAgEGMBIGA1UdEwEB/wQIMAYB
+Af8CAQEwHQYDVR0OBBYEFFZHWqdUY0dMAoXfXb8ryrc9plE1MAUGAytlcANBAFX7
+fGEg08zeU3DU0bDnbhaH5nTet18ONjpRcGB0ww7pYtKmBBS1424+qlNWtM0i6Ah1
+N0+XEcs/hLs7wdqOQwk=
+-----END CERTIFICATE-----
+"""
+GO_LEAF = """\
+-----BEGIN CERTIFICATE-----
+MIIBpzCCAVmgAwIBAgIRAKoX5RGEH6+c99Ts2HgaWu4wBQYDK2VwMCsxEjAQBgNV
+BAoTCU9yY2hlc3RyYTEVMBMGA1UEAxMMT3JjaGVzdHJhIENBMB4XDTI2MTEyODAw
+MDAwMFoXDTQ5MTIzMTAwMDAwMFowLDESMBAGA1UEChMJT3JjaGVzdHJhMRYwFAYD
+VQQDEw10b29scy5ncmVldGVyMCowBQYDK2VwAyEAKay64UG8yvCyLhqU000LxzYe
+Um0L/hLIl5S8kyKWbdejgZAwgY0wDgYDVR0PAQH/BAQDAgeAMB0GA1UdJQQWMBQG
+CCsGAQUFBwMBBggrBgEFBQcDAjAfBgNVHSMEGDAWgBRWR1qnVGNHTAKF312/K8q3
+PaZRNTA7BgNVHREENDAygg10b29scy5ncmVldGVygglsb2NhbGhvc3SHBH8AAAGH
+EAAAAAAAAAAAAAAAAAAAAAEwBQYDK2VwA0EA9muJD2TDgS+EH/asoikJYiQhwHAe
+JJaYzcPrsd1isqLZufx4ulk3L1W9VIei95DRpTvsYzX+2sPiEeMxT4LkAQ==
+-----END CERTIFICATE-----
+"""
+# PKCS #8 (RFC 8410 section 7) of an Ed25519 key, before its seed.
+PKCS_8 = bytes.fromhex("302e020100300506032b657004220420")
 
 
 @pytest.fixture
@@ -391,6 +421,71 @@ def test_a_write_that_fails_leaves_what_there_was(
     with pytest.raises(CertificateError, match="No space left on device"):
         issue(own, "orchestrator")
     assert {path.name: path.read_bytes() for path in own.folder.iterdir()} == before
+
+
+# --- folders that Go programs made ---
+
+
+@pytest.fixture
+def go_folder(tmp_path: Path) -> Certificates:
+    """A folder as upstream's programs make it, with a certificate of `tools.greeter`."""
+    folder = tmp_path / "go"
+    folder.mkdir(0o700)
+    seed = bytes(range(64))
+    files = {
+        "ca.crt": GO_AUTHORITY,
+        "ca.key": private_key_pem(seed[:32]),
+        "tools.greeter.crt": GO_LEAF,
+        "tools.greeter.key": private_key_pem(seed[32:]),
+    }
+    for name, text in files.items():
+        (folder / name).touch(0o600)
+        (folder / name).write_text(text)
+    return Certificates(folder)
+
+
+def private_key_pem(seed: bytes) -> str:
+    text = b64encode(PKCS_8 + seed).decode()
+    return f"-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"
+
+
+def test_certificates_of_go_programs_are_used(go_folder: Certificates) -> None:
+    identity = go_folder.identity("tools.greeter")
+    assert verify(identity.certificate, identity.authority, "server") == "tools.greeter"
+    assert verify(identity.certificate, identity.authority, "client") == "tools.greeter"
+
+
+def test_an_authority_of_go_programs_issues_our_certificates(go_folder: Certificates) -> None:
+    issue(go_folder, "orchestrator")
+    go_folder.identity("orchestrator")
+    done = subprocess.run(
+        [
+            "openssl",
+            "verify",
+            "-x509_strict",
+            "-CAfile",
+            go_folder.crt("ca"),
+            go_folder.crt("orchestrator"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    # Go compares the names of issuers as bytes, so their encoding must be the authority's.
+    issuer = go_folder.certificate("orchestrator").issuer.public_bytes()
+    assert issuer == go_folder.authority().subject.public_bytes()
+    assert issuer in x509.load_pem_x509_certificate(GO_AUTHORITY.encode()).tbs_certificate_bytes
+
+
+def test_our_files_are_in_the_form_that_go_programs_read(own: Certificates) -> None:
+    """Go's pem.Decode() and x509.ParsePKCS8PrivateKey() read the first block of each file."""
+    key = own.key("ca").read_bytes()
+    first, encoded, *_ = key.splitlines()
+    assert first == b"-----BEGIN PRIVATE KEY-----"
+    assert b64decode(encoded).startswith(PKCS_8)
+    assert own.crt("ca").read_bytes().startswith(b"-----BEGIN CERTIFICATE-----\n")
+    # crypto/x509 refuses serial numbers that are negative or longer than 20 octets.
+    assert 0 < own.authority().serial_number < 2**159
 
 
 # --- the other side's certificate ---
