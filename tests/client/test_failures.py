@@ -229,6 +229,13 @@ async def test_a_server_that_dies_fails_every_call_at_once_and_says_how(
 
 
 @on_a_loop
+async def test_a_last_answer_without_a_newline_is_read() -> None:
+    last = 'os.write(1, b\'{"jsonrpc":"2.0","id":%d,"result":{"content":[]}}\' % id); os._exit(0)'
+    async with running(server(last)) as client:
+        assert (await client.call_tool("x")).content == []
+
+
+@on_a_loop
 async def test_a_server_that_dies_at_once_is_explained_by_its_traceback() -> None:
     with pytest.raises(Disconnected) as caught:
         async with Client([sys.executable, "-c", "import nothing_of_this_name"]):

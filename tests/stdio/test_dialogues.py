@@ -6,6 +6,7 @@ REQUIREMENTS A and B), written out.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -366,4 +367,31 @@ def test_requests_sent_before_the_imports_are_done_are_answered(tmp_path: Path) 
         process.send(INITIALIZE, INITIALIZED, call(1, "add", {"a": 1, "b": 1}))
         process.until_stderr("importing")
         assert text_of(process.answer(1)) == "2"
+        assert process.finish() == 0
+
+
+@pytest.mark.parametrize("more", [{"clientInfo": {"name": "client", "version": "1.0"}}, {}])
+def test_an_initialize_without_capabilities_is_answered(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    """As in one-line examples that are typed by hand."""
+    with Process([script(tmp_path, RUN)]) as process:
+        opened = process.ask(request(1, "initialize", {"protocolVersion": "2024-11-05", **more}))
+        assert opened["result"]["protocolVersion"] == "2024-11-05"
+        process.send({"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
+        assert process.answer(2)["result"]["tools"] == []
+        assert process.finish() == 0
+
+
+def test_a_server_over_stdio_opens_no_network_socket(tmp_path: Path) -> None:
+    with Process([script(tmp_path, ADDER + RUN)]) as process:
+        process.initialize()
+        process.ask(call(1, "add", {"a": 1, "b": 2}))
+        folder = Path(f"/proc/{process.pid}")
+        # The loop has a pair of Unix sockets for itself, which these tables do not contain.
+        tables = [(folder / "net" / name) for name in ("tcp", "tcp6", "udp", "udp6")]
+        rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
+        network = {f"socket:[{row[9]}]" for row in rows}
+        opened = {os.readlink(link) for link in (folder / "fd").iterdir()}
+        assert opened & network == set()
         assert process.finish() == 0
