@@ -1,22 +1,21 @@
 """ComposedBackend: several backends, called parts, as one.
 
 Each call goes to the part that has the tool, prompt or resource, and carries the part's own name
-for it. Lists are concatenated in the order of the parts. This class routes calls and notifications;
-other modules start the parts (part_starts.py), name their tools (part_names.py), join their lists
-(composed_lists.py) and know which part a resource belongs to (resource_owners.py). A PartView
-(part_view.py) translates between a part and the clients.
+for it. Lists are concatenated in the order of the parts. This class adds and removes parts, and
+passes notifications on; other modules start the parts (part_starts.py), route calls
+(call_router.py), name tools (part_names.py), join lists (composed_lists.py) and know which part a
+resource belongs to (resource_owners.py). A PartView (part_view.py) translates between a part and
+the clients.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
-from msgspec import DecodeError, Raw, Struct, ValidationError
-from msgspec.json import decode, encode
-from msgspec.structs import replace
+from msgspec import Raw, Struct
 
 from concertino.backend.call_hooks import (
     CheckArguments,
@@ -34,33 +33,25 @@ from concertino.backend.interface import (
     ServerFeatures,
     opens_with_handshake,
 )
-from concertino.backend.listing import list_names
 from concertino.backend.methods import KINDS, LIST_METHODS
 from concertino.backend.wrappers import pass_client_notification
+from concertino.composition.call_router import CallRouter
 from concertino.composition.composed_features import ComposedFeatures
 from concertino.composition.composed_lists import ComposedLists
-from concertino.composition.other_methods import find_part, has_tasks
 from concertino.composition.part_calls import PartCalls
 from concertino.composition.part_names import PartNames
 from concertino.composition.part_pages import PartPages
-from concertino.composition.part_starts import PartStarts, part_removed, start_strictly
-from concertino.composition.part_view import PartContext, PartView
+from concertino.composition.part_starts import PartStarts, start_strictly
+from concertino.composition.part_view import PartView
 from concertino.composition.resource_directory import ResourceDirectory
 from concertino.composition.resource_owners import ResourceOwners
 from concertino.composition.rules import CompositionRules
-from concertino.composition.task_ids import TASK_METHODS
-from concertino.composition.task_lists import list_tasks, lists_tasks
 from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
     RegistrationError,
-    ResourceNotFound,
-    RpcError,
-    invalid_params,
-    unknown_name,
 )
-from concertino.types.completion import CompleteParams, PromptReference
 from concertino.types.results import Implementation
 
 __all__ = ["ComposedBackend"]
@@ -102,6 +93,16 @@ class ComposedBackend:
         self._calls = PartCalls(parts, rules.drain_s)
         self._features = ComposedFeatures(info)
         self._views: dict[str, PartView] = {}
+        self._router = CallRouter(
+            self.parts,
+            names,
+            self._starts,
+            self._directory,
+            self._pages,
+            self._calls,
+            self._view_of,
+            rules.maps_uris,
+        )
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -119,7 +120,7 @@ class ComposedBackend:
             await start_strictly(self.parts, self._notifier_of)
         else:
             await self._starts.start(self._notifier_of)
-        clashes = await self._directory.settle(self._parts_with("resources"))
+        clashes = await self._directory.settle(self._router.parts_with("resources"))
         if not self._rules.maps_uris:
             for uri, (first, second) in clashes.items():
                 raise RegistrationError(
@@ -191,10 +192,6 @@ class ComposedBackend:
         if self._outlet is not None:
             self._outlet.report_change(what)
 
-    async def _refresh_owners(self) -> None:
-        """Learn which part each resource belongs to now, if that may have changed."""
-        await self._directory.refresh(lambda: self._parts_with("resources"))
-
     def features(self) -> ServerFeatures:
         """Return the union of the features of all parts, except those that failed to start."""
         features = {
@@ -210,27 +207,27 @@ class ComposedBackend:
         if (listing := LIST_METHODS.get(method)) is not None:
             await self._starts.wait_for_lists()
             if listing.kind == "resource":
-                await self._refresh_owners()
+                await self._router.refresh_owners()
             return await self._lists.get(
                 listing,
-                list(self._parts_with(f"{listing.kind}s")),
+                list(self._router.parts_with(f"{listing.kind}s")),
                 call,
                 context,
                 is_complete=not self._starts.starting,
             )
         if method == "resources/read":
-            return await self._read(call, context)
+            return await self._router.read(call, context)
         if method in KINDS:
-            return await self._call_by_name(call, context, KINDS[method])
+            return await self._router.call_by_name(call, context, KINDS[method])
         if method == "completion/complete":
-            return await self._complete(call, context)
-        return await self._handle_other(call, context)
+            return await self._router.complete(call, context)
+        return await self._router.call_other(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
         """Pass to each part the subscribed URIs that it lists, and the ones that no part lists."""
         self._watched = uris
-        await self._refresh_owners()
-        for name, part in list(self._parts_with("resources")):
+        await self._router.refresh_owners()
+        for name, part in list(self._router.parts_with("resources")):
             # The parts may change while one of them is told.
             if self.parts.get(name) is part:
                 await part.watch(self._view_of(name).select_uris(uris))
@@ -259,91 +256,6 @@ class ComposedBackend:
         if self._outlet is not None and shown is not None:
             self._outlet.report_update(shown)
 
-    def _parts_with(self, feature: str) -> Iterator[tuple[str, Backend]]:
-        """Yield the started parts that have a feature, in the order of the composition."""
-        for name, part in self.parts.items():
-            if self._starts.serves(name) and getattr(part.features(), feature):
-                yield name, part
-
-    # Calls
-
-    async def _call_by_name(
-        self,
-        call: Call,
-        context: Context,
-        kind: str,
-    ) -> Struct | Raw:
-        """Forward a call of a tool or prompt to its part, with the part's own name for it."""
-        if (name := call.name) is None:
-            raise invalid_params(f"name: expected the name of a {kind}")
-        found = self._names.find(name)
-        if found is None or not (self._starts.serves(found[0]) and self._names.is_known(name)):
-            found = await self._resolve_name(name, kind)
-        part_name, own_name = found
-        part = self._part(part_name)
-        features = part.features()
-        if not getattr(features, f"{kind}s"):
-            raise unknown_name(kind, name)
-        view = self._view_of(part_name)
-        view.has_tasks = has_tasks(features)
-        part_context = PartContext(context, view)
-        params = {**call.params, "name": Raw(encode(own_name))}
-        own_call = Call(call.method, params, view.own_meta(call.meta), call.answers, call.state)
-        # A call of _forward() here would add a coroutine, which costs a tenth of a small call.
-        with self._calls.by_part[part_name]:
-            try:
-                result = await part.handle(own_call, part_context)
-            except RpcError as error:
-                raise _restore_name(error, kind, "name", name, own_name) from None
-        return part_context.map_result(call.method, result)
-
-    async def _resolve_name(
-        self,
-        name: str,
-        kind: str,
-        member: str = "name",
-    ) -> tuple[str, str]:
-        """Return the part of a tool or prompt and its name there. Waits until the part has started.
-
-        member: the member of the params that contains the name, for the error message.
-        Raises RpcError if no part has the name.
-        """
-        found = self._names.find(name)
-        if found is None:
-            raise unknown_name(kind, name, member)
-        part_name = found[0]
-        await self._starts.wait_for(part_name)
-        if self._names.is_known(name):
-            return found
-        # The name may have been shortened. Listing the names of the part restores the whole name.
-        for own_name in await list_names(part_name, self._part(part_name), f"{kind}s/list"):
-            self._names.show(part_name, own_name)
-        return self._names.find(name) or found
-
-    def _part(self, name: str) -> Backend:
-        """Return a part. Raises RpcError if it was removed while a call waited for it."""
-        if (part := self.parts.get(name)) is None:
-            raise part_removed(name)
-        return part
-
-    async def _forward(
-        self,
-        name: str,
-        call: Call,
-        context: Context,
-    ) -> Struct | Raw:
-        """Let a part handle a call, and return its result with the names that clients use."""
-        part = self._part(name)
-        view = self._view_of(name)
-        view.has_tasks = has_tasks(part.features())
-        part_context = PartContext(context, view)
-        own_call = Call(
-            call.method, call.params, view.own_meta(call.meta), call.answers, call.state
-        )
-        with self._calls.by_part[name]:
-            result = await part.handle(own_call, part_context)
-        return part_context.map_result(call.method, result)
-
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the function with which the part of the tool or prompt checks its arguments.
 
@@ -357,117 +269,6 @@ class ComposedBackend:
         SupportsParamHeaders."""
         found = self._names.find(name)
         return {} if found is None else param_headers_of(self.parts[found[0]], found[1])
-
-    async def _call_by_uri(
-        self,
-        call: Call,
-        context: Context,
-        shown: str,
-        replace_uri: Callable[[str], Call],
-    ) -> Struct | Raw:
-        """Forward a call to the part that lists the URI, or else to the first part that accepts it.
-
-        A URI that no part lists may still match a template of any part.
-        shown: the URI in the client's request.
-        replace_uri: returns the same call with another URI.
-        """
-        owner, uri = (
-            (None, shown) if self._directory.has_changed else self._directory.owners.find(shown)
-        )
-        if uri != shown:
-            call = replace_uri(uri)
-        refusal: RpcError = ResourceNotFound(shown)
-        for name, part in list(self._parts_with("resources")):
-            # The parts may change while one of them is asked.
-            if owner in (None, name) and self.parts.get(name) is part:
-                try:
-                    return await self._forward(name, call, context)
-                except RpcError as error:
-                    if error.code not in ELSEWHERE or owner is not None:
-                        raise
-                    if error.code != METHOD_NOT_FOUND:
-                        refusal = error
-        if starting := list(self._starts.starting.values()):
-            # A part that is still starting may have the resource.
-            await asyncio.wait(starting)
-            return await self._call_by_uri(call, context, shown, replace_uri)
-        raise refusal
-
-    async def _read(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward `resources/read`."""
-        if (shown := call.name) is None:
-            raise invalid_params("uri: expected the URI of a resource")
-
-        def replace_uri(uri: str) -> Call:
-            params = {**call.params, "uri": Raw(encode(uri))}
-            return Call(call.method, params, call.meta, call.answers, call.state)
-
-        if self._rules.maps_uris:
-            await self._refresh_owners()
-        return await self._call_by_uri(call, context, shown, replace_uri)
-
-    async def _complete(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward `completion/complete` to the part that has its prompt or template."""
-        try:
-            ref = call.decode_params(CompleteParams).ref
-        except ValidationError as exc:
-            raise invalid_params(str(exc)) from None
-        if not isinstance(ref, PromptReference):
-            template = ref
-
-            def replace_uri(uri: str) -> Call:
-                changed = Raw(encode(replace(template, uri=uri)))
-                return Call(call.method, {**call.params, "ref": changed}, call.meta)
-
-            return await self._call_by_uri(call, context, ref.uri, replace_uri)
-        name = ref.name
-        part_name, own_name = await self._resolve_name(name, "prompt", "ref.name")
-        if not self._part(part_name).features().completions:
-            raise unknown_name("prompt", name, "ref.name")
-        own_ref = Raw(encode(replace(ref, name=own_name)))
-        try:
-            return await self._forward(
-                part_name, Call(call.method, {**call.params, "ref": own_ref}, call.meta), context
-            )
-        except RpcError as error:
-            raise _restore_name(error, "prompt", "ref.name", name, own_name) from None
-
-    # Tasks and extensions
-
-    async def _handle_other(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a request about tasks, or a request of an extension, to its part."""
-        if call.method in TASK_METHODS and any(
-            has_tasks(part.features()) for part in self.parts.values()
-        ):
-            return await self._call_task(call, context)
-        serving = {
-            name: part.features() for name, part in self.parts.items() if self._starts.serves(name)
-        }
-        if call.method == "tasks/list":
-            listing = [name for name, features in serving.items() if lists_tasks(features)]
-            if listing:
-                return await list_tasks(
-                    listing,
-                    call,
-                    lambda name, own_call: self._forward(name, own_call, context),
-                    self._pages.report_failure,
-                )
-        name = find_part(call.method, serving)
-        return await self._forward(name, call, context)
-
-    async def _call_task(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a request about a task to the part that runs the task."""
-        try:
-            shown = decode(call.params.get("taskId", Raw(b"null")), type=str)
-        except DecodeError:
-            raise invalid_params("taskId: expected the id of a task") from None
-        for name in self.parts:
-            if (own_id := self._view_of(name).find_task(shown)) is not None:
-                await self._starts.wait_for(name)
-                params = {**call.params, "taskId": Raw(encode(own_id))}
-                own_call = Call(call.method, params, call.meta, call.answers, call.state)
-                return await self._forward(name, own_call, context)
-        raise invalid_params("taskId: no such task")
 
     def on_client_notification(
         self,
@@ -514,16 +315,3 @@ async def _close(name: str, part: Backend) -> None:
         await part.close()
     except BaseException:
         log.exception("%s failed to close", name)
-
-
-def _restore_name(
-    error: RpcError,
-    kind: str,
-    member: str,
-    name: str,
-    own_name: str,
-) -> RpcError:
-    """Return an error of a part, with the caller's name in place of the part's in "unknown …"."""
-    if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own_name}":
-        return unknown_name(kind, name, member)
-    return error

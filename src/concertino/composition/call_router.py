@@ -1,0 +1,279 @@
+"""CallRouter: sends each call to the part of a composition that has the tool, prompt or resource.
+
+A name of a tool or prompt tells its part. A resource belongs to the part that lists it; if no part
+does, the parts are asked one after the other. ComposedBackend (composed_backend.py) uses this
+class for all calls but lists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+
+from msgspec import DecodeError, Raw, Struct, ValidationError
+from msgspec.json import decode, encode
+from msgspec.structs import replace
+
+from concertino.backend.interface import Backend, Call, Context
+from concertino.backend.listing import list_names
+from concertino.composition.other_methods import find_part, has_tasks
+from concertino.composition.part_calls import PartCalls
+from concertino.composition.part_names import PartNames
+from concertino.composition.part_pages import PartPages
+from concertino.composition.part_starts import PartStarts, part_removed
+from concertino.composition.part_view import PartContext, PartView
+from concertino.composition.resource_directory import ResourceDirectory
+from concertino.composition.task_ids import TASK_METHODS
+from concertino.composition.task_lists import list_tasks, lists_tasks
+from concertino.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    ResourceNotFound,
+    RpcError,
+    invalid_params,
+    unknown_name,
+)
+from concertino.types.completion import CompleteParams, PromptReference
+
+__all__ = ["CallRouter"]
+
+# A part answers with one of these errors if it lacks a resource or a completion. Another part may
+# have it.
+ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
+
+
+class CallRouter:
+    """Forwards calls to the parts of one composition.
+
+    parts: name -> backend. The composition changes this mapping.
+    names, starts, directory, pages, calls: the state of the composition that concerns the parts.
+    view_of: returns the PartView of a part.
+    maps_uris: see CompositionRules.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Backend],
+        names: PartNames,
+        starts: PartStarts,
+        directory: ResourceDirectory,
+        pages: PartPages,
+        calls: PartCalls,
+        view_of: Callable[[str], PartView],
+        maps_uris: bool,
+    ) -> None:
+        self._parts = parts
+        self._names = names
+        self._starts = starts
+        self._directory = directory
+        self._pages = pages
+        self._calls = calls
+        self._view_of = view_of
+        self._maps_uris = maps_uris
+
+    def parts_with(self, feature: str) -> Iterator[tuple[str, Backend]]:
+        """Yield the started parts that have a feature, in the order of the composition."""
+        for name, part in self._parts.items():
+            if self._starts.serves(name) and getattr(part.features(), feature):
+                yield name, part
+
+    async def refresh_owners(self) -> None:
+        """Learn which part each resource belongs to now, if that may have changed."""
+        await self._directory.refresh(lambda: self.parts_with("resources"))
+
+    async def call_by_name(
+        self,
+        call: Call,
+        context: Context,
+        kind: str,
+    ) -> Struct | Raw:
+        """Forward a call of a tool or prompt to its part, with the part's own name for it."""
+        if (name := call.name) is None:
+            raise invalid_params(f"name: expected the name of a {kind}")
+        found = self._names.find(name)
+        if found is None or not (self._starts.serves(found[0]) and self._names.is_known(name)):
+            found = await self._resolve_name(name, kind)
+        part_name, own_name = found
+        part = self._part(part_name)
+        features = part.features()
+        if not getattr(features, f"{kind}s"):
+            raise unknown_name(kind, name)
+        view = self._view_of(part_name)
+        view.has_tasks = has_tasks(features)
+        part_context = PartContext(context, view)
+        params = {**call.params, "name": Raw(encode(own_name))}
+        own_call = Call(call.method, params, view.own_meta(call.meta), call.answers, call.state)
+        # A call of _forward() here would add a coroutine, which costs a tenth of a small call.
+        with self._calls.by_part[part_name]:
+            try:
+                result = await part.handle(own_call, part_context)
+            except RpcError as error:
+                raise _restore_name(error, kind, "name", name, own_name) from None
+        return part_context.map_result(call.method, result)
+
+    async def _resolve_name(
+        self,
+        name: str,
+        kind: str,
+        member: str = "name",
+    ) -> tuple[str, str]:
+        """Return the part of a tool or prompt and its name there. Waits until the part has started.
+
+        member: the member of the params that contains the name, for the error message.
+        Raises RpcError if no part has the name.
+        """
+        found = self._names.find(name)
+        if found is None:
+            raise unknown_name(kind, name, member)
+        part_name = found[0]
+        await self._starts.wait_for(part_name)
+        if self._names.is_known(name):
+            return found
+        # The name may have been shortened. Listing the names of the part restores the whole name.
+        for own_name in await list_names(part_name, self._part(part_name), f"{kind}s/list"):
+            self._names.show(part_name, own_name)
+        return self._names.find(name) or found
+
+    def _part(self, name: str) -> Backend:
+        """Return a part. Raises RpcError if it was removed while a call waited for it."""
+        if (part := self._parts.get(name)) is None:
+            raise part_removed(name)
+        return part
+
+    async def _forward(
+        self,
+        name: str,
+        call: Call,
+        context: Context,
+    ) -> Struct | Raw:
+        """Let a part handle a call, and return its result with the names that clients use."""
+        part = self._part(name)
+        view = self._view_of(name)
+        view.has_tasks = has_tasks(part.features())
+        part_context = PartContext(context, view)
+        own_call = replace(call, meta=view.own_meta(call.meta))
+        with self._calls.by_part[name]:
+            result = await part.handle(own_call, part_context)
+        return part_context.map_result(call.method, result)
+
+    async def _call_by_uri(
+        self,
+        call: Call,
+        context: Context,
+        shown: str,
+        replace_uri: Callable[[str], Call],
+    ) -> Struct | Raw:
+        """Forward a call to the part that lists the URI, or else to the first part that accepts it.
+
+        A URI that no part lists may still match a template of any part.
+        shown: the URI in the client's request.
+        replace_uri: returns the same call with another URI.
+        """
+        owner, uri = (
+            (None, shown) if self._directory.has_changed else self._directory.owners.find(shown)
+        )
+        if uri != shown:
+            call = replace_uri(uri)
+        refusal: RpcError = ResourceNotFound(shown)
+        for name, part in list(self.parts_with("resources")):
+            # The parts may change while one of them is asked.
+            if owner in (None, name) and self._parts.get(name) is part:
+                try:
+                    return await self._forward(name, call, context)
+                except RpcError as error:
+                    if error.code not in ELSEWHERE or owner is not None:
+                        raise
+                    if error.code != METHOD_NOT_FOUND:
+                        refusal = error
+        if starting := list(self._starts.starting.values()):
+            # A part that is still starting may have the resource.
+            await asyncio.wait(starting)
+            return await self._call_by_uri(call, context, shown, replace_uri)
+        raise refusal
+
+    async def read(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward `resources/read`."""
+        if (shown := call.name) is None:
+            raise invalid_params("uri: expected the URI of a resource")
+
+        def replace_uri(uri: str) -> Call:
+            return replace(call, params={**call.params, "uri": Raw(encode(uri))})
+
+        if self._maps_uris:
+            await self.refresh_owners()
+        return await self._call_by_uri(call, context, shown, replace_uri)
+
+    async def complete(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward `completion/complete` to the part that has its prompt or template."""
+        try:
+            ref = call.decode_params(CompleteParams).ref
+        except ValidationError as exc:
+            raise invalid_params(str(exc)) from None
+        if not isinstance(ref, PromptReference):
+            template = ref
+
+            def replace_uri(uri: str) -> Call:
+                own_ref = Raw(encode(replace(template, uri=uri)))
+                return replace(call, params={**call.params, "ref": own_ref})
+
+            return await self._call_by_uri(call, context, ref.uri, replace_uri)
+        name = ref.name
+        part_name, own_name = await self._resolve_name(name, "prompt", "ref.name")
+        if not self._part(part_name).features().completions:
+            raise unknown_name("prompt", name, "ref.name")
+        own_ref = Raw(encode(replace(ref, name=own_name)))
+        try:
+            own_call = replace(call, params={**call.params, "ref": own_ref})
+            return await self._forward(part_name, own_call, context)
+        except RpcError as error:
+            raise _restore_name(error, "prompt", "ref.name", name, own_name) from None
+
+    # Tasks and extensions
+
+    async def call_other(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a request about tasks, or a request of an extension, to its part."""
+        if call.method in TASK_METHODS and any(
+            has_tasks(part.features()) for part in self._parts.values()
+        ):
+            return await self._call_task(call, context)
+        serving = {
+            name: part.features() for name, part in self._parts.items() if self._starts.serves(name)
+        }
+        if call.method == "tasks/list":
+            listing = [name for name, features in serving.items() if lists_tasks(features)]
+            if listing:
+                return await list_tasks(
+                    listing,
+                    call,
+                    lambda name, own_call: self._forward(name, own_call, context),
+                    self._pages.report_failure,
+                )
+        name = find_part(call.method, serving)
+        return await self._forward(name, call, context)
+
+    async def _call_task(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a request about a task to the part that runs the task."""
+        try:
+            shown = decode(call.params.get("taskId", Raw(b"null")), type=str)
+        except DecodeError:
+            raise invalid_params("taskId: expected the id of a task") from None
+        for name in self._parts:
+            if (own_id := self._view_of(name).find_task(shown)) is not None:
+                await self._starts.wait_for(name)
+                own_call = replace(call, params={**call.params, "taskId": Raw(encode(own_id))})
+                return await self._forward(name, own_call, context)
+        raise invalid_params("taskId: no such task")
+
+
+def _restore_name(
+    error: RpcError,
+    kind: str,
+    member: str,
+    name: str,
+    own_name: str,
+) -> RpcError:
+    """Return an error of a part, with the caller's name in place of the part's in "unknown …"."""
+    if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own_name}":
+        return unknown_name(kind, name, member)
+    return error
