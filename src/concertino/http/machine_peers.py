@@ -26,9 +26,10 @@ from typing import Any, cast
 from concertino.errors import ConcertinoError
 from concertino.http.exchange import Exchange
 from concertino.http.options import SharedSessions
+from concertino.http.relay import Relay
 from concertino.http.request_head import HttpError
+from concertino.http.session_peers import NO_SESSION, Examine, PeerServer
 from concertino.http.tls import Tls, TlsAcceptor, TlsCertificate
-from concertino.http.worker_peers import NO_SESSION, Examine, PeerServer, Relay
 from concertino.nats.blocking import BlockingNats
 from concertino.nats.bucket import Bucket, BucketError
 from concertino.nats.credentials import credentials_from_environment
@@ -63,7 +64,7 @@ MAX_KNOWN = 1024
 
 
 class MachinePeers:
-    """SessionPeers (worker_peers.py) on several machines. Use it on one event loop.
+    """The SessionPeers of one front end (session_peers.py). Use it on one event loop.
 
     Raises ValueError for malformed settings and unusable certificates, OSError for files that
     cannot be read.

@@ -13,7 +13,7 @@ from concertino.http.admission import Admission
 from concertino.http.exchange import Exchange
 from concertino.http.options import HttpOptions
 from concertino.http.request_head import HttpError
-from concertino.http.worker_peers import NO_SESSION, SessionPeers
+from concertino.http.session_peers import NO_SESSION, SessionPeers
 from concertino.runtime.host import Host, Wrap
 
 if TYPE_CHECKING:

@@ -29,16 +29,11 @@ from concertino.http.endpoint import McpEndpoint
 from concertino.http.exchange import Exchange
 from concertino.http.optional_transports import OptionalTransports, method_not_allowed
 from concertino.http.options import HttpOptions
+from concertino.http.relay import MAX_PRINCIPAL_BYTES, read_passed_on
 from concertino.http.request_head import HeadParser, HttpError, RequestHead, unavailable
+from concertino.http.session_peers import Examine, PeerServer, SessionPeers
 from concertino.http.session_table import SessionTable
 from concertino.http.tls import TlsAcceptor, TlsCertificate
-from concertino.http.worker_peers import (
-    MAX_PRINCIPAL_BYTES,
-    Examine,
-    PeerServer,
-    SessionPeers,
-    read_passed_on,
-)
 from concertino.http.write_turn import WriteTurn
 from concertino.protocol.principal import Principal, unix_principal
 from concertino.runtime.host import Host, Wrap, unwrapped

@@ -18,7 +18,7 @@ from concertino.http.options import Polling
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError, unavailable
 from concertino.http.session_connection import SessionConnection
-from concertino.http.worker_peers import NO_SESSION, SessionPeers, create_session_id, pass_on
+from concertino.http.session_peers import NO_SESSION, SessionPeers, create_session_id, pass_on
 from concertino.runtime.host import Host, Wrap
 
 __all__ = ["SessionTable"]

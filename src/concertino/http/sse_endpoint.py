@@ -20,7 +20,7 @@ from concertino.http.exchange import Exchange
 from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError, unavailable
 from concertino.http.responses import encode_event
-from concertino.http.worker_peers import SessionPeers, create_session_id, pass_on
+from concertino.http.session_peers import SessionPeers, create_session_id, pass_on
 from concertino.jsonrpc.messages import NEWLINE, Id, one_line
 from concertino.runtime.host import Host, Wrap
 from concertino.transports.connection import Receiver

@@ -1,0 +1,71 @@
+"""SessionPeers: the interface through which several processes of one server share their sessions.
+
+A request can reach a process that does not have its session, if workers share a socket or a load
+balancer distributes requests. The endpoints then call pass_on(). WorkerPeers implements the
+interface for the workers of one machine, and MachinePeers for front ends on several machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from concertino.http.exchange import Exchange
+
+__all__ = ["NO_SESSION", "Examine", "PeerServer", "SessionPeers", "create_session_id", "pass_on"]
+
+NO_SESSION = "no such session: send initialize again"
+
+Examine = Callable[[asyncio.Transport], Mapping[str, object]]
+"""Returns the facts about a process that passes requests on. Raises OSError to refuse it."""
+
+
+class PeerServer(Protocol):
+    """Accepts the connections of other processes that pass requests on."""
+
+    def close(self) -> None:
+        """Stop accepting connections."""
+        ...
+
+
+class SessionPeers(Protocol):
+    """The processes of a server that share their sessions."""
+
+    def create_id(self) -> str:
+        """Return an id for a session of this process. It has 128 random bits: none can guess it."""
+        ...
+
+    def pass_on(self, exchange: Exchange, id: str) -> bool:
+        """Pass a request on to the process that has its session.
+
+        id: the id of the session.
+        Returns False if this process has the session. Raises HttpError 404 if the id is malformed.
+        """
+        ...
+
+    async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
+        """Begin to accept the requests that other processes pass on.
+
+        make: returns the function that makes the protocol of each connection.
+        Raises OSError.
+        """
+        ...
+
+
+def create_session_id(peers: SessionPeers | None) -> str:
+    """Return a random session id. peers: None if this process shares its sessions with no other."""
+    # Not with the module secrets, whose imports take 0.9 MB of memory.
+    return os.urandom(16).hex() if peers is None else peers.create_id()
+
+
+def pass_on(peers: SessionPeers | None, exchange: Exchange, id: str) -> bool:
+    """Pass a request whose session is not in this process on to the process that has it.
+
+    A request that was passed on to this process is not passed on again: it could go in a circle,
+    for example if this process has the address of one that was killed.
+    peers: None if this process shares its sessions with no other.
+    Returns False if the request must be answered here. Raises HttpError 404 if the id is malformed.
+    """
+    return peers is not None and not exchange.is_passed_on and peers.pass_on(exchange, id)
