@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from concertino.http_client.server_responses import answers_request, read_revision
+from concertino.http.envelope import read_revision
+from concertino.http_client.server_responses import answers_request
 
 
 @pytest.mark.parametrize(

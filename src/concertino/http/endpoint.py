@@ -8,10 +8,7 @@ Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from http import HTTPStatus
-from operator import attrgetter
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -25,7 +22,6 @@ from concertino.http.challenges import Challenges
 from concertino.http.envelope import (
     Envelope,
     Malformed,
-    Params,
     decode_arguments,
     decode_envelope,
     decode_messages,
@@ -54,15 +50,6 @@ ALL_NAMES = [revision.name for revision in reversed(REVISIONS)]
 REMEMBERED = 256
 # In this revision a client may send several messages as an array.
 BATCH_REVISION = "2025-03-26"
-# Method -> the member of Params that the header Mcp-Name repeats.
-NAMED: dict[str, Callable[[Params], Any]] = {
-    "tools/call": attrgetter("name"),
-    "prompts/get": attrgetter("name"),
-    "resources/read": attrgetter("uri"),
-    "tasks/get": attrgetter("task_id"),
-    "tasks/update": attrgetter("task_id"),
-    "tasks/cancel": attrgetter("task_id"),
-}
 
 
 class McpEndpoint:
@@ -288,9 +275,8 @@ def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, i
         return False
     if headers.method != message.method:
         return _refuse_header(exchange, id, f"{METHOD_HEADER} is not the method of the request")
-    read_name = NAMED.get(headers.method or "")
-    name = None if read_name is None else read_name(params)
-    if isinstance(name, str) and headers.name != name:
+    name = message.header_name
+    if name is not None and headers.name != name:
         return _refuse_header(exchange, id, f"{NAME_HEADER} is not the name in the request")
     return True
 

@@ -1,7 +1,8 @@
 """Envelope: the members of a JSON-RPC message that the HTTP transport itself reads.
 
-The transport compares headers with the message, and chooses the form of the response by the kind of
-the message. Everything else in a message is read and checked by the session (protocol/session.py).
+A server compares the headers of each POST with its message, and chooses the form of the response by
+the kind of the message. A client writes headers from the messages that it sends. Everything else in
+a message is read and checked by the session (protocol/session.py).
 Spec: 2026-07-28 basic/transports/streamable-http.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, field
@@ -24,12 +27,12 @@ __all__ = [
     "Envelope",
     "Malformed",
     "Params",
-    "ResponseHead",
     "decode_arguments",
     "decode_envelope",
     "decode_header_text",
     "decode_messages",
     "read_outcome",
+    "read_revision",
 ]
 
 
@@ -69,9 +72,27 @@ class Envelope(Struct, frozen=True):
     error: Raw = Raw()
 
     @property
+    def header_name(self) -> str | None:
+        """What the header Mcp-Name repeats: a name, URI or task id. None if the method has none."""
+        read = NAMED.get(self.method or "")
+        name = None if read is None else read(self.params)
+        return name if isinstance(name, str) else None
+
+    @property
     def request_id(self) -> Id | None:
         """The id of a request; None for a notification or a response."""
         return None if self.method is None or self.id is UNSET else self.id
+
+
+# Method -> reads the member of Params that the header Mcp-Name repeats.
+NAMED: dict[str, Callable[[Params], object]] = {
+    "tools/call": attrgetter("name"),
+    "prompts/get": attrgetter("name"),
+    "resources/read": attrgetter("uri"),
+    "tasks/get": attrgetter("task_id"),
+    "tasks/update": attrgetter("task_id"),
+    "tasks/cancel": attrgetter("task_id"),
+}
 
 
 class _LooseEnvelope(Struct):
@@ -91,10 +112,14 @@ class _ToolCall(Struct):
     params: _Arguments = _Arguments()
 
 
-class ResponseHead(Struct):
-    """The id of a response in a batch."""
+class _InitializeResult(Struct, frozen=True, rename="camel"):
+    """The member of the result of `initialize` that both sides of the transport read."""
 
-    id: Id | None = None
+    protocol_version: str = ""
+
+
+class _InitializeResponse(Struct):
+    result: _InitializeResult = _InitializeResult()
 
 
 class Malformed(ValueError):
@@ -118,6 +143,7 @@ class Malformed(ValueError):
 _decode = Decoder(Envelope).decode
 _decode_loose = Decoder(_LooseEnvelope).decode
 _decode_call = Decoder(_ToolCall).decode
+_decode_initialize = Decoder(_InitializeResponse).decode
 _decode_id = Decoder(Id).decode
 _decode_messages = Decoder(list[Envelope]).decode
 
@@ -248,6 +274,16 @@ def read_outcome(frame: bytes, request_id: Id | None = None) -> int | None:
         return RESULT
     match = OUTCOME.match(frame)
     return None if match is None else int(match[1] or RESULT)
+
+
+def read_revision(frame: bytes) -> str:
+    """Return the revision in the response to `initialize`; "" if it names none."""
+    try:
+        version = _decode_initialize(frame).result.protocol_version
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        # The client refuses such a response itself.
+        return ""
+    return version if version.isascii() and version.isprintable() else ""
 
 
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="

@@ -21,7 +21,7 @@ from msgspec.json import Decoder, encode
 from concertino.errors import INTERNAL_ERROR, INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
-from concertino.http.envelope import RESULT, ResponseHead, decode_envelope, read_outcome
+from concertino.http.envelope import RESULT, decode_envelope, read_outcome, read_revision
 from concertino.http.event_streams import EventBudget, EventStream
 from concertino.http.exchange import Exchange, RequestConnection
 from concertino.http.options import Polling
@@ -34,29 +34,18 @@ from concertino.transports.connection import Receiver
 
 __all__ = ["SessionConnection"]
 
-# JSON-RPC error code -> HTTP status. Responses with other errors have the status 200.
-STATUSES: dict[int | None, HTTPStatus] = {
-    INVALID_REQUEST: HTTPStatus.BAD_REQUEST,
-}
 ENDED = "the session has ended"
 LOST = "the connection was lost, which ends a subscription; subscribe again"
 NO_STREAM = "the client cannot be asked: its request does not accept text/event-stream"
 
 
-class _InitializeResult(Struct, rename="camel"):
-    """The member of the result of `initialize` that this module reads."""
+class _BatchItem(Struct):
+    """The id of a response in a batch."""
 
-    protocol_version: str = ""
-
-
-class _InitializeResponse(Struct):
-    """The result of `initialize`, in its response."""
-
-    result: _InitializeResult
+    id: Id | None = None
 
 
-_decode_initialize = Decoder(_InitializeResponse).decode
-_decode_heads = Decoder(list[ResponseHead]).decode
+_decode_batch = Decoder(list[_BatchItem]).decode
 
 
 class SessionConnection:
@@ -323,7 +312,7 @@ class SessionConnection:
         Returns the connection on which they were queued; None if they were kept.
         """
         try:
-            ids = [head.id for head in _decode_heads(frame) if head.id is not None]
+            ids = [item.id for item in _decode_batch(frame) if item.id is not None]
         except DecodeError:
             ids = []
         streams = filter(None, map(self._streams.find, ids))
@@ -336,10 +325,7 @@ class SessionConnection:
         exchange, frame, outcome: see _answer().
         """
         if outcome == RESULT:
-            try:
-                self.revision = _decode_initialize(frame).result.protocol_version
-            except DecodeError:
-                pass
+            self.revision = read_revision(frame)
             return
         if exchange is not None:
             exchange.headers = exchange.headers.replace(self.header, b"")
@@ -364,4 +350,4 @@ class SessionConnection:
 
 def _status_of(outcome: int | None) -> HTTPStatus:
     """Return the HTTP status of a response: 400 if the message was not a valid request."""
-    return STATUSES.get(outcome, HTTPStatus.OK)
+    return HTTPStatus.BAD_REQUEST if outcome == INVALID_REQUEST else HTTPStatus.OK

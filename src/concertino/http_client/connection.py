@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from concertino.errors import AuthorizationError, LoginRequired
-from concertino.http.envelope import Envelope, decode_envelope
+from concertino.http.envelope import Envelope, decode_envelope, read_revision
 from concertino.http_client.credentials import Credentials, Refusal
 from concertino.http_client.delivery import MessageDelivery
 from concertino.http_client.event_stream import MAX_RETRY_S
@@ -41,7 +41,7 @@ from concertino.http_client.refusals import (
     parse_retry_after,
 )
 from concertino.http_client.request_head import RequestHeads
-from concertino.http_client.server_responses import answers_request, check_session_id, read_revision
+from concertino.http_client.server_responses import answers_request, check_session_id
 from concertino.http_client.server_url import ServerUrl
 from concertino.http_client.sse_fallback import SseFallback, is_old_refusal
 from concertino.http_client.tool_lists import learn_tools

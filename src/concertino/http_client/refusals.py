@@ -20,7 +20,8 @@ from concertino.http_client.exchange import HttpFailure, describe_status
 from concertino.http_client.pooled_connection import ResponseHead
 from concertino.jsonrpc.messages import Id, encode_error, encode_id, one_line
 
-__all__ = ["REDIRECTS", "describe_refusal", "encode_failure", "error_of_body", "parse_retry_after"]
+__all__ = ["REDIRECTS", "ErrorInBody", "describe_refusal", "encode_failure", "error_of_body",
+           "parse_retry_after", "read_error"]  # fmt: skip
 
 # The redirects that may be followed: they keep the method and the body of the request.
 REDIRECTS = frozenset((307, 308))
@@ -37,14 +38,15 @@ class _ErrorHead(Struct):
     error: Raw = Raw()
 
 
-class _Error(Struct):
-    message: str
+class ErrorInBody(Struct, frozen=True):
+    """The JSON-RPC error in the body of a refusal. code: 0 if the body contains none."""
+
+    code: int = 0
+    message: str = ""
 
 
 class _ErrorResponse(Struct):
-    """The member of a JSON-RPC error response that a person reads."""
-
-    error: _Error
+    error: ErrorInBody = ErrorInBody()
 
 
 _decode_head = Decoder(_ErrorHead).decode
@@ -107,18 +109,16 @@ def describe_refusal(head: ResponseHead, body: bytes) -> str:
         text += f": a redirect to {head.headers.get('location', '')[:300]!r} is not followed"
     elif pause := head.headers.get("retry-after"):
         text += f": try again after {pause[:40]}" + (" s" if pause.isdecimal() else "")
-    if message := _message_of(body):
-        text += f": {message}"
-    return text
+    reason = read_error(body).message[:200] or body[:200].decode("utf-8", "replace").strip()
+    return f"{text}: {reason}" if reason else text
 
 
-def _message_of(body: bytes) -> str:
-    """Return what the body of a refusal says: the message of an error, or its first bytes."""
+def read_error(body: bytes) -> ErrorInBody:
+    """Return the code and the message of the error in the body of a refusal."""
     try:
-        message = _decode_error(body).error.message
+        return _decode_error(body).error
     except (DecodeError, RecursionError):
-        message = ""
-    return message[:200] or body[:200].decode("utf-8", "replace").strip()
+        return ErrorInBody()
 
 
 def encode_failure(id: Id, method: str, failure: HttpFailure) -> bytes:

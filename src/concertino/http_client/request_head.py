@@ -21,15 +21,6 @@ OWN = frozenset(
     ("host", "accept", "content-type", "content-length", "transfer-encoding", "connection",
      "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id")
 )  # fmt: skip
-# Method -> the member of its params that the header Mcp-Name repeats.
-NAMED = {
-    "tools/call": "name",
-    "prompts/get": "name",
-    "resources/read": "uri",
-    "tasks/get": "task_id",
-    "tasks/update": "task_id",
-    "tasks/cancel": "task_id",
-}
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
@@ -92,8 +83,8 @@ class RequestHeads:
             f"MCP-Protocol-Version: {encode_header_text(version)}\r\n"
             f"Mcp-Method: {encode_header_text(method)}\r\n"
         )
-        name = getattr(params, NAMED[method]) if method in NAMED else None
-        if not isinstance(name, str):
+        name = message.header_name
+        if name is None:
             return lines.encode("ascii")
         lines += f"Mcp-Name: {encode_header_text(name)}\r\n"
         annotated = self.params.get(name) if method == "tools/call" else None

@@ -1,32 +1,19 @@
-"""answers_request(), read_revision() and others: read what a connection needs from responses.
+"""answers_request(), check_session_id(): read what a connection needs from responses.
 
-Everything else in a response is read by the client (client/channel.py).
+StreamableHttpConnection calls them for each message before it delivers it. Everything else in a
+response is read by the client (client/channel.py).
 """
 
 from __future__ import annotations
 
-from msgspec import UNSET, DecodeError, Struct
-from msgspec.json import Decoder
+from msgspec import UNSET
 
 from concertino.jsonrpc.messages import Id, InvalidMessage, Message, decode
 
-__all__ = ["answers_request", "check_session_id", "read_revision"]
+__all__ = ["answers_request", "check_session_id"]
 
 # A longer response is recognized without decoding it.
 LONG_BYTES = 16 * 1024
-
-
-class _InitializeResult(Struct, frozen=True, rename="camel"):
-    """The member of the result of `initialize` that the connection needs."""
-
-    protocol_version: str = ""
-
-
-class _InitializeResponse(Struct):
-    result: _InitializeResult = _InitializeResult()
-
-
-_decode_initialize = Decoder(_InitializeResponse).decode
 
 
 def answers_request(frame: bytes, id: Id | None) -> bool:
@@ -48,16 +35,6 @@ def answers_request(frame: bytes, id: Id | None) -> bool:
     if type(message) is InvalidMessage:
         return id in message.answers
     return type(message) is Message and message.method is UNSET and message.id == id
-
-
-def read_revision(frame: bytes) -> str:
-    """Return the revision in the response to `initialize`; "" if it names none."""
-    try:
-        version = _decode_initialize(frame).result.protocol_version
-    except (DecodeError, UnicodeDecodeError, RecursionError):
-        # The client refuses such a response itself.
-        return ""
-    return version if version.isascii() and version.isprintable() else ""
 
 
 def check_session_id(id: str) -> str:

@@ -8,11 +8,9 @@ Spec: 2025-11-25 basic/transports "Backwards Compatibility"; 2024-11-05 basic/tr
 
 from __future__ import annotations
 
-from msgspec import DecodeError, Struct
-from msgspec.json import Decoder
-
 from concertino.errors import HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION
 from concertino.http_client.exchange import HttpFailure, PostedMessage
+from concertino.http_client.refusals import read_error
 
 __all__ = ["SseFallback", "is_old_refusal"]
 
@@ -21,25 +19,9 @@ OLD_STATUSES = frozenset((400, 404, 405))
 MODERN_ERRORS = frozenset((HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION))
 
 
-class _Error(Struct, frozen=True):
-    code: int = 0
-
-
-class _ErrorResponse(Struct):
-    error: _Error = _Error()
-
-
-_decode_error = Decoder(_ErrorResponse).decode
-
-
 def is_old_refusal(status: int, body: bytes) -> bool:
     """Return whether a server of 2024-11-05 may have sent this response to `initialize`."""
-    if status not in OLD_STATUSES:
-        return False
-    try:
-        return _decode_error(body).error.code not in MODERN_ERRORS
-    except (DecodeError, RecursionError):
-        return True
+    return status in OLD_STATUSES and read_error(body).code not in MODERN_ERRORS
 
 
 class SseFallback:
