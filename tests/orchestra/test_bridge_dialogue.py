@@ -30,8 +30,8 @@ from concertino.orchestra.plugin_pb2 import (
     StorageListResponse,
     StorageReadResponse,
 )
+from concertino.orchestra.resource_translation import read_request
 from concertino.orchestra.structs import unpack
-from concertino.orchestra.translation import read_request
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

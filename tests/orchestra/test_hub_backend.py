@@ -1,4 +1,5 @@
-"""hub_backend.py and translation.py, without any process: lists, their changes, and results.
+"""hub_backend.py, translation.py and resource_translation.py, without any process: lists, their
+changes, and results.
 
 The shuffled Structs are made as upstream's Go makes them: the members of a map in any order.
 """
@@ -31,15 +32,17 @@ from concertino.orchestra.plugin_pb2 import (
     StorageListResponse,
     StorageReadResponse,
 )
+from concertino.orchestra.resource_translation import (
+    read_request,
+    read_result,
+    resources_of,
+)
 from concertino.orchestra.rpc_interface import TIMEOUT_S
 from concertino.orchestra.structs import pack, unpack
 from concertino.orchestra.translation import (
     call_request,
     call_result,
     caller_fields,
-    read_request,
-    read_result,
-    resources_of,
 )
 from concertino.types.results import CallToolResult, TextContent
 

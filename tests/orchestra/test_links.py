@@ -1,4 +1,6 @@
-"""link.py, rpc.py: behaviour over every transport, with both ends in this process."""
+"""link.py, rpc_client.py, rpc_server.py: behaviour over every transport, with both ends in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from loops import on_a_loop
 from orchestra.linked import CONNECTIONS, TRANSPORTS, Holding, Place, call, echo, health
 
 from concertino.errors import Disconnected, TimedOut
-from concertino.orchestra import link, rpc
+from concertino.orchestra import link, rpc_server
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
-from concertino.orchestra.rpc import new_request_id
+from concertino.orchestra.rpc_client import new_request_id
 from concertino.orchestra.rpc_interface import RemotePeer
 
 
@@ -70,7 +72,7 @@ async def test_a_slow_one_does_not_hold_up_the_others(place: Place) -> None:
 async def test_responses_that_nobody_reads_are_dropped_beyond_a_limit(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rpc, "MAX_UNREAD_BYTES", 2_000_000)
+    monkeypatch.setattr(rpc_server, "MAX_UNREAD_BYTES", 2_000_000)
     holding = Holding()
     async with place.open_link_to(holding) as link:
         large = call(arguments=bytes(900_000))

@@ -1,4 +1,6 @@
-"""streams.py and the streams of rpc.py: several responses to a request, over each transport."""
+"""streams.py and the streams of rpc_client.py and rpc_server.py: several responses to a request,
+over each transport.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from loops import on_a_loop
 from orchestra.linked import TRANSPORTS, Place, health
 
 from concertino.errors import Disconnected, ProtocolError, TimedOut
-from concertino.orchestra import rpc, streams
+from concertino.orchestra import rpc_client, streams
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.plugin_pb2 import (
     HealthResult,
@@ -193,7 +195,7 @@ async def test_a_sender_that_ignores_the_window_is_cut_off_at_a_limit(
     monkeypatch.setattr(streams, "MAX_HELD_BYTES", 100_000)
 
     # A StreamStart without a window, as of a Go program.
-    monkeypatch.setattr(rpc, "WINDOW_BYTES", 0)
+    monkeypatch.setattr(rpc_client, "WINDOW_BYTES", 0)
     sending = Streaming(10_000, 1000)
     async with place.open_link_to(sending) as link, aclosing(start(link)) as responses:
         await anext(responses)

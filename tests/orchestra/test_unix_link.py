@@ -14,7 +14,7 @@ from loops import on_a_loop
 from orchestra.linked import Holding, call, echo, health
 
 from concertino.errors import Disconnected
-from concertino.orchestra import link, rpc, unix_link
+from concertino.orchestra import link, rpc_server, unix_link
 from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.plugin_pb2 import (
@@ -209,7 +209,7 @@ async def test_beyond_the_limit_of_requests_at_once_the_next_is_told_busy(folder
     holding = Holding()
     listening = await listen_for_links(f"unix:{folder}/s", holding)
     link = await open_link(listening.address)
-    tasks = [asyncio.create_task(link.request(call())) for _ in range(rpc.MAX_IN_FLIGHT)]
+    tasks = [asyncio.create_task(link.request(call())) for _ in range(rpc_server.MAX_IN_FLIGHT)]
     for _ in tasks:
         await holding.began.acquire()
     response = await link.request(call())
@@ -224,7 +224,7 @@ async def test_beyond_the_limit_of_requests_at_once_the_next_is_told_busy(folder
 async def test_reading_pauses_while_requests_hold_too_much_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rpc, "MAX_BYTES_IN_FLIGHT", 1_000_000)
+    monkeypatch.setattr(rpc_server, "MAX_BYTES_IN_FLIGHT", 1_000_000)
     holding = Holding()
     listening = await listen_for_links(f"unix:{folder}/s", holding)
     link = await open_link(listening.address)

@@ -36,10 +36,10 @@ from concertino.orchestra.plugin_messages import (
     StreamStart,
     Subscribe,
 )
+from concertino.orchestra.resource_translation import EXTENSION, SCHEME
 from concertino.orchestra.storage import DEFAULT_STORAGE, RESOURCES
 from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
 from concertino.orchestra.structs import InvalidStruct, unpack
-from concertino.orchestra.translation import EXTENSION, SCHEME
 
 __all__ = ["FORGET_S", "RETRY_S", "STREAM_S", "WATCHED_TOPIC", "ClientEvents", "OpenStream"]
 

@@ -1,7 +1,8 @@
 """HubBackend: a Backend that forwards every MCP call to a hub.
 
 It is the base class of Bridge, whose hub runs in another process (bridge.py), and of EmbeddedHub,
-whose hub runs in this process (embedded_hub.py). translation.py converts the messages.
+whose hub runs in this process (embedded_hub.py). translation.py and
+resource_translation.py convert the messages.
 
 Each tools/list and prompts/list of a client requests the list from the hub again. The result is
 rebuilt only if the hub's response has changed. refresh() notifies clients that have an older list
@@ -41,28 +42,30 @@ from concertino.orchestra.plugin_messages import (
     ToolResponse,
 )
 from concertino.orchestra.request_path import PATH, read_path
-from concertino.orchestra.rpc_interface import TIMEOUT_S
-from concertino.orchestra.streams import CollectedStream, ResponseStream, start_of_call
-from concertino.orchestra.translation import (
+from concertino.orchestra.resource_translation import (
     KINDS,
     TEMPLATES,
-    call_request,
-    call_result,
-    caller_fields,
-    encode_sorted,
     list_of,
     list_request,
-    prompt_request,
-    prompt_result,
-    prompts_of,
-    read_call_response,
     read_request,
-    read_response,
     read_result,
     resources_of,
     server_list_request,
     server_resources_of,
     server_templates_of,
+)
+from concertino.orchestra.rpc_interface import TIMEOUT_S
+from concertino.orchestra.streams import CollectedStream, ResponseStream, start_of_call
+from concertino.orchestra.translation import (
+    call_request,
+    call_result,
+    caller_fields,
+    encode_sorted,
+    prompt_request,
+    prompt_result,
+    prompts_of,
+    read_call_response,
+    read_response,
     tools_of,
 )
 from concertino.protocol.call import ServerFeatures

@@ -56,7 +56,7 @@ from concertino.orchestra.nats_messages import (
 from concertino.orchestra.nats_pieces import IncomingPieces, OutgoingPieces
 from concertino.orchestra.plugin_messages import HealthRequest, PluginRequest, StreamCredit
 from concertino.orchestra.plugins_file import HUB
-from concertino.orchestra.rpc import RpcClient
+from concertino.orchestra.rpc_client import RpcClient
 from concertino.orchestra.rpc_interface import CLOSED, RemotePeer, error_response
 
 __all__ = ["NatsLink", "open_nats_link"]

@@ -57,8 +57,8 @@ from concertino.orchestra.nats_pieces import (
     PartialResponse,
 )
 from concertino.orchestra.request_queue import ArrivedRequest, RequestQueue
-from concertino.orchestra.rpc import RpcServer
 from concertino.orchestra.rpc_interface import RelayHandler, RemotePeer, RequestHandler
+from concertino.orchestra.rpc_server import RpcServer
 
 __all__ = ["NatsWorker"]
 

@@ -1,8 +1,8 @@
 """PendingResponse: the future response to a request on an RPC connection.
 
-RpcClient (rpc.py) creates one for each request. It takes less time than an asyncio.Future, and it
-can call a function with the response as soon as that is read, without a task. For a stream, that
-function gets all responses.
+RpcClient (rpc_client.py) creates one for each request. It takes less time than an asyncio.Future,
+and it can call a function with the response as soon as that is read, without a task. For a stream,
+that function gets all responses.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from concertino.orchestra.quic_connection import (
     QuicRpcConnection,
     describe_end,
 )
-from concertino.orchestra.rpc import RpcClient
+from concertino.orchestra.rpc_client import RpcClient
 from concertino.orchestra.rpc_interface import CLOSED, HandshakeFailure, RemotePeer
 from concertino.orchestra.udp import Address, UdpSocket, resolve_udp, split_quic_address
 

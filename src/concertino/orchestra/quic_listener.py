@@ -40,7 +40,6 @@ from concertino.orchestra.quic_connection import (
     describe_end,
 )
 from concertino.orchestra.refusal_log import RefusalLog
-from concertino.orchestra.rpc import RpcServer
 from concertino.orchestra.rpc_interface import (
     RelayHandler,
     RemotePeer,
@@ -48,6 +47,7 @@ from concertino.orchestra.rpc_interface import (
     RpcListener,
     error_response,
 )
+from concertino.orchestra.rpc_server import RpcServer
 from concertino.orchestra.udp import Address, UdpSocket, resolve_udp, split_quic_address
 from concertino.transports.sockets import format_address
 

@@ -3,9 +3,9 @@
 A connection has one direction: the side that opened it sends requests, and the side that accepted
 it answers them. A hub and a plugin therefore have two connections, one in each direction.
 
-link.py opens connections and listens for them, over a Unix socket (unix_link.py) or QUIC
-(quic_link.py). rpc.py has the code that both transports share. Each object belongs to the event
-loop in which it was created.
+link.py opens connections and listens for them, over a Unix socket, QUIC or a NATS cluster.
+rpc_client.py and rpc_server.py have the code that all transports share. Each object belongs to the
+event loop in which it was created.
 
 A request can be cancelled: on a Unix socket with a StreamCancel that has the request's id, and over
 QUIC with a reset of its stream. There is no response then. Go programs ignore the cancellation and

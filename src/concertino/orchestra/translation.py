@@ -1,6 +1,6 @@
-"""Converts MCP calls to requests of the plugin protocol, and responses to MCP results.
+"""Converts calls of tools and prompts to requests of the plugin protocol, and their responses back.
 
-hub_backend.py calls these functions, and does the I/O.
+hub_backend.py calls these functions, and does the I/O. Resources are in resource_translation.py.
 
     tools/call       ToolRequest. The text of the result is the member `text` of the response's
                      object if that is a string, else the whole object as JSON. The text of a failed
@@ -8,11 +8,8 @@ hub_backend.py calls these functions, and does the I/O.
     tools/list       ListToolsRequest
     prompts/list     ListPromptsRequest
     prompts/get      PromptGetRequest
-    resources/list   StorageListRequest, for each of the folders features/, notes/ and docs/
-    resources/read   StorageReadRequest: orchestra://features/ID is the document features/ID.md
 
-Sources: the Orchestra plugin protocol, "transport.stdio"; 2026-07-28 server/tools, server/prompts,
-server/resources.
+Sources: the Orchestra plugin protocol, "transport.stdio"; 2026-07-28 server/tools, server/prompts.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
-from urllib.parse import quote, unquote_to_bytes
 
 from msgspec import UNSET, DecodeError, Raw, ValidationError
 from msgspec.json import Decoder, Encoder, encode
@@ -30,7 +26,6 @@ from concertino.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     ProtocolError,
-    ResourceNotFound,
     RpcError,
 )
 from concertino.orchestra.plugin_messages import DecodeError as ProtobufError
@@ -42,15 +37,9 @@ from concertino.orchestra.plugin_messages import (
     PromptDefinition,
     PromptGetRequest,
     PromptGetResponse,
-    StorageEntry,
-    StorageListRequest,
-    StorageListResponse,
-    StorageReadRequest,
-    StorageReadResponse,
     ToolDefinition,
     ToolResponse,
 )
-from concertino.orchestra.storage import RESOURCES, StorageError, check_path
 from concertino.orchestra.structs import (
     InvalidStruct,
     NotAStruct,
@@ -64,41 +53,26 @@ from concertino.types.resources_and_prompts import (
     Prompt,
     PromptArgument,
     PromptMessage,
-    Resource,
-    ResourceTemplate,
 )
 from concertino.types.results import (
     CallToolResult,
     ContentBlock,
-    ReadResourceResult,
-    ResourceContents,
     TextContent,
     Tool,
     error_result,
 )
 
 __all__ = [
-    "EXTENSION",
-    "KINDS",
-    "SCHEME",
-    "TEMPLATES",
+    "Params",
     "call_request",
     "call_result",
     "caller_fields",
     "encode_sorted",
-    "list_of",
-    "list_request",
     "prompt_request",
     "prompt_result",
     "prompts_of",
     "read_call_response",
-    "read_request",
     "read_response",
-    "read_result",
-    "resources_of",
-    "server_list_request",
-    "server_resources_of",
-    "server_templates_of",
     "tools_of",
 ]
 
@@ -106,20 +80,11 @@ log = logging.getLogger("concertino.orchestra.translation")
 
 # The plugin id of the caller. The bridge of the Go implementation has the same id.
 CALLER = "transport.stdio"
-SCHEME = "orchestra://"
 # The member of a request's `_meta` that names the AI provider whose bridge is to run the tool.
 PROVIDER = "orchestra/provider"
-# The folders of storage whose documents are resources, in the order of resources/list.
-KINDS = ("features", "notes", "docs")
-EXTENSION = ".md"
-MARKDOWN = "text/markdown"
-# The longest URI in characters. It can hold a path of 4096 bytes with each byte percent-encoded.
-MAX_URI = 16384
 # Error codes for the client's mistakes (-32602). For all others the client gets -32603.
 REFUSED_ARGUMENTS = "validation_error"
 CLIENT_ERRORS = ("prompt_not_found", REFUSED_ARGUMENTS)
-# The error codes of a hub without storage: our hub's, and the Go hub's.
-NO_STORAGE = ("storage_not_found", "routing_error")
 # Go programs report a failed prompts/get by a description that begins with one of these texts.
 GO_PROMPT_ERRORS = (
     'no plugin provides prompt "',
@@ -136,9 +101,6 @@ Params = Mapping[str, Raw]
 _parse_text = Decoder(str).decode
 _parse_content = Decoder(ContentBlock).decode
 _parse_texts = Decoder(dict[str, str]).decode
-_parse_resource = Decoder(Resource).decode
-_parse_template = Decoder(ResourceTemplate).decode
-_parse_contents = Decoder(list[ResourceContents]).decode
 _parse_schema = Decoder(dict[str, Any]).decode
 # Sorted, because Go programs send the members of an object in another order each time.
 encode_sorted = Encoder(order="sorted").encode
@@ -413,146 +375,6 @@ def _prompt_content(kind: str, text: str) -> ContentBlock:
         except (ValidationError, DecodeError):
             pass
     return TextContent(text)
-
-
-# Resources
-
-TEMPLATES = [
-    ResourceTemplate(
-        f"{SCHEME}{kind}/{{id}}",
-        kind,
-        description=f"Of {kind}/ in storage, by id",
-        mime_type=MARKDOWN,
-    )
-    for kind in KINDS
-]
-
-
-def list_request(kind: str) -> PluginRequest:
-    """Return the request to the hub for the stored documents of a kind, which are MCP resources.
-
-    kind: one of KINDS.
-    """
-    return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
-
-
-def server_list_request() -> PluginRequest:
-    """Return the request for the resources and templates of the MCP servers behind a hub."""
-    return PluginRequest(storage_list=StorageListRequest(storage_type=RESOURCES))
-
-
-def list_of(response: PluginResponse) -> StorageListResponse:
-    """Return the list in the response to a list request. Empty if the hub has no such storage.
-
-    Raises RpcError.
-    """
-    if response.HasField("tool_call") and response.tool_call.error_code in NO_STORAGE:
-        log.debug("no resources: %s", _error_text(response.tool_call))
-        return StorageListResponse()
-
-    found: StorageListResponse = read_response(response, "storage_list")
-    if found.HasField("failure"):
-        if found.failure.code in NO_STORAGE:
-            log.debug("no resources: %s", found.failure.message)
-            return StorageListResponse()
-        raise RpcError(INTERNAL_ERROR, f"storage: {found.failure.message or found.failure.code}")
-    return found
-
-
-def server_resources_of(found: StorageListResponse) -> list[Resource]:
-    """Return the resources of MCP servers in a list, in its order, without invalid ones."""
-    return _decode_all((entry.resource_json for entry in found.entries), _parse_resource)
-
-
-def server_templates_of(found: StorageListResponse) -> list[ResourceTemplate]:
-    """Return the resource templates of MCP servers in a list, without invalid ones."""
-    return _decode_all(found.templates_json, _parse_template)
-
-
-def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
-    decoded: list[T] = []
-    for text in texts:
-        try:
-            decoded.append(parse(text))
-        except (ValidationError, DecodeError) as exc:
-            log.warning("a resource of an MCP server is left out: %s", exc)
-    return decoded
-
-
-def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
-    """Return storage entries as resources, sorted by path."""
-    by_path = {entry.path: entry for entry in entries}
-    return [
-        Resource(
-            f"{SCHEME}{kind}/{quote(id, safe='/')}",
-            id,
-            mime_type=MARKDOWN,
-            size=by_path[path].size or None,
-        )
-        for path in sorted(by_path)
-        if path.startswith(f"{kind}/")
-        and (id := path.removeprefix(f"{kind}/").removesuffix(EXTENSION))
-    ]
-
-
-def read_request(params: Params) -> tuple[str, PluginRequest]:
-    """Return the URI of a resources/read, and the request for it. Raises RpcError."""
-    if "uri" not in params:
-        raise RpcError(INVALID_PARAMS, "resources/read params.uri: expected a URI, got none")
-    try:
-        uri = _parse_text(params["uri"])
-    except (ValidationError, DecodeError, UnicodeDecodeError) as exc:
-        raise RpcError(
-            INVALID_PARAMS, f"resources/read params.uri: expected a text: {exc}"
-        ) from None
-    if uri.startswith(SCHEME) or len(uri) > MAX_URI:
-        return uri, PluginRequest(storage_read=StorageReadRequest(path=_storage_path(uri)))
-    return uri, PluginRequest(storage_read=StorageReadRequest(path=uri, storage_type=RESOURCES))
-
-
-def _storage_path(uri: str) -> str:
-    """Return the path in storage of a resource. Raises RpcError for an invalid URI."""
-    kind, slash, id = uri.removeprefix(SCHEME).partition("/")
-    if not uri.startswith(SCHEME) or kind not in KINDS or not slash or not id or len(uri) > MAX_URI:
-        expected = " or ".join(f"{SCHEME}{kind}/ID" for kind in KINDS)
-        raise RpcError(INVALID_PARAMS, f"uri: expected {expected}, got {uri[:200]!r}")
-    try:
-        path = f"{kind}/{unquote_to_bytes(id).decode()}{EXTENSION}"
-        check_path(path)
-    except (UnicodeError, StorageError) as exc:
-        raise RpcError(INVALID_PARAMS, f"uri: {exc}") from None
-    return path
-
-
-def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
-    """Return the result of a resources/read. Raises ResourceNotFound, RpcError."""
-    codes = answer.storage_read.failure.code, answer.tool_call.error_code
-    if not uri.startswith(SCHEME) and any(code in NO_STORAGE for code in codes):
-        # No MCP servers are behind the hub, so the URI can only name a stored document.
-        _storage_path(uri)
-    response: StorageReadResponse = read_response(answer, "storage_read")
-    if response.HasField("failure"):
-        failure = response.failure
-        if failure.code in ("not_found", "invalid_path"):
-            raise ResourceNotFound(uri)
-        raise RpcError(INTERNAL_ERROR, f"storage: {failure.message or failure.code}")
-    if response.HasField("contents_json"):
-        try:
-            return ReadResourceResult(_parse_contents(response.contents_json))
-        except (ValidationError, DecodeError) as exc:
-            raise RpcError(INTERNAL_ERROR, f"{uri}: its contents are invalid: {exc}") from None
-    # A Go program's response for a missing document: empty, with version 0, which no document has.
-    if not response.content and not response.version and not response.metadata:
-        raise ResourceNotFound(uri)
-
-    # Storage has only bytes, and MCP distinguishes text from binary content.
-    try:
-        contents = ResourceContents(uri, text=response.content.decode(), mime_type=MARKDOWN)
-    except UnicodeDecodeError:
-        contents = ResourceContents(
-            uri, blob=response.content, mime_type="application/octet-stream"
-        )
-    return ReadResourceResult([contents])
 
 
 # Params and names

@@ -28,7 +28,7 @@ from concertino.orchestra.plugin_messages import (
     PluginResponse,
     StreamCancel,
 )
-from concertino.orchestra.rpc import RpcClient, RpcServer
+from concertino.orchestra.rpc_client import RpcClient
 from concertino.orchestra.rpc_interface import (
     CLOSED,
     HandshakeFailure,
@@ -37,6 +37,7 @@ from concertino.orchestra.rpc_interface import (
     RequestHandler,
     RpcListener,
 )
+from concertino.orchestra.rpc_server import RpcServer
 from concertino.runtime.tasks import read_batch_of
 from concertino.transports.addresses import unix_name
 from concertino.transports.connection import Receiver

@@ -1,0 +1,206 @@
+"""Converts MCP requests for resources to requests of the plugin protocol, and their responses back.
+
+Resources are documents in the storage of plugins, and the resources of MCP servers behind the hub.
+hub_backend.py calls these functions, and does the I/O.
+
+    resources/list   StorageListRequest, for each of the folders features/, notes/ and docs/
+    resources/read   StorageReadRequest: orchestra://features/ID is the document features/ID.md
+
+Sources: the Orchestra plugin protocol, "transport.stdio"; 2026-07-28 server/resources.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+from urllib.parse import quote, unquote_to_bytes
+
+from msgspec import DecodeError, ValidationError
+from msgspec.json import Decoder
+
+from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, ResourceNotFound, RpcError
+from concertino.orchestra.plugin_messages import (
+    PluginRequest,
+    PluginResponse,
+    StorageEntry,
+    StorageListRequest,
+    StorageListResponse,
+    StorageReadRequest,
+    StorageReadResponse,
+)
+from concertino.orchestra.storage import RESOURCES, StorageError, check_path
+from concertino.orchestra.translation import Params, read_response
+from concertino.types.resources_and_prompts import Resource, ResourceTemplate
+from concertino.types.results import ReadResourceResult, ResourceContents
+
+__all__ = [
+    "EXTENSION",
+    "KINDS",
+    "SCHEME",
+    "TEMPLATES",
+    "list_of",
+    "list_request",
+    "read_request",
+    "read_result",
+    "resources_of",
+    "server_list_request",
+    "server_resources_of",
+    "server_templates_of",
+]
+
+log = logging.getLogger("concertino.orchestra.translation")
+
+SCHEME = "orchestra://"
+# The folders of storage whose documents are resources, in the order of resources/list.
+KINDS = ("features", "notes", "docs")
+EXTENSION = ".md"
+MARKDOWN = "text/markdown"
+# The longest URI in characters. It can hold a path of 4096 bytes with each byte percent-encoded.
+MAX_URI = 16384
+# The error codes of a hub without storage: our hub's, and the Go hub's.
+NO_STORAGE = ("storage_not_found", "routing_error")
+
+T = TypeVar("T")
+
+_parse_text = Decoder(str).decode
+_parse_resource = Decoder(Resource).decode
+_parse_template = Decoder(ResourceTemplate).decode
+_parse_contents = Decoder(list[ResourceContents]).decode
+
+TEMPLATES = [
+    ResourceTemplate(
+        f"{SCHEME}{kind}/{{id}}",
+        kind,
+        description=f"Of {kind}/ in storage, by id",
+        mime_type=MARKDOWN,
+    )
+    for kind in KINDS
+]
+
+
+def list_request(kind: str) -> PluginRequest:
+    """Return the request to the hub for the stored documents of a kind, which are MCP resources.
+
+    kind: one of KINDS.
+    """
+    return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
+
+
+def server_list_request() -> PluginRequest:
+    """Return the request for the resources and templates of the MCP servers behind a hub."""
+    return PluginRequest(storage_list=StorageListRequest(storage_type=RESOURCES))
+
+
+def list_of(response: PluginResponse) -> StorageListResponse:
+    """Return the list in the response to a list request. Empty if the hub has no such storage.
+
+    Raises RpcError.
+    """
+    if response.HasField("tool_call") and response.tool_call.error_code in NO_STORAGE:
+        log.debug("no resources: %s", response.tool_call.error_message)
+        return StorageListResponse()
+
+    found: StorageListResponse = read_response(response, "storage_list")
+    if found.HasField("failure"):
+        if found.failure.code in NO_STORAGE:
+            log.debug("no resources: %s", found.failure.message)
+            return StorageListResponse()
+        raise RpcError(INTERNAL_ERROR, f"storage: {found.failure.message or found.failure.code}")
+    return found
+
+
+def server_resources_of(found: StorageListResponse) -> list[Resource]:
+    """Return the resources of MCP servers in a list, in its order, without invalid ones."""
+    return _decode_all((entry.resource_json for entry in found.entries), _parse_resource)
+
+
+def server_templates_of(found: StorageListResponse) -> list[ResourceTemplate]:
+    """Return the resource templates of MCP servers in a list, without invalid ones."""
+    return _decode_all(found.templates_json, _parse_template)
+
+
+def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
+    decoded: list[T] = []
+    for text in texts:
+        try:
+            decoded.append(parse(text))
+        except (ValidationError, DecodeError) as exc:
+            log.warning("a resource of an MCP server is left out: %s", exc)
+    return decoded
+
+
+def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
+    """Return storage entries as resources, sorted by path."""
+    by_path = {entry.path: entry for entry in entries}
+    return [
+        Resource(
+            f"{SCHEME}{kind}/{quote(id, safe='/')}",
+            id,
+            mime_type=MARKDOWN,
+            size=by_path[path].size or None,
+        )
+        for path in sorted(by_path)
+        if path.startswith(f"{kind}/")
+        and (id := path.removeprefix(f"{kind}/").removesuffix(EXTENSION))
+    ]
+
+
+def read_request(params: Params) -> tuple[str, PluginRequest]:
+    """Return the URI of a resources/read, and the request for it. Raises RpcError."""
+    if "uri" not in params:
+        raise RpcError(INVALID_PARAMS, "resources/read params.uri: expected a URI, got none")
+    try:
+        uri = _parse_text(params["uri"])
+    except (ValidationError, DecodeError, UnicodeDecodeError) as exc:
+        raise RpcError(
+            INVALID_PARAMS, f"resources/read params.uri: expected a text: {exc}"
+        ) from None
+    if uri.startswith(SCHEME) or len(uri) > MAX_URI:
+        return uri, PluginRequest(storage_read=StorageReadRequest(path=_storage_path(uri)))
+    return uri, PluginRequest(storage_read=StorageReadRequest(path=uri, storage_type=RESOURCES))
+
+
+def _storage_path(uri: str) -> str:
+    """Return the path in storage of a resource. Raises RpcError for an invalid URI."""
+    kind, slash, id = uri.removeprefix(SCHEME).partition("/")
+    if not uri.startswith(SCHEME) or kind not in KINDS or not slash or not id or len(uri) > MAX_URI:
+        expected = " or ".join(f"{SCHEME}{kind}/ID" for kind in KINDS)
+        raise RpcError(INVALID_PARAMS, f"uri: expected {expected}, got {uri[:200]!r}")
+    try:
+        path = f"{kind}/{unquote_to_bytes(id).decode()}{EXTENSION}"
+        check_path(path)
+    except (UnicodeError, StorageError) as exc:
+        raise RpcError(INVALID_PARAMS, f"uri: {exc}") from None
+    return path
+
+
+def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
+    """Return the result of a resources/read. Raises ResourceNotFound, RpcError."""
+    codes = answer.storage_read.failure.code, answer.tool_call.error_code
+    if not uri.startswith(SCHEME) and any(code in NO_STORAGE for code in codes):
+        # No MCP servers are behind the hub, so the URI can only name a stored document.
+        _storage_path(uri)
+    response: StorageReadResponse = read_response(answer, "storage_read")
+    if response.HasField("failure"):
+        failure = response.failure
+        if failure.code in ("not_found", "invalid_path"):
+            raise ResourceNotFound(uri)
+        raise RpcError(INTERNAL_ERROR, f"storage: {failure.message or failure.code}")
+    if response.HasField("contents_json"):
+        try:
+            return ReadResourceResult(_parse_contents(response.contents_json))
+        except (ValidationError, DecodeError) as exc:
+            raise RpcError(INTERNAL_ERROR, f"{uri}: its contents are invalid: {exc}") from None
+    # A Go program's response for a missing document: empty, with version 0, which no document has.
+    if not response.content and not response.version and not response.metadata:
+        raise ResourceNotFound(uri)
+
+    # Storage has only bytes, and MCP distinguishes text from binary content.
+    try:
+        contents = ResourceContents(uri, text=response.content.decode(), mime_type=MARKDOWN)
+    except UnicodeDecodeError:
+        contents = ResourceContents(
+            uri, blob=response.content, mime_type="application/octet-stream"
+        )
+    return ReadResourceResult([contents])
