@@ -32,6 +32,7 @@ from concertino.orchestra.plugin_messages import (
     Subscribe,
 )
 from concertino.orchestra.plugins_file import read_plugins
+from concertino.orchestra.refusal_log import FIRST
 from concertino.orchestra.structs import pack, unpack
 
 pytestmark = pytest.mark.waits
@@ -132,6 +133,20 @@ async def test_events_go_on_after_a_restart_of_the_server_and_none_is_lost_or_do
             ("meanwhile", "-2", 0),
             ("after", "-3", 0),
         ]
+
+
+@on_a_loop
+async def test_the_end_of_the_log_reports_the_losses_that_were_only_counted(
+    folder: Path,
+    server: NatsServerProcess,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("concertino.orchestra.cluster_events.MAX_WAITING", 0)
+    async with running(folder, server.address) as hub:
+        for _ in range(FIRST + 3):
+            hub._events._log.publish_soon(Publish(topic="orders"), "")
+    assert caplog.messages[-1] == "the log of the cluster's events: 3 more events were lost"
 
 
 @on_a_loop

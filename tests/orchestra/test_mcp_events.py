@@ -20,7 +20,7 @@ from concertino import Server, compose
 from concertino.backend import Backend, Host, Principal
 from concertino.client import RawClient
 from concertino.errors import ConcertinoError, RpcError
-from concertino.guards import Redact
+from concertino.guards import Redact, TimeLimit
 from concertino.http import Authorization, HttpOptions, HttpServer
 from concertino.orchestra.bridge import Bridge
 from concertino.orchestra.event_log import EventLog
@@ -84,6 +84,10 @@ def with_hub(hub: Hub) -> HubBackend:
 
 def guarded(hub: Hub) -> Backend:
     return Redact(with_hub(hub))
+
+
+def time_limited(hub: Hub) -> Backend:
+    return TimeLimit(with_hub(hub), 0.01)
 
 
 def bridged(hub: Hub) -> Backend:
@@ -270,7 +274,8 @@ async def test_only_a_hub_without_streams_is_reported_as_unsupported(
         assert (await refusal(rig.poll(None)))[0] == expected
 
 
-@pytest.mark.parametrize("backend_of", [with_hub, bridged, composed])
+# A guard's time limit is for calls of tools, prompts and resources, and not for streams.
+@pytest.mark.parametrize("backend_of", [with_hub, time_limited, bridged, composed])
 @on_a_loop
 async def test_a_stream_sends_events_as_notifications_until_it_is_cancelled(
     folder: Path, backend_of: Callable[[Hub], Backend], monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,7 @@ class ClusterLog(EventLog):
             cluster, EVENT_STREAM, event_subject(HUB), HUB, max_bytes=MAX_BYTES, follower=self
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._losses = RefusalLog(participle="lost")
+        self._losses = RefusalLog(things="events", participle="lost")
 
     async def open(self) -> None:
         """Load the events of the stream. Raises StreamUnavailable, see Stream.open()."""
@@ -54,6 +54,7 @@ class ClusterLog(EventLog):
         for task in self._tasks:
             task.cancel()
         await self._stream.close()
+        self._losses.report_end("the log of the cluster's events")
 
     async def publish(self, event: Publish, source: str) -> None:
         """See EventLog.publish(). Raises Disconnected if the cluster does not acknowledge it."""

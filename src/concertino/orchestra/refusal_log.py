@@ -23,11 +23,17 @@ class RefusalLog:
     """Logs refusals.
 
     clock: returns the time in seconds.
-    participle: says in the log what has happened to the others.
+    things, participle: say in the log what was refused or lost, as in "clients" and "refused".
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic, participle: str = "refused") -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = monotonic,
+        things: str = "clients",
+        participle: str = "refused",
+    ) -> None:
         self._clock = clock
+        self._things = things
         self._participle = participle
         # How many refusals were logged since the last quiet time, and not logged since the last
         # line.
@@ -51,8 +57,10 @@ class RefusalLog:
         self._last_line = now
         log.warning("%s", text)
 
-    def report_end(self, address: str) -> None:
-        """Log how many refusals were not logged. address: that of the listener."""
+    def report_end(self, place: str) -> None:
+        """Log how many refusals were not logged. place: where, such as the listener's address."""
         if self._unlogged:
-            log.warning("%s: %d more clients were refused", address, self._unlogged)
+            log.warning(
+                "%s: %d more %s were %s", place, self._unlogged, self._things, self._participle
+            )
             self._unlogged = 0
