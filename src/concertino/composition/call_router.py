@@ -19,7 +19,6 @@ from concertino.backend.listing import list_names
 from concertino.composition.other_methods import find_part, has_tasks
 from concertino.composition.part_calls import PartCalls
 from concertino.composition.part_names import PartNames
-from concertino.composition.part_pages import PartPages
 from concertino.composition.part_starts import PartStarts, part_removed
 from concertino.composition.part_view import PartContext, PartView
 from concertino.composition.resource_directory import ResourceDirectory
@@ -47,8 +46,9 @@ class CallRouter:
     """Forwards calls to the parts of one composition.
 
     parts: name -> backend. The composition changes this mapping.
-    names, starts, directory, pages, calls: the state of the composition that concerns the parts.
+    names, starts, directory, calls: the state of the composition; it changes them, too.
     view_of: returns the PartView of a part.
+    report_failure: called with a part, a method and the error, if a part is left out of a list.
     maps_uris: see CompositionRules.
     """
 
@@ -58,18 +58,19 @@ class CallRouter:
         names: PartNames,
         starts: PartStarts,
         directory: ResourceDirectory,
-        pages: PartPages,
         calls: PartCalls,
         view_of: Callable[[str], PartView],
+        report_failure: Callable[[str, str, BaseException], object],
+        *,
         maps_uris: bool,
     ) -> None:
         self._parts = parts
         self._names = names
         self._starts = starts
         self._directory = directory
-        self._pages = pages
         self._calls = calls
         self._view_of = view_of
+        self._report_failure = report_failure
         self._maps_uris = maps_uris
 
     def parts_with(self, feature: str) -> Iterator[tuple[str, Backend]]:
@@ -247,7 +248,7 @@ class CallRouter:
                     listing,
                     call,
                     lambda name, own_call: self._forward(name, own_call, context),
-                    self._pages.report_failure,
+                    self._report_failure,
                 )
         name = find_part(call.method, serving)
         return await self._forward(name, call, context)

@@ -83,13 +83,13 @@ class ComposedBackend:
         self._rules = rules
         self._starts = PartStarts(self.parts, rules, self._on_late_start)
         owners = ResourceOwners(rules.maps_uris, names.uri_prefix)
-        self._pages = PartPages(rules.list_limit_s, self.on_part_change, self._view_of)
+        pages = PartPages(rules.list_limit_s, self.on_part_change, self._view_of)
         # The argument of the last start(); parts that start later get it too.
         self._outlet: Notifier | None = None
         # The argument of the last watch().
         self._watched: frozenset[str] = frozenset()
-        self._directory = ResourceDirectory(self.parts, owners, self._pages, rules)
-        self._lists = ComposedLists(names, owners, self._pages)
+        self._directory = ResourceDirectory(self.parts, owners, pages, rules)
+        self._lists = ComposedLists(names, owners, pages)
         self._calls = PartCalls(parts, rules.drain_s)
         self._features = ComposedFeatures(info)
         self._views: dict[str, PartView] = {}
@@ -98,10 +98,10 @@ class ComposedBackend:
             names,
             self._starts,
             self._directory,
-            self._pages,
             self._calls,
             self._view_of,
-            rules.maps_uris,
+            pages.report_failure,
+            maps_uris=rules.maps_uris,
         )
 
     @property
@@ -154,8 +154,7 @@ class ComposedBackend:
         self._names.set_parts(parts)
         for name, part in gone.items():
             start = self._starts.forget(name)
-            self._directory.owners.drop(name)
-            self._pages.forget(name)
+            self._directory.forget(name)
             self._views.pop(name, None)
             self._calls.remove(name, partial(_close_after_start, start, name, part))
         for name, part in parts.items():

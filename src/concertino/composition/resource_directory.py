@@ -29,6 +29,8 @@ class ResourceDirectory:
 
     parts: name -> part. The caller may add and remove items later.
     owners: which part each resource belongs to.
+
+    Attributes:
     has_changed: whether the resources of a part have changed since the last refresh(). Other
         threads may set it.
     """
@@ -47,6 +49,12 @@ class ResourceDirectory:
         self._rules = rules
         # The time at which all parts are asked again because one has not answered.
         self._again_at: float | None = None
+
+    def forget(self, name: str) -> None:
+        """Forget the resources and the lists of a part that has been removed."""
+        self.owners.drop(name)
+        self._pages.forget(name)
+        self.has_changed = True
 
     async def settle(self, parts: Iterable[tuple[str, Backend]]) -> Clashes:
         """Ask all parts for their resources, and record the owner of each URI.
