@@ -2,6 +2,12 @@
 
 HttpServer serves a Host at listening sockets, and AsgiApplication serves one inside of an ASGI
 server. HttpOptions has the settings of both.
+
+An HttpConnection (connection.py) reads each request and makes an Exchange of it (exchange.py).
+HttpServer (server.py) checks where it comes from, and who has sent it (admission.py). McpEndpoint
+(endpoint.py) passes its message on: of 2026-07-28 to a StatelessConnection (stateless.py), of older
+revisions to a SessionConnection (session_connection.py). The Host serves these two as it serves a
+connection over stdio, and they write its responses to the Exchange.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """read_accept(), is_json(): read the headers Accept and Content-Type of a request.
 
+The endpoints read them to choose the form of a response, or to refuse the request.
 Source: RFC 9110, sections 8.3 and 12.5.1.
 """
 

@@ -1,4 +1,7 @@
-"""add_piece(): collects the bytes of a body as they arrive, in a list that is joined at the end."""
+"""add_piece(): collects the bytes of a body as they arrive, in a list that is joined at the end.
+
+Servers collect requests with it, and clients responses and events.
+"""
 
 from __future__ import annotations
 

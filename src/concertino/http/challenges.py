@@ -1,5 +1,8 @@
 """Challenges: the header WWW-Authenticate, which tells a client how to get access.
 
+The Gate refuses requests with it. HttpCaller adds the header to the response of a call whose tool
+needs more scopes than the token has.
+
 Source: RFC 6750 section 3; RFC 9728 section 5.1; 2026-07-28 basic/authorization.
 """
 

@@ -1,5 +1,7 @@
 """ChunkedBody: decodes a body with `Transfer-Encoding: chunked`.
 
+A RequestReader makes one for each request with such a body, and a Relay for each stream of events
+that comes from another process.
 Source: RFC 9112, section 7.1.
 """
 

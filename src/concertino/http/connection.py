@@ -1,8 +1,8 @@
 """HttpConnection: one client's TCP or Unix connection to an HTTP server.
 
-It reads requests with a RequestReader and answers them one after the other: each becomes an
-Exchange, which the RequestHandler answers. Meanwhile the client's further requests wait, up to a
-limit.
+It reads requests with a RequestReader. Each becomes an Exchange, which the RequestHandler answers,
+at once or later. Meanwhile the client's further requests wait, up to a limit, because HTTP/1.1
+requires responses in the order of the requests.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class RequestHandler(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """One client's connection.
+    """One client's connection. asyncio calls it, or an AsgiChannel in its place.
 
     handler: answers the requests.
 

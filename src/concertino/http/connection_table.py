@@ -1,4 +1,8 @@
-"""ConnectionTable: the connections of an HTTP server, with their time limits and their end."""
+"""ConnectionTable: the connections of an HTTP server, with their time limits and their end.
+
+Each HttpConnection is added when its client connects, and removed when it is closed. While any is
+open, a timer checks the time limits of all of them. HttpServer.stop() ends them.
+"""
 
 from __future__ import annotations
 

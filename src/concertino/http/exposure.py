@@ -1,7 +1,8 @@
 """check_exposure(): checks that an HTTP server is not open to everybody by mistake.
 
 At an address that other machines can reach, three options are required: authorization or --no-auth,
-TLS or --behind-proxy, and the URL by which clients know the server.
+TLS or --behind-proxy, and the URL by which clients know the server. The check is made when an
+HttpServer is made, and by `concertino serve` before it starts workers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """TrustedProxies: reads the headers in which a reverse proxy reports the client of a request.
 
-Anybody can send these headers. So they are read only if the connection comes from a trusted proxy.
-Each proxy appends a value, so the values are read from the right. A value that no trusted proxy has
-appended may be forged.
+A server with --behind-proxy reads them to refuse tokens that were sent without TLS, and to log the
+client's address. Anybody can send these headers, so they are read only if the connection comes from
+a trusted proxy. Each proxy appends a value, so the values are read from the right. A value that no
+trusted proxy has appended may be forged.
 Sources: RFC 7239 (Forwarded); X-Forwarded-For, X-Forwarded-Proto.
 """
 

@@ -1,5 +1,7 @@
 """read_headers(): reads the headers of a request that the MCP endpoint needs.
 
+McpEndpoint calls it for each head that it has not seen before, since most requests of a client have
+the same head.
 Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 """
 

@@ -1,6 +1,7 @@
 """OptionalTransports: the transports that an HTTP server offers only if an option asks for them.
 
-They are WebSockets at the MCP endpoint, and the two endpoints of 2024-11-05.
+They are WebSockets at the MCP endpoint, and the two endpoints of 2024-11-05. HttpServer asks
+OptionalTransports about each GET of the MCP endpoint, and about requests for other paths.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""HttpOptions: the settings of an HTTP server."""
+"""HttpOptions: the settings of an HTTP server.
+
+`concertino serve --http` makes them of its options. Authors pass them to server.run(),
+server.asgi() or HttpServer.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Headers that repeat arguments of a tool: `x-mcp-header` in its input schema (2026-07-28).
 
 A property annotated with `"x-mcp-header": "Region"` is sent in the header `Mcp-Param-Region` too,
-so that a load balancer can see it. A tool whose annotations are invalid must not be used.
+so that a load balancer can see it. Clients write these headers, and servers compare them with the
+arguments. A tool whose annotations are invalid must not be used.
 Spec: 2026-07-28 basic/transports/streamable-http "Custom Headers from Tool Parameters".
 """
 

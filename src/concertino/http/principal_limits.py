@@ -1,6 +1,7 @@
 """PrincipalLimits and PrincipalUse: limit how much of an HTTP server one principal uses.
 
-Limits for each connection would not be enough, because a client can open many connections.
+Limits for each connection would not be enough, because a client can open many connections. A
+server with authorization counts each request when it begins and when it ends.
 """
 
 from __future__ import annotations

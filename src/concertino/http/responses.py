@@ -1,5 +1,7 @@
 """encode_response() and others: encode HTTP responses and server-sent events as bytes.
 
+Exchange, EventStream and HttpConnection send what these functions return.
+
 Sources: RFC 9110, RFC 9112; WHATWG HTML "Server-sent events".
 """
 

@@ -8,7 +8,8 @@
         await http.closed
 
 The MCP endpoint is `/mcp`. `/healthz` tells whether the server is ready. `/metrics` has metrics if
-the options contain a source of them.
+the options contain a source of them. HttpFrontend makes an HttpServer for `concertino serve`, and
+AsgiApplication one without listeners.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """SessionOutput: counts the output of a session that its client has not read.
 
-A session sends on several HTTP connections. The server starts no more calls for a client that does
-not read. For this it needs the number of unread bytes on all of these connections together.
+A SessionConnection sends on several HTTP connections, and tells its SessionOutput about each. The
+server starts no more calls for a client that does not read. For this it needs the number of unread
+bytes on all of these connections together.
 """
 
 from __future__ import annotations

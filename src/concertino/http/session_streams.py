@@ -1,7 +1,7 @@
 """SessionStreams: the streams of one session.
 
-SessionConnection finds here the EventStream of a request, and answers a GET of the client with the
-stream that it wants to open or to resume.
+SessionConnection opens an EventStream here for each POST with requests, and finds it again when
+a response is written. A GET of the client opens the stream for other messages, or resumes one.
 """
 
 from __future__ import annotations

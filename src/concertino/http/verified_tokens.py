@@ -1,7 +1,8 @@
 """VerifiedTokens: a cache with the results of verifying tokens.
 
-Verifying a signature takes 60 to 145 us, and asking another server takes milliseconds. The cache
-contains only the SHA-256 of each token, and not the token.
+The Gate looks here for the token of each request, before it asks a verifier. Verifying a signature
+takes 60 to 145 us, and asking another server takes milliseconds. The cache contains only the
+SHA-256 of each token, and not the token.
 """
 
 from __future__ import annotations

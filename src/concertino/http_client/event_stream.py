@@ -1,6 +1,7 @@
 """EventStreamParser: reads a stream of server-sent events, and returns the messages in it.
 
-Lines of a stream end with CR, LF or CRLF. str.splitlines() is not used, because it also splits at
+A ClientExchange feeds it the body of a response of the type text/event-stream as it arrives. Lines
+of a stream end with CR, LF or CRLF. str.splitlines() is not used, because it also splits at
 characters that JSON texts may contain, such as U+2028.
 Source: HTML Standard, section 9.2.6 "Interpreting an event stream".
 """

@@ -1,4 +1,8 @@
-"""ConnectionPool: the HTTP connections to one server, of which idle ones are reused."""
+"""ConnectionPool: the HTTP connections to one server, of which idle ones are reused.
+
+StreamableHttpConnection takes a connection for each request, and opens another one if none is idle.
+A PooledConnection returns to the pool by itself when its response is complete.
+"""
 
 from __future__ import annotations
 

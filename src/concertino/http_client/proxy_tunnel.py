@@ -1,5 +1,6 @@
 """find_proxy(), open_tunnel(): connect to a server through an HTTP proxy (CONNECT).
 
+Connections to MCP servers are opened in this way if the environment names a proxy for the server.
 The environment variables HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name the proxy.
 Source: RFC 9110, section 9.3.6 "CONNECT".
 """

@@ -1,4 +1,8 @@
-"""ServerUrl: the parsed URL of an MCP server."""
+"""ServerUrl: the parsed URL of a server, from the user or from another server.
+
+parse_url() refuses what could change the meaning of a request, such as control characters in the
+path.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 Such a server refuses the POST of `initialize`. Then the client sends a GET to the same URL. If the
 response is a stream of events that begins with `endpoint`, the client sends all messages to the URL
 in that event, and receives the server's messages on the stream. The session ends with the stream.
+StreamableHttpConnection does this; SseFallback is what it remembers meanwhile.
 Spec: 2025-11-25 basic/transports "Backwards Compatibility"; 2024-11-05 basic/transports.
 """
 
