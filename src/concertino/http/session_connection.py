@@ -58,7 +58,6 @@ class SessionConnection:
     polling: when the client must resume a stream to get the rest of a response; None for never.
 
     Attributes:
-    header: the header with the id, as a whole line.
     revision: the name of the revision of the session; "" before `initialize` is answered.
     last_used: when the client last sent a message or had a stream open, by the clock of the event
         loop.
@@ -73,7 +72,6 @@ class SessionConnection:
         polling: Polling | None = None,
     ) -> None:
         self.id = id
-        self.header = b"Mcp-Session-Id: %b\r\n" % id.encode()
         self.caller = caller
         self.revision = ""
         self._loop = asyncio.get_running_loop()
@@ -88,6 +86,11 @@ class SessionConnection:
         # an id belongs to it.
         self._current: EventStream | None = None
         self._is_paused = False
+
+    @property
+    def header(self) -> bytes:
+        """The header Mcp-Session-Id, as a whole line."""
+        return b"Mcp-Session-Id: %b\r\n" % self.id.encode()
 
     # Connection
 
