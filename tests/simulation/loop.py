@@ -160,12 +160,15 @@ def dispose(loop: asyncio.AbstractEventLoop, poller: Poller) -> None:
     poller.turns = 0
     for _ in range(3):
         tasks = asyncio.all_tasks(loop)
+        # Tasks of many runs before are still among all that asyncio knows: ask no more often than
+        # needed.
+        if not tasks:
+            break
         for task in tasks:
             task.cancel()
             task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
-        if tasks:
-            try:
-                loop.run_until_complete(asyncio.wait(tasks, timeout=60))
-            except Stuck:
-                pass
+        try:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=60))
+        except Stuck:
+            pass
     loop.close()

@@ -436,17 +436,19 @@ class World:
         self.wrong = lambda what: None
         for line in self.lines:
             line.model._wrong = self.wrong  # pyright: ignore[reportPrivateUsage]
-        tasks = asyncio.all_tasks(self.loop)
         for _ in range(3):
+            tasks = asyncio.all_tasks(self.loop)
+            # Tasks of many runs before are still among all that asyncio knows: ask no more often
+            # than needed.
+            if not tasks:
+                break
             for task in tasks:
                 task.cancel()
                 task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
-            if tasks:
-                try:
-                    self.loop.run_until_complete(asyncio.wait(tasks, timeout=60))
-                except (Stuck, OSError, _TooLong):
-                    pass
-            tasks = asyncio.all_tasks(self.loop)
+            try:
+                self.loop.run_until_complete(asyncio.wait(tasks, timeout=60))
+            except (Stuck, OSError, _TooLong):
+                pass
         self.loop.close()
 
     # What the parts call
