@@ -22,12 +22,12 @@ import os
 import select
 import stat
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.framing import Framer, OversizeFrame
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import JOINED_BYTES, Id
+from concertino.transports.output_buffer import OutputBuffer
 from concertino.transports.pipe_capacity import PipeCapacities
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ log = logging.getLogger("concertino.pipe")
 # The size of one read. For reads of more than 128 KiB, CPython maps and unmaps memory each time,
 # which takes 9.6 us instead of 0.55 us.
 READ_BYTES = 65536
-# The size of the reads in the middle of a long line. The memory for them is kept, see
-# _keep_freed_memory().
+# The size of the reads in the middle of a long line.
 LONG_READ_BYTES = 2**20
 # The reads that are made in a row, at most, before the loop runs other callbacks. With several
 # reads in a row, a call takes 7.2 us instead of 9.4 us.
@@ -51,25 +50,8 @@ READS = range(8)
 WRITES = 16
 # How many seconds to wait before the next write to a full descriptor that cannot be polled.
 WRITE_RETRY_S = 0.01
-# The largest size of one write, and of the frames that are joined for one write, because joining
-# takes time and memory.
-WRITE_BYTES = 2**20
-# glibc keeps twice as much freed memory, see _keep_freed_memory().
-KEPT_BYTES = 2**22
 # While much output is buffered, on_drain() is called each time that this many bytes were written.
 REPORT_BYTES = 2**18
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Let glibc keep up to 8 MiB of freed memory. Called before the first long frame is written.
-
-    Otherwise it returns the memory of each long frame to the system and gets it again for the next
-    one, page by page: a proxied result of 1 MB took 700 page faults and 2.3 ms more CPU time
-    (Python 3.11). glibc raises its thresholds when a block of that size is freed, see mallopt(3);
-    this block is never touched, so it takes no memory. Without glibc, this function has no effect.
-    """
-    bytes(KEPT_BYTES)
 
 
 class _Input:
@@ -93,105 +75,6 @@ class _Input:
         self.has_read = False
         self.over = False
         self.thread: FileReader | None = None
-
-
-class _Output:
-    """The output buffer of a connection.
-
-    terminator: the bytes that follow each frame.
-    queue: the frames that wait to be written.
-    pieces: the pieces of a large frame that are written after `rest`, in reverse order.
-    rest: the bytes of the last write that the system has not accepted. They are written before the
-        queue.
-    held: how many bytes are buffered.
-    reported: the value of `held` that the receiver knows, from write() or on_drain(). It is 0 while
-        on_drain() need not be called, because the buffer has not reached the high-water mark since
-        it was last below the low-water mark.
-    drained: a future that is done when the buffer is empty; None while no task waits for that.
-    watching: whether the event loop watches for the descriptor to become writable.
-    broken: whether nothing can be written any more.
-    """
-
-    __slots__ = (
-        "broken",
-        "drained",
-        "held",
-        "high_water_bytes",
-        "low_water_bytes",
-        "pieces",
-        "queue",
-        "reported",
-        "rest",
-        "terminator",
-        "terminator_bytes",
-        "watching",
-    )
-
-    def __init__(self, limits: Limits, terminator: bytes) -> None:
-        self.terminator = terminator
-        self.terminator_bytes = len(terminator)
-        self.queue: list[bytes] = []
-        self.held = 0
-        self.rest = memoryview(b"")
-        self.pieces: list[bytes] = []
-        self.reported = 0
-        self.high_water_bytes = limits.high_water_bytes
-        # Users may set one of the two marks alone, to any value.
-        self.low_water_bytes = min(limits.low_water_bytes, limits.high_water_bytes - 1)
-        self.drained: asyncio.Future[None] | None = None
-        self.watching = False
-        self.broken = False
-
-    def discard(self) -> None:
-        """Drop all buffered output, and wake the task that waits until the buffer is empty."""
-        self.queue.clear()
-        self.pieces.clear()
-        self.rest = memoryview(b"")
-        self.held = 0
-        self.report_drained()
-
-    def refill(self) -> None:
-        """Move frames of about WRITE_BYTES in all from the queue to `rest`.
-
-        A larger frame is cut into pieces; the first one becomes `rest`. A long frame alone is not
-        copied.
-        """
-        if self.pieces:
-            self.rest = memoryview(self.pieces.pop())
-            return
-        queue = self.queue
-        count = size = 0
-        while count < len(queue) and (not count or size + len(queue[count]) < WRITE_BYTES):
-            size += len(queue[count]) + self.terminator_bytes
-            count += 1
-        frames = queue[:count]
-        del queue[:count]
-        if count > 1 or size <= JOINED_BYTES:
-            self.rest = memoryview(self.terminator.join([*frames, b""]))
-        else:
-            # One long frame. Do not copy it to append the terminator: insert an empty frame, whose
-            # terminator is written next.
-            self.set_rest(frames[0], 0)
-            queue.insert(0, b"")
-
-    def set_rest(self, data: bytes, written: int) -> None:
-        """Set `rest` to the part of `data` after its first `written` bytes.
-
-        Large data is cut into pieces, so that each piece is freed when it was written. Otherwise
-        each slow client would keep a whole message in memory, while `held` counts only the part
-        that was not written.
-        """
-        if len(data) <= WRITE_BYTES:
-            self.rest = memoryview(data)[written:]
-            return
-        starts = range(written, len(data), WRITE_BYTES)
-        self.pieces = [data[start : start + WRITE_BYTES] for start in reversed(starts)]
-        self.rest = memoryview(self.pieces.pop())
-
-    def report_drained(self) -> None:
-        """Wake the task that waits until the buffer is empty."""
-        if self.drained is not None and not self.drained.done():
-            self.drained.set_result(None)
 
 
 class PipeConnection:
@@ -230,7 +113,7 @@ class PipeConnection:
         self._in = self._make_nonblocking(reading, os.O_RDONLY)
         self._out = self._make_nonblocking(writing, os.O_WRONLY)
         self._input = _Input(limits)
-        self._output = _Output(limits, self.terminator)
+        self._output = OutputBuffer(limits, self.terminator)
         self._capacities = PipeCapacities()
         self._receiver: Receiver | None = None
         self._released = False
@@ -307,7 +190,6 @@ class PipeConnection:
         """
         if self._input.framer.pending_bytes < READ_BYTES:
             return READ_BYTES
-        _keep_freed_memory()
         self._capacities.enlarge(self._in)
         return LONG_READ_BYTES
 
@@ -464,7 +346,6 @@ class PipeConnection:
 
     def _write_long(self, frame: bytes) -> None:
         """Write one long frame, which is not copied to append the terminator."""
-        _keep_freed_memory()
         self._capacities.enlarge(self._out)
         output = self._output
         try:

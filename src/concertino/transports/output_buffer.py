@@ -1,0 +1,120 @@
+"""OutputBuffer: the frames that a connection has not written yet, in portions for one write each.
+
+A PipeConnection (transports/pipe.py) has one and makes the system calls. Short frames are joined
+for one write; long ones are cut into pieces, so that what was written is freed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import JOINED_BYTES
+
+__all__ = ["OutputBuffer"]
+
+# The largest size of one write, and of the frames that are joined for one write, because joining
+# takes time and memory.
+WRITE_BYTES = 2**20
+
+
+class OutputBuffer:
+    """The frames of one connection that are not yet written.
+
+    limits: sets the high-water and the low-water mark.
+    terminator: the bytes that follow each frame.
+
+    Attributes:
+    queue: the frames that wait to be written.
+    pieces: the pieces of a large frame that are written after `rest`, in reverse order.
+    rest: the bytes of the last write that the system has not accepted. They are written before the
+        queue.
+    held: how many bytes are buffered.
+    reported: the value of `held` that the receiver knows, from write() or on_drain(). It is 0 while
+        on_drain() need not be called, because the buffer has not reached the high-water mark since
+        it was last below the low-water mark.
+    drained: a future that is done when the buffer is empty; None while no task waits for that.
+    watching: whether the event loop watches for the descriptor to become writable.
+    broken: whether nothing can be written any more.
+    """
+
+    __slots__ = (
+        "broken",
+        "drained",
+        "held",
+        "high_water_bytes",
+        "low_water_bytes",
+        "pieces",
+        "queue",
+        "reported",
+        "rest",
+        "terminator",
+        "terminator_bytes",
+        "watching",
+    )
+
+    def __init__(self, limits: Limits, terminator: bytes) -> None:
+        self.terminator = terminator
+        self.terminator_bytes = len(terminator)
+        self.queue: list[bytes] = []
+        self.held = 0
+        self.rest = memoryview(b"")
+        self.pieces: list[bytes] = []
+        self.reported = 0
+        self.high_water_bytes = limits.high_water_bytes
+        # Users may set one of the two marks alone, to any value.
+        self.low_water_bytes = min(limits.low_water_bytes, limits.high_water_bytes - 1)
+        self.drained: asyncio.Future[None] | None = None
+        self.watching = False
+        self.broken = False
+
+    def discard(self) -> None:
+        """Drop all buffered output, and wake the task that waits until the buffer is empty."""
+        self.queue.clear()
+        self.pieces.clear()
+        self.rest = memoryview(b"")
+        self.held = 0
+        self.report_drained()
+
+    def refill(self) -> None:
+        """Move frames of about WRITE_BYTES in all from the queue to `rest`.
+
+        A larger frame is cut into pieces; the first one becomes `rest`. A long frame alone is not
+        copied.
+        """
+        if self.pieces:
+            self.rest = memoryview(self.pieces.pop())
+            return
+        queue = self.queue
+        count = size = 0
+        while count < len(queue) and (not count or size + len(queue[count]) < WRITE_BYTES):
+            size += len(queue[count]) + self.terminator_bytes
+            count += 1
+        frames = queue[:count]
+        del queue[:count]
+        if count > 1 or size <= JOINED_BYTES:
+            self.rest = memoryview(self.terminator.join([*frames, b""]))
+        else:
+            # One long frame. Do not copy it to append the terminator: insert an empty frame, whose
+            # terminator is written next.
+            self.set_rest(frames[0], 0)
+            queue.insert(0, b"")
+
+    def set_rest(self, data: bytes, written: int) -> None:
+        """Set `rest` to the part of `data` after its first `written` bytes.
+
+        Large data is cut into pieces, so that each piece is freed when it was written. Otherwise
+        each slow client would keep a whole message in memory, while `held` counts only the part
+        that was not written.
+        """
+        if len(data) <= WRITE_BYTES:
+            self.rest = memoryview(data)[written:]
+            return
+        starts = range(written, len(data), WRITE_BYTES)
+        self.pieces = [data[start : start + WRITE_BYTES] for start in reversed(starts)]
+        self.rest = memoryview(self.pieces.pop())
+
+    def report_drained(self) -> None:
+        """Wake the task that waits until the buffer is empty."""
+        if self.drained is not None and not self.drained.done():
+            self.drained.set_result(None)
