@@ -154,15 +154,17 @@ STDIN = "".join(LINES)
 BEFORE_THE_FIRST_RESPONSE = {
     "": "backend errors jsonrpc loading logs near_names protocol runtime schema server transports "
     "types",
-    "backend": "interface",
-    "jsonrpc": "framing limits messages peer requests unread_results",
+    "backend": "interface serving_hosts",
+    "jsonrpc": "batches framing incoming_requests invalid_input limits messages outgoing_requests "
+    "peer unread_results",
     "logs": "formats handler redact secret_checks stderr_redirect writer",
-    "protocol": "call call_notifications request_profile revisions session wire_results",
+    "protocol": "call call_notifications lifecycle request_profile revisions session "
+    "session_methods subscriptions wire_results",
     "runtime": "connection_end entry host output_flow process server_connection shutdown tasks",
     "schema": "arguments constraints docstrings json_values return_values signature type_schema "
     "violations",
-    "server": "functions lazy_features registry server settings tool_errors tools",
-    "transports": "pipe pipe_capacity stdio",
+    "server": "functions lazy_features registry server server_backend settings tool_errors tools",
+    "transports": "output_buffer pipe pipe_capacity stdio",
     "types": "results",
 }
 # Those that a list of tools and the first call add. Some are imported a moment later.

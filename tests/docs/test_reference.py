@@ -75,11 +75,10 @@ def is_described(name: str, body: str) -> bool:
 
 
 def members(of: type) -> list[tuple[str, object]]:
-    """Those of a class; what it has from a class of ours that is not public itself is its own for
-    whoever uses it.
-    """
+    """Those of a class and of its bases that are not public, but not those of public bases."""
     ours = [item for item in of.__mro__ if item.__module__.startswith("concertino.")]
-    homes = [item for item in ours if item is of or item.__name__ not in PUBLIC]
+    public = [item for item in ours if item is not of and item.__name__ in PUBLIC]
+    homes = [home for home in ours if not any(issubclass(item, home) for item in public)]
     return [member for home in homes for member in vars(home).items()]
 
 

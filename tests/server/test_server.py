@@ -789,7 +789,7 @@ async def test_what_is_served_twice_goes_on_when_one_ends() -> None:
         server.add_tool(lambda: "x", name="f")
         await first.tools()
         assert heard == ["notifications/tools/list_changed"]
-    assert server._notifiers == []
+    assert not server._hosts.count
 
 
 @on_a_loop

@@ -252,7 +252,7 @@ def has_method_of(backend: object, function: Callable[..., object], method: obje
 
     Returns False if a subclass has overridden the method, or an attribute of the object replaces
     it.
-    function: the function in the class, such as Server.handle.
+    function: the function in the class, such as ServerBackend.handle.
     method: the attribute of the object, such as server.handle.
     """
     return method == MethodType(function, backend)

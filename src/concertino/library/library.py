@@ -29,6 +29,7 @@ from concertino.backend.interface import (
     ServerFeatures,
     SupportsEarlyOpening,
 )
+from concertino.backend.serving_hosts import ServingHosts
 from concertino.errors import RegistrationError, TargetError
 from concertino.jsonrpc.limits import Limits
 from concertino.library.folder import Folder
@@ -40,7 +41,7 @@ from concertino.types.results import Implementation
 if TYPE_CHECKING:
     from concertino.library.cache import Cache
     from concertino.library.file_loader import FileLoader
-    from concertino.library.library_handlers import ChangeNotice, LibraryHandlers
+    from concertino.library.library_handlers import LibraryHandlers
     from concertino.library.watcher import Watcher
 
 __all__ = ["Library", "open_cache"]
@@ -159,7 +160,7 @@ class Library:
         self._extend_features()
         self._log = logging.getLogger(f"concertino.{self.name}")
         self._threads = Threads(THREADS)
-        self._hosts = _Hosts()
+        self._hosts = ServingHosts()
         self._loaded: _LoadedLibrary | None = None
         # Protects the assignment of the three attributes above.
         self._lock = threading.Lock()
@@ -275,52 +276,19 @@ class Library:
             notice = loaded.handlers.apply(change, self._hosts.watched)
         count = len(change.items) + len(change.removed_items) + len(change.prompts)
         self._log.debug("%d files changed", count)
-        self._hosts.notify(notice, features=self._extend_features())
+        features = self._extend_features()
 
+        def report(notifier: Notifier) -> None:
+            if features:
+                notifier.report_change("features")
+            if notice.resources:
+                notifier.report_change("resources")
+            if notice.prompts:
+                notifier.report_change("prompts")
+            for uri in notice.updated:
+                notifier.report_update(uri)
 
-class _Hosts:
-    """The Hosts that serve a library. Each Host has other clients.
-
-    count: how many hosts have started the library and not closed it.
-    watched: the URIs that clients have subscribed to.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.watched: frozenset[str] = frozenset()
-        # Each change replaces the list, so that any thread may iterate over it.
-        self._notifiers: list[Notifier] = []
-
-    def add(self, notifier: Notifier) -> None:
-        """Add a host. notifier: sends notifications to its clients."""
-        self.count += 1
-        self._notifiers = [*self._notifiers, notifier]
-
-    def remove_one(self) -> bool:
-        """Remove a host, and return whether it was the last one."""
-        self.count = max(0, self.count - 1)
-        # close() does not say which host has closed. So keep all notifiers until the last host
-        # closes; calls of a closed host's notifier have no effect.
-        if self.count:
-            return False
-        self._notifiers = []
-        return True
-
-    def notify(self, notice: ChangeNotice, *, features: bool) -> None:
-        """Report a change to the clients of all hosts. features: whether the features changed."""
-        for notifier in self._notifiers:
-            try:
-                if features:
-                    notifier.report_change("features")
-                if notice.resources:
-                    notifier.report_change("resources")
-                if notice.prompts:
-                    notifier.report_change("prompts")
-                for uri in notice.updated:
-                    notifier.report_update(uri)
-            except RuntimeError:
-                # The host's event loop is closed, so it has no clients any more.
-                pass
+        self._hosts.notify(report)
 
 
 class _LoadedLibrary:

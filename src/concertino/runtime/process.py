@@ -24,7 +24,6 @@ from typing import Any, NoReturn, Protocol
 
 from concertino.backend.interface import Backend
 from concertino.errors import ConcertinoError
-from concertino.excerpts import exception_text
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
@@ -453,6 +452,9 @@ class _LogRetry:
 
 def _describe(exc: BaseException) -> str:
     """Return the text of an exception for the log, with the name of its class if that helps."""
+    # Imported here, because a start that succeeds does not need it.
+    from concertino.excerpts import exception_text
+
     text = exception_text(exc)
     # Errors of concertino are written for people, so the name of the class would add nothing.
     if isinstance(exc, ConcertinoError) and text:

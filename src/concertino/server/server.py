@@ -9,36 +9,35 @@
 
     server.run()
 
-Server is the public interface. tools.py, resources.py, prompts.py and completion.py register and
-call the functions of each kind. A Server is a Backend (backend/interface.py), so it can be composed
-with other backends, wrapped by guards, and served on any connection.
+Server is the public interface for authors; its base class in server_backend.py handles the calls of
+clients. tools.py, resources.py, prompts.py and completion.py register and call the functions of
+each kind. A Server is a Backend (backend/interface.py), so it can be composed with other backends,
+wrapped by guards, and served on any connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import sys
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from types import CoroutineType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
 
-from concertino.backend.interface import Call, ChangeKind, Context, Notifier, ServerFeatures
+from concertino.backend.interface import ServerFeatures
 from concertino.errors import RegistrationError
 from concertino.jsonrpc.limits import Limits
 from concertino.loading import LazyDescription
 from concertino.near_names import hint_keywords, hint_keywords_or
 from concertino.runtime.entry import RUN_ADVICE, run
-from concertino.server.functions import Handler, HandlerThreads, InThread
-from concertino.server.lazy_features import FilledParameters, LazyFeatures
-from concertino.server.registry import Access, TagSwitches
+from concertino.server.functions import Handler, InThread
+from concertino.server.registry import Access
+from concertino.server.server_backend import ServerBackend
 from concertino.server.settings import (
     NO_VERSION,
     ServerSettings,
@@ -48,14 +47,12 @@ from concertino.server.settings import (
     take_access,
     take_guards,
 )
-from concertino.server.tool_errors import unknown_tool
-from concertino.server.tools import RegisteredTool, Tools, make_tool, read_param_headers
+from concertino.server.tools import RegisteredTool, make_tool, read_param_headers
 from concertino.types.results import CacheScope, Icon, Implementation
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from concertino.backend.call_hooks import CheckArguments, Handle, ParamHeaders
     from concertino.http.asgi import AsgiApplication
     from concertino.http.server import HttpOptions
     from concertino.server.options import (
@@ -89,7 +86,7 @@ def _show_options(kind: str) -> Callable[[F], F]:
     return lambda function: cast("Any", LazyDescription(cast("Any", function), describe))
 
 
-class Server:
+class Server(ServerBackend):
     """An MCP server made of Python functions; a Backend.
 
     Decorate functions with `tool`, `resource` or `prompt`, then call `run()`.
@@ -147,7 +144,6 @@ class Server:
         settings = check_setting(ServerSettings(instructions, experimental, extensions))
         hints = cache_hints(ttl_s, cache_scope)
 
-        self.name = name
         features = ServerFeatures(
             info,
             instructions=instructions,
@@ -158,27 +154,9 @@ class Server:
             ttl_ms=hints.ttl_ms,
             cache_scope=hints.scope,
         )
+        super().__init__(name, features, argument_errors, page_size, hints)
         self._coerce = coerce
         self.envelope = envelope
-        log = logging.getLogger(f"concertino.{name}")
-        self._threads = HandlerThreads()
-        in_thread = self._threads.run
-        self._registered_tools = Tools(
-            page_size, hints, argument_errors, TagSwitches(), in_thread, log
-        )
-        self._features = LazyFeatures(
-            features, self._registered_tools, in_thread, page_size, hints, log
-        )
-        self._filled = FilledParameters(in_thread)
-        self._features.handlers["tools/list"] = self._registered_tools.list
-        # The URIs of the resources that clients subscribe to now.
-        self.watched: frozenset[str] = frozenset()
-        # The number of hosts that serve this server: calls of start() without a call of close().
-        self._starts = 0
-        # A list is never changed but replaced by a new one, so that any thread may read it.
-        self._notifiers: list[Notifier] = []
-        # Held while _starts and _notifiers are changed.
-        self._lock = threading.Lock()
 
     # Tools
 
@@ -348,7 +326,12 @@ class Server:
         """
         if self._features.is_disabled_resource(uri):
             return
-        self._notify(lambda notifier: notifier.report_update(uri))
+        self._hosts.notify(lambda notifier: notifier.report_update(uri))
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """Return the URIs of the resources that clients subscribe to now."""
+        return self._hosts.watched
 
     def resources_changed(self) -> None:
         """Notify clients that the list of resources has changed. May be called from any thread.
@@ -537,20 +520,6 @@ class Server:
             loop_factory=loop_factory,
         )
 
-    def _warn_of_other_servers(self) -> None:
-        """Log a warning if this server has no tools, but another server of the script has some.
-
-        The author has probably served the wrong one of two servers. Servers in variables of the
-        main program are checked.
-        """
-        variables = vars(sys.modules["__main__"])
-        servers = {name: value for name, value in variables.items() if isinstance(value, Server)}
-        filled = {name: item.name for name, item in servers.items() if not item._features.is_empty}
-        if filled and self in servers.values():
-            from concertino.server.unserved import warn_of_other_servers
-
-            warn_of_other_servers(filled, self.name, str(variables.get("__file__", "")))
-
     def asgi(
         self,
         path: str = "/mcp",
@@ -570,108 +539,6 @@ class Server:
         from concertino.http.asgi import AsgiApplication
 
         return AsgiApplication(self, path, options, limits)
-
-    # Notifications
-
-    def _report_change(self, kind: ChangeKind) -> None:
-        """Update the features of this server, and notify clients that a list has changed."""
-        self._features.update_features()
-        self._notify(lambda notifier: notifier.report_change(kind))
-
-    def _notify(self, report: Callable[[Notifier], None]) -> None:
-        """Call `report` with the notifier of each host that serves this server."""
-        for notifier in self._notifiers:
-            try:
-                report(notifier)
-            except RuntimeError:
-                # The event loop of this host is closed, and so are its connections.
-                pass
-
-    # The methods of Backend, which backend/interface.py describes
-
-    async def start(self, outlet: Notifier) -> None:
-        with self._lock:
-            self._starts += 1
-            self._notifiers = [*self._notifiers, outlet]
-        if self._features.is_empty:
-            self._warn_of_other_servers()
-        self._registered_tools.report_host_limits(
-            self.name, self._features.features.instructions or ""
-        )
-        await self._filled.open()
-
-    def features(self) -> ServerFeatures:
-        return self._features.features
-
-    async def close(self) -> None:
-        with self._lock:
-            # A start() that was cancelled before its first step was not counted, so there may be
-            # more calls of close() than of start().
-            self._starts = max(0, self._starts - 1)
-            # It is not known which host has called this method, so no notifier can be removed until
-            # all hosts have called it. Notifying a closed host has no effect.
-            if self._starts:
-                return
-            self._notifiers = []
-        self._threads.close()
-        for record in list(self._registered_tools.records.values()):
-            if record.entry.guard is not None:
-                await record.entry.guard.close()
-        await self._filled.close()
-
-    async def watch(self, uris: frozenset[str]) -> None:
-        self.watched = uris
-
-    def operation_handler(self, method: str, name: str) -> Handle | None:
-        """Return a function that handles all calls of one tool, without looking it up each time.
-
-        See SupportsOperationHandlers in backend/call_hooks.py. Returns None for other methods, for
-        tools with guards of their own, and if a subclass has overridden `handle`.
-        """
-        from concertino.backend.call_hooks import has_method_of
-
-        if method != "tools/call" or not has_method_of(self, Server.handle, self.handle):
-            return None
-        tool = self._registered_tools.entries.get(name)
-        if tool is None or tool.guard is not None:
-            return None
-
-        return self._registered_tools.make_handle(tool, self.handle)
-
-    def argument_check(self, method: str, name: str) -> CheckArguments | None:
-        """Return a function that checks the arguments of calls of one tool.
-
-        See SupportsArgumentChecks in backend/call_hooks.py. Returns None for other methods.
-        """
-        return (
-            partial(self._registered_tools.check_arguments, name)
-            if method == "tools/call"
-            else None
-        )
-
-    def param_headers(self, name: str) -> ParamHeaders:
-        """Return the arguments of a tool that clients repeat in HTTP headers.
-
-        See SupportsParamHeaders in backend/call_hooks.py.
-        """
-        tool = self._registered_tools.entries.get(name)
-        return {} if tool is None else tool.param_headers
-
-    def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
-        """Return the coroutine that handles a call. Raises RpcError for an unknown tool.
-
-        It is not an `async def`, so that a call of a tool needs only one coroutine.
-        """
-        if call.method != "tools/call":
-            return self._features.handle(call, context)
-        try:
-            tools = self._registered_tools
-            tool = tools.entries[_decode_name(call.params["name"])]
-        except (KeyError, DecodeError):
-            raise unknown_tool(call.params) from None
-        if tool.guard is not None:
-            return tool.guard.handle(call, context)
-        return tools.call(tool, call, context)
 
 
 def _name_of(handler: object, options: Mapping[str, Any]) -> str:

@@ -22,7 +22,6 @@ from concertino.errors import (
     invalid_params,
     unknown_name,
 )
-from concertino.excerpts import exception_text
 from concertino.schema.violations import SchemaViolation
 from concertino.types.results import CallToolResult, error_result
 
@@ -87,6 +86,9 @@ PASSTHROUGH = (Suspended, MissingCapability, InvalidClientResponse, Insufficient
 
 def describe_exception(error: BaseException) -> str:
     """Return an exception as `TypeName: text` for the client, shortened and without secrets."""
+    # Imported here, because few servers need it at their start.
+    from concertino.excerpts import exception_text
+
     kind = type(error).__name__
     text = exception_text(error)
 

@@ -2,8 +2,8 @@
 
 make_tool() makes a RegisteredTool from a function. A RegisteredTool contains the description of the
 tool for clients, a decoder for the arguments of a call, and a function that converts the return
-value to a result. Tools.call() calls the tool. Server.handle() finds the tool of a call, and passes
-the call to the tool's guards if it has some.
+value to a result. Tools.call() calls the tool. ServerBackend.handle() finds the tool of a call, and
+passes the call to the tool's guards if it has some.
 """
 
 from __future__ import annotations

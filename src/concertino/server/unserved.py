@@ -1,8 +1,9 @@
 """Reports scripts that serve nothing, and scripts that serve an empty server by mistake.
 
 A script serves nothing if `server.run()` is missing at its end, or if sys.exit() comes before it.
-server/server.py calls report_unserved_script() when a process ends that has served nothing. It
-calls warn_of_other_servers() when an empty server starts and the script has made other servers.
+server.py calls report_unserved_script() when a process ends that has served nothing.
+server_backend.py calls warn_of_other_servers() when an empty server starts and the script has made
+other servers.
 """
 
 from __future__ import annotations

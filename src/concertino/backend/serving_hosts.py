@@ -1,0 +1,61 @@
+"""ServingHosts: the Hosts that serve one backend. It notifies the clients of all of them.
+
+Server and Library use it. A Host (runtime/host.py) calls start() and close() of its backend, and
+each Host has other clients.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from concertino.backend.interface import Notifier
+
+__all__ = ["ServingHosts"]
+
+
+class ServingHosts:
+    """The hosts that have started a backend and not closed it. May be used from any thread.
+
+    Attributes:
+    count: how many hosts there are.
+    watched: the URIs of the resources that clients subscribe to now.
+    """
+
+    __slots__ = ("_lock", "_notifiers", "count", "watched")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.watched: frozenset[str] = frozenset()
+        # A list is never changed but replaced by a new one, so that any thread may read it.
+        self._notifiers: list[Notifier] = []
+        # Held while `count` and `_notifiers` are changed.
+        self._lock = threading.Lock()
+
+    def add(self, notifier: Notifier) -> None:
+        """Add a host. notifier: sends notifications to its clients."""
+        with self._lock:
+            self.count += 1
+            self._notifiers = [*self._notifiers, notifier]
+
+    def remove_one(self) -> bool:
+        """Remove a host, and return whether none is left."""
+        with self._lock:
+            # A start() that was cancelled before its first step was not counted, so there may be
+            # more calls of close() than of start().
+            self.count = max(0, self.count - 1)
+            # It is not known which host has called close(), so no notifier can be removed until all
+            # hosts have called it. Notifying a closed host has no effect.
+            if self.count:
+                return False
+            self._notifiers = []
+        return True
+
+    def notify(self, report: Callable[[Notifier], object]) -> None:
+        """Call `report` with the notifier of each host."""
+        for notifier in self._notifiers:
+            try:
+                report(notifier)
+            except RuntimeError:
+                # The event loop of this host is closed, and so are its connections.
+                pass

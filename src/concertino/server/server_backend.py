@@ -1,0 +1,160 @@
+"""ServerBackend: the methods of a Server that a host calls. Base class of Server (server.py).
+
+It finds the function that an author has registered for a call. tools.py calls the functions of
+tools; lazy_features.py loads the modules for all other calls when there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import partial
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder
+
+from concertino.backend.interface import Call, ChangeKind, Context, Notifier, ServerFeatures
+from concertino.backend.serving_hosts import ServingHosts
+from concertino.server.functions import HandlerThreads
+from concertino.server.lazy_features import FilledParameters, LazyFeatures
+from concertino.server.registry import TagSwitches
+from concertino.server.tool_errors import unknown_tool
+from concertino.server.tools import Tools
+
+if TYPE_CHECKING:
+    from concertino.backend.call_hooks import CheckArguments, Handle, ParamHeaders
+    from concertino.server.settings import CacheHints
+
+__all__ = ["ServerBackend"]
+
+_decode_name = Decoder(str).decode
+
+
+class ServerBackend:
+    """A Backend that calls registered functions. Backend describes the methods without a docstring.
+
+    name: the name of the server, for the log.
+    features: what the server offers before anything is registered.
+    argument_errors, page_size: see Server.
+    hints: how long clients may cache lists, and for whom.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        features: ServerFeatures,
+        argument_errors: Literal["result", "protocol"],
+        page_size: int,
+        hints: CacheHints,
+    ) -> None:
+        self.name = name
+        log = logging.getLogger(f"concertino.{name}")
+        self._threads = HandlerThreads()
+        in_thread = self._threads.run
+        self._registered_tools = Tools(
+            page_size, hints, argument_errors, TagSwitches(), in_thread, log
+        )
+        self._features = LazyFeatures(
+            features, self._registered_tools, in_thread, page_size, hints, log
+        )
+        self._filled = FilledParameters(in_thread)
+        self._features.handlers["tools/list"] = self._registered_tools.list
+        self._hosts = ServingHosts()
+
+    async def start(self, outlet: Notifier) -> None:
+        self._hosts.add(outlet)
+        if self._features.is_empty:
+            self._warn_of_other_servers()
+        self._registered_tools.report_host_limits(
+            self.name, self._features.features.instructions or ""
+        )
+        await self._filled.open()
+
+    def _warn_of_other_servers(self) -> None:
+        """Log a warning if this server has no tools, but another server of the script has some.
+
+        The author has probably served the wrong one of two servers. Servers in variables of the
+        main program are checked.
+        """
+        variables = vars(sys.modules["__main__"])
+        servers = {
+            name: value for name, value in variables.items() if isinstance(value, ServerBackend)
+        }
+        filled = {name: item.name for name, item in servers.items() if not item._features.is_empty}
+        if filled and self in servers.values():
+            from concertino.server.unserved import warn_of_other_servers
+
+            warn_of_other_servers(filled, self.name, str(variables.get("__file__", "")))
+
+    def features(self) -> ServerFeatures:
+        return self._features.features
+
+    async def close(self) -> None:
+        if not self._hosts.remove_one():
+            return
+        self._threads.close()
+        for record in list(self._registered_tools.records.values()):
+            if record.entry.guard is not None:
+                await record.entry.guard.close()
+        await self._filled.close()
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        self._hosts.watched = uris
+
+    def operation_handler(self, method: str, name: str) -> Handle | None:
+        """Return a function that handles all calls of one tool, without looking it up each time.
+
+        See SupportsOperationHandlers in backend/call_hooks.py. Returns None for other methods, for
+        tools with guards of their own, and if a subclass has overridden `handle`.
+        """
+        from concertino.backend.call_hooks import has_method_of
+
+        if method != "tools/call" or not has_method_of(self, ServerBackend.handle, self.handle):
+            return None
+        tool = self._registered_tools.entries.get(name)
+        if tool is None or tool.guard is not None:
+            return None
+
+        return self._registered_tools.make_handle(tool, self.handle)
+
+    def argument_check(self, method: str, name: str) -> CheckArguments | None:
+        """Return a function that checks the arguments of calls of one tool.
+
+        See SupportsArgumentChecks in backend/call_hooks.py. Returns None for other methods.
+        """
+        return (
+            partial(self._registered_tools.check_arguments, name)
+            if method == "tools/call"
+            else None
+        )
+
+    def param_headers(self, name: str) -> ParamHeaders:
+        """Return the arguments of a tool that clients repeat in HTTP headers.
+
+        See SupportsParamHeaders in backend/call_hooks.py.
+        """
+        tool = self._registered_tools.entries.get(name)
+        return {} if tool is None else tool.param_headers
+
+    def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
+        """Return the coroutine that handles a call. Raises RpcError for an unknown tool.
+
+        It is not an `async def`, so that a call of a tool needs only one coroutine.
+        """
+        if call.method != "tools/call":
+            return self._features.handle(call, context)
+        try:
+            tools = self._registered_tools
+            tool = tools.entries[_decode_name(call.params["name"])]
+        except (KeyError, DecodeError):
+            raise unknown_tool(call.params) from None
+        if tool.guard is not None:
+            return tool.guard.handle(call, context)
+        return tools.call(tool, call, context)
+
+    def _report_change(self, kind: ChangeKind) -> None:
+        """Update the features of this server, and notify clients that a list has changed."""
+        self._features.update_features()
+        self._hosts.notify(lambda notifier: notifier.report_change(kind))
