@@ -13,12 +13,8 @@ from pathlib import Path
 import pytest
 from docs.pages import DOCS, ROOT, ask_server, blocks, paste, run_shell
 
-from concertino.orchestra.plugins_file import (
-    InvalidPluginsFile,
-    PluginEntry,
-    PluginsFile,
-    read_plugins,
-)
+from concertino.orchestra.plugin_entry import PluginEntry
+from concertino.orchestra.plugins_file import InvalidPluginsFile, PluginsFile, read_plugins
 
 PAGE = DOCS / "how-to" / "hub.md"
 REFERENCE = DOCS / "reference" / "plugins-file.md"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from concertino.orchestra.plugins_file import InvalidPluginsFile, PluginEntry, read_plugins
+from concertino.orchestra.plugin_entry import PluginEntry
+from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 
 # The members and values of upstream's documentation (orchestrator, docs/CONFIGURATION.md), and
 # depends_on and provides_ai, which its source reads too.
@@ -137,7 +138,8 @@ def test_a_variable_without_a_value_is_the_hub_s(
         ("plugins:\n- id: a\n  binary: a\n  enabled: maybe\n",
          ":4: plugins[0] (a).enabled: expected true or false, got 'maybe'"),
         ("plugins:\n- id: a\n  binary: a\n  sokcet: true\n",
-         ":4: plugins[0]: expected one of binary, config, provides_storage, socket, id, args"),
+         "hub, got 'sokcet'; did you mean 'socket'?"),
+        ("plugins:\n- id: a\n  x: 1\n", ":3: plugins[0]: expected one of id, args, env"),
         ("plugins:\n- id: a\n  binary: a\n  args: --x\n", ":4: plugins[0] (a).args: expected a "
          "list, got '--x'"),
         ("plugins:\n- id: a\n  binary: a\n  args: [[x]]\n", ":4: plugins[0] (a).args[0]: expected "

@@ -155,7 +155,7 @@ async def test_a_package_is_shown_installed_by_its_digest_and_run_by_a_hub(
     install(source)
     [package] = InstalledPackages().all()
     assert package.digest == digest
-    assert package.files["notes_words/__init__.py"] == len("WORD = 'from the package'\n")
+    assert package.files["notes_words/__init__.py"].size == len("WORD = 'from the package'\n")
 
     (tmp_path / "plugins.yaml").write_text(
         f"plugins:\n- id: tools.notes\n  package: tools.notes\n  digest: {digest}\n"
@@ -281,7 +281,7 @@ def test_a_wheel_with_what_is_no_file_within_it_is_refused(
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_file_that_is_in_a_wheel_twice_is_refused(tmp_path: Path) -> None:
     # Whoever lists it sees one of the two.
-    with pytest.raises(InvalidPackage, match=r"run\.py: File exists"):
+    with pytest.raises(InvalidPackage, match=r"run\.py: the package has this file twice"):
         install(wheel_of(tmp_path, ("run.py", b"other")))
 
 
@@ -413,5 +413,29 @@ def test_an_entry_pins_the_digest(tmp_path: Path, trap: Path) -> None:
     install(make_wheel(tmp_path, trap))
     path = tmp_path / "plugins.yaml"
     path.write_text("plugins:\n- id: a\n  package: tools.notes\n  digest: sha256:00\n")
-    with pytest.raises(InvalidPluginsFile, match="expected the digest sha256:00, got sha256:"):
+    expected = r":4: plugins\[0\] \(a\)\.digest: expected the digest sha256:00, got sha256:"
+    with pytest.raises(InvalidPluginsFile, match=expected):
+        read_plugins(path)
+
+
+@pytest.mark.parametrize("make", [make_folder, make_wheel, make_bundle])
+def test_a_pinned_package_whose_files_were_changed_is_refused(
+    tmp_path: Path, trap: Path, make: Callable[[Path, Path], Path]
+) -> None:
+    install(make(tmp_path, trap))
+    packages = InstalledPackages()
+    [package] = packages.all()
+    path = tmp_path / "plugins.yaml"
+    path.write_text(f"plugins:\n- id: a\n  package: tools.notes\n  digest: {package.digest}\n")
+    program = packages.files_folder(package) / package.program
+    # A cache of Python, for example, changes nothing.
+    program.with_name("added.pyc").touch()
+    assert read_plugins(path).plugins[0].binary == str(program)
+
+    program.write_text("print('something else')")
+    expected = rf":4: plugins\[0\] \(a\)\.digest: {program} is no longer as it was installed"
+    with pytest.raises(InvalidPluginsFile, match=expected):
+        read_plugins(path)
+    program.unlink()
+    with pytest.raises(InvalidPluginsFile, match=expected):
         read_plugins(path)

@@ -91,7 +91,7 @@ def _install(packages: InstalledPackages, source: Path, digest: str | None) -> i
 def _describe(package: InstalledPackage) -> list[str]:
     """Return lines that describe a package to a user who is about to install it."""
     manifest = package.manifest
-    size = sum(package.files.values())
+    size = sum(file.size for file in package.files.values())
     lines = [
         f"{package.id} {manifest.version}".rstrip(),
         f"  name: {manifest.name}",
@@ -100,13 +100,17 @@ def _describe(package: InstalledPackage) -> list[str]:
         f"  from: {package.source}",
         f"  digest: {package.digest}",
         f"  {len(package.files)} files, {size} bytes:",
-        *(f"    {path}  {size}" for path, size in list(package.files.items())[:MAX_NAMED]),
+        *(f"    {path}  {file.size}" for path, file in list(package.files.items())[:MAX_NAMED]),
     ]
     if len(package.files) > MAX_NAMED:
         lines.append(f"    and {len(package.files) - MAX_NAMED} more")
     command = " ".join((package.program, *manifest.extra.args))
     lines.append(f"  a hub runs: {command}")
-    others = [path for path in package.executables if path != package.program]
+    others = [
+        path
+        for path, file in package.files.items()
+        if file.is_executable and path != package.program
+    ]
     if others:
         lines.append(f"  may be executed, too: {', '.join(others)}")
     return lines

@@ -29,6 +29,7 @@ from concertino.orchestra.hub_listeners import HubListeners
 from concertino.orchestra.list_changes import ListChanges, ListName
 from concertino.orchestra.mcp_resources import answer_from_plugins
 from concertino.orchestra.message_peek import is_stream_start, peek_tool_call
+from concertino.orchestra.plugin_entry import PluginEntry
 from concertino.orchestra.plugin_messages import (
     DecodeError,
     HealthResult,
@@ -41,7 +42,7 @@ from concertino.orchestra.plugin_messages import (
 )
 from concertino.orchestra.plugin_process import PluginProcess
 from concertino.orchestra.plugin_set import PluginSet
-from concertino.orchestra.plugins_file import LISTEN, PluginEntry, PluginsFile
+from concertino.orchestra.plugins_file import LISTEN, PluginsFile
 from concertino.orchestra.routes import Routes, build_routes
 from concertino.orchestra.rpc_interface import (
     Cancellable,

@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from hashlib import file_digest
 from pathlib import Path
 
 from msgspec import DecodeError, Struct
@@ -24,7 +25,7 @@ from concertino.orchestra.package_manifest import (
     PackageManifest,
     parse_manifest,
 )
-from concertino.orchestra.package_sources import unpack_package
+from concertino.orchestra.package_sources import PackageFile, unpack_package
 from concertino.user_files import user_folder
 
 __all__ = ["InstalledPackage", "InstalledPackages"]
@@ -39,8 +40,7 @@ class InstalledPackage(Struct, frozen=True):
     digest: the digest of the package, `sha256:...`.
     source: where it came from.
     root: the path in the package of the folder with the manifest; "" for the package's top folder.
-    files: path in the package -> size in bytes.
-    executables: the paths of the files with permission to be executed.
+    files: path in the package -> the file, as it was installed.
     format: the version of the format of package.json.
     """
 
@@ -48,8 +48,7 @@ class InstalledPackage(Struct, frozen=True):
     digest: str
     source: str
     root: str
-    files: Mapping[str, int]
-    executables: tuple[str, ...] = ()
+    files: Mapping[str, PackageFile]
     format: int = 1
 
     @property
@@ -87,7 +86,10 @@ class InstalledPackages:
             new, scratch = Path(name) / "new", Path(name) / "scratch"
             for folder in (new, new / FILES, scratch):
                 folder.mkdir(mode=0o700)
-            package = self._unpack(source, new / FILES, scratch)
+            try:
+                package = self._unpack(source, new / FILES, scratch)
+            except InvalidPackage as exc:
+                raise InvalidPackage(f"{source}: {exc}") from None
             if (other := self.find(package.id)) is not None:
                 raise InvalidPackage(
                     f"{package.id} is installed already, with the digest {other.digest}: "
@@ -104,7 +106,7 @@ class InstalledPackages:
         files = unpack_package(source, folder, scratch)
         found = [
             path
-            for path in files.paths
+            for path in files.added
             if path.rpartition("/")[2] == MANIFEST and path.count("/") <= 1
         ]
         if len(found) != 1:
@@ -113,15 +115,14 @@ class InstalledPackages:
             )
         root = found[0].removesuffix(MANIFEST)
         manifest = parse_manifest(
-            (folder / found[0]).read_bytes(), lambda path: f"{root}{path}" in files.paths
+            (folder / found[0]).read_bytes(), lambda path: f"{root}{path}" in files.added
         )
         return InstalledPackage(
             manifest,
             files.digest,
             str(source.resolve()),
             root,
-            {path: size for path, (size, _) in files.paths.items()},
-            tuple(path for path, (_, is_executable) in files.paths.items() if is_executable),
+            files.added,
         )
 
     def _place(self, package: InstalledPackage) -> Path:
@@ -131,6 +132,24 @@ class InstalledPackages:
     def files_folder(self, package: InstalledPackage) -> Path:
         """Return the folder with the files of an installed package."""
         return self._place(package) / FILES
+
+    def check_files(self, package: InstalledPackage) -> None:
+        """Check that the files of a package are as they were installed. Raises InvalidPackage.
+
+        Files that were added later, such as caches of Python, are ignored.
+        """
+        folder = self.files_folder(package)
+        for path, file in package.files.items():
+            try:
+                with open(folder / path, "rb") as content:
+                    is_same = file_digest(content, "sha256").hexdigest() == file.digest
+            except OSError:
+                is_same = False
+            if not is_same:
+                raise InvalidPackage(
+                    f"{folder / path} is no longer as it was installed: "
+                    f"concertino plugin remove {package.id}, and install it again"
+                )
 
     def all(self) -> list[InstalledPackage]:
         """Return all packages, sorted by id. Other folders are ignored."""

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.json import decode, encode
 
+from concertino.orchestra.yaml_values import InvalidPluginsFile, YamlMembers, YamlValue
 from concertino.proxy.file_values import FileMember, FileValue
 from concertino.proxy.server_file import read_server_entry
 from concertino.proxy.value_reader import InvalidServerFile
@@ -39,6 +40,7 @@ __all__ = [
 # The members of the configuration that the hub sends at boot: the path of the plugins file, and the
 # server as the JSON of a server file.
 FILE, SERVER = "file", "server"
+# The member with the options of this package.
 OPTIONS = "x-concertino"
 # The members of an MCP server's entry that the entries of other plugins do not have.
 MCP_MEMBERS = ("command", "url", "headers", "cwd", OPTIONS)
@@ -47,73 +49,73 @@ UNSUPPORTED_OPTIONS = ("pin", "cache", "lazy")
 
 
 def read_mcp_entry(
-    source: str,
     id: str,
-    label: str,
-    node: YamlNode,
-    members: Mapping[str, YamlNode],
+    members: YamlMembers,
     env: Mapping[str, str | None],
+    command: Sequence[str] = (),
 ) -> str:
     """Return the server of an entry, as the JSON of a server file with this one server.
 
-    source: the path of the plugins file, for errors.
     id: the plugin's id, which becomes the name of the server.
-    label: the path of the entry within the file, for errors.
-    node: the entry.
-    members: the members of the entry by name.
+    members: the members of the entry; those that MCP servers do not have are ignored.
     env: the variables of the entry. None means that the hub's environment has the value.
-    Raises InvalidServerFile with the line of a wrong member.
+    command: the words of the command, in place of the member `command`.
+    Raises InvalidPluginsFile.
     """
-    found = {name: _to_value(value) for name, value in members.items() if name in MCP_MEMBERS}
-    args = _words(source, f"{label}.args", members["args"]) if "args" in members else []
+    entry = members.owner
+    found = {
+        name: _to_value(value.node)
+        for name, value in members.by_name.items()
+        if name in MCP_MEMBERS
+    }
+    words, args = list(command), members.by_name.get("args")
     if "command" in members:
-        command = _words(source, f"{label}.command", members["command"])
-        line = members["command"].line
-        found["command"] = FileValue(command[0], line, 1)
-        args = [*command[1:], *args]
-    elif args:
-        raise _error(source, members["args"].line, f"{label}.args: expected a command, got none")
-    if args:
-        line = members["args" if "args" in members else "command"].line
-        found["args"] = FileValue(tuple(FileValue(arg, line, 1) for arg in args), line, 1)
+        words = _split_words(members.by_name["command"])
+    if args is not None:
+        if not words:
+            raise args.error("expected a command, got none")
+        words += _split_words(args)
+    if words:
+        line = found["command"].line if "command" in found else entry.line
+        found["command"] = FileValue(words[0], line, 1)
+        line = line if args is None else args.line
+        if words[1:]:
+            found["args"] = FileValue(
+                tuple(FileValue(word, line, 1) for word in words[1:]), line, 1
+            )
     if env:
-        variables = {name: f"${{{name}}}" if text is None else text for name, text in env.items()}
-        found["env"] = _from_texts(variables, members["env"].line)
+        texts = {name: f"${{{name}}}" if text is None else text for name, text in env.items()}
+        found["env"] = _from_texts(texts, members.by_name["env"].line)
 
     fields = {name: FileMember(value, value.line, 1) for name, value in found.items()}
+    member = FileMember(FileValue(fields, entry.line, 1), entry.line, 1)
     try:
-        entry = read_server_entry(
-            source, id, FileMember(FileValue(fields, node.line, 1), node.line, 1), label
-        )
+        read_server_entry(str(entry.file), id, member, entry.label)
     except InvalidServerFile as exc:
         # Remove the column, which is always 1: see _to_value().
         place, _, problem = str(exc).partition(":1: ")
-        raise InvalidServerFile(f"{place}: {problem}") from None
-    for option in UNSUPPORTED_OPTIONS:
-        if OPTIONS in members and option in read_value(members[OPTIONS]):
-            raise _error(
-                source,
-                members[OPTIONS].line,
-                f"{label}.{OPTIONS}.{option}: not possible for a plugin; leave it out, or serve "
-                "the server with `concertino serve mcp.json`",
-            )
-    assert entry.name == id
+        raise InvalidPluginsFile(f"{place}: {problem}") from None
+    if (options := members.by_name.get(OPTIONS)) is not None:
+        for option in UNSUPPORTED_OPTIONS:
+            if option in read_value(options.node):
+                problem = (
+                    "not possible for a plugin; leave it out, or serve the server with "
+                    "`concertino serve mcp.json`"
+                )
+                label = f"{options.label}.{option}"
+                raise YamlValue(options.node, label, options.file).error(problem)
     plain = {name: _plain(value) for name, value in found.items()}
     return encode({"mcpServers": {id: plain}}).decode()
 
 
-def bridge_command(address: str, certs_dir: str | None, line: int) -> YamlNode:
-    """Return the member `command` of an MCP server that is the bridge to another hub.
+def bridge_command(address: str, certs_dir: str | None) -> list[str]:
+    """Return the command of the MCP server that is the bridge to another hub.
 
     address: the address of that hub.
     certs_dir: the folder of the bridge's certificate; None for the default one.
-    line: the line of the file that all nodes get.
     """
     words = [sys.executable, "-m", "concertino", "bridge", f"--orchestrator-addr={address}"]
-    if certs_dir is not None:
-        words.append(f"--certs-dir={certs_dir}")
-    nodes = [YamlNode("scalar", word, None, False, line) for word in words]
-    return YamlNode("sequence", nodes, None, False, line)
+    return words if certs_dir is None else [*words, f"--certs-dir={certs_dir}"]
 
 
 def change_certs_dir(server: str, certs_dir: str) -> str:
@@ -125,24 +127,20 @@ def change_certs_dir(server: str, certs_dir: str) -> str:
     return encode(file).decode()
 
 
-def _error(source: str, line: int, problem: str) -> InvalidServerFile:
-    """Return the error for a wrong member in a line of the file."""
-    return InvalidServerFile(f"{source}:{line}: {problem}")
-
-
-def _words(source: str, label: str, node: YamlNode) -> list[str]:
+def _split_words(value: YamlValue) -> list[str]:
     """Return the words of a command: a list, or a text that is split as in a shell."""
+    node = value.node
     if node.kind == "scalar" and not is_null(node):
         try:
             words = shlex.split(node.value)
         except ValueError as exc:
-            raise _error(source, node.line, f"{label}: expected a command: {exc}") from None
+            raise value.error(f"expected a command: {exc}") from None
     elif node.kind == "sequence" and all(item.kind == "scalar" for item in node.value):
         words = [item.value for item in node.value]
     else:
-        raise _error(source, node.line, f"{label}: expected a command or a list of its words")
+        raise value.error("expected a command or a list of its words")
     if not words:
-        raise _error(source, node.line, f"{label}: expected a command, got nothing")
+        raise value.error("expected a command, got nothing")
     return words
 
 

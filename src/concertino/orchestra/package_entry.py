@@ -1,15 +1,22 @@
-"""find_program(): finds the program of an installed package that a plugins file names."""
+"""find_program(), check_digest(): find and check an installed package that a plugins file names.
+
+plugin_entries.py uses them for entries with `package`.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from concertino.errors import ConcertinoError
 
-__all__ = ["PackageProgram", "find_program"]
+if TYPE_CHECKING:
+    from concertino.orchestra.installed_packages import InstalledPackage, InstalledPackages
+
+__all__ = ["PackageProgram", "check_digest", "find_program"]
 
 
 class PackageProgram(Struct, frozen=True):
@@ -26,27 +33,9 @@ class PackageProgram(Struct, frozen=True):
     socket: bool = False
 
 
-def find_program(id: str, digest: str | None) -> PackageProgram:
-    """Return the program of an installed package. Raises ConcertinoError.
-
-    digest: the digest that the package must have; None for any.
-    """
-    # Imported here, because most plugins files name no package.
-    from concertino.orchestra.installed_packages import InstalledPackages
-
-    try:
-        packages = InstalledPackages()
-    except RuntimeError as exc:
-        raise ConcertinoError(f"no package can be found: {exc}") from None
-    package = packages.find(id)
-    if package is None:
-        available = ", ".join(item.id for item in packages.all()) or "none"
-        raise ConcertinoError(
-            f"expected an installed package, got {id!r}; installed: {available}; "
-            "see: concertino plugin install"
-        )
-    if digest is not None and digest != package.digest:
-        raise ConcertinoError(f"expected the digest {digest}, got {package.digest}")
+def find_program(id: str) -> PackageProgram:
+    """Return the program of an installed package. Raises ConcertinoError."""
+    packages, package = _find_package(id)
     folder = packages.files_folder(package)
     env: dict[str, str] = {}
     if package.manifest.bin.endswith(".py"):
@@ -61,3 +50,32 @@ def find_program(id: str, digest: str | None) -> PackageProgram:
         extra.provides_ai,
         package.manifest.uses_socket,
     )
+
+
+def check_digest(id: str, digest: str) -> None:
+    """Check that an installed package has a digest, and that its files are still the same.
+
+    Raises ConcertinoError.
+    """
+    packages, package = _find_package(id)
+    if digest != package.digest:
+        raise ConcertinoError(f"expected the digest {digest}, got {package.digest}")
+    packages.check_files(package)
+
+
+def _find_package(id: str) -> tuple[InstalledPackages, InstalledPackage]:
+    # Imported here, because most plugins files name no package.
+    from concertino.orchestra.installed_packages import InstalledPackages
+
+    try:
+        packages = InstalledPackages()
+    except RuntimeError as exc:
+        raise ConcertinoError(f"no package can be found: {exc}") from None
+    package = packages.find(id)
+    if package is None:
+        available = ", ".join(item.id for item in packages.all()) or "none"
+        raise ConcertinoError(
+            f"expected an installed package, got {id!r}; installed: {available}; "
+            "see: concertino plugin install"
+        )
+    return packages, package

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from concertino.orchestra.package_manifest import InvalidPackage, check_package_path
 
-__all__ = ["PackageFiles", "unpack_package"]
+__all__ = ["PackageFile", "PackageFiles", "unpack_package"]
 
 MAX_ARCHIVE_BYTES = 256 * 2**20
 MAX_BYTES = 512 * 2**20
@@ -38,16 +38,24 @@ LIMITS = "ulimit -t 60; ulimit -v 2097152; ulimit -f 2097152"
 GIT_S = 120.0
 
 
+class PackageFile(Struct, frozen=True, omit_defaults=True):
+    """A file of a package. size: in bytes. digest: the SHA-256 of its content, hexadecimal."""
+
+    size: int
+    digest: str
+    is_executable: bool = False
+
+
 class PackageFiles:
     """Writes the files of a package into a folder. Raises InvalidPackage to refuse a file.
 
     Attributes:
-    paths: the paths of the files, with their sizes and whether each may be executed.
+    added: path -> the file, in the order in which they were added.
     digest: the digest of the package, `sha256:...`.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.paths: dict[str, tuple[int, bool]] = {}
+        self.added: dict[str, PackageFile] = {}
         self.digest = ""
         self._folder = folder
         self._bytes = 0
@@ -58,7 +66,7 @@ class PackageFiles:
         check_package_path(path)
         if path.count("/") >= MAX_DEPTH:
             raise InvalidPackage(f"{path}: expected at most {MAX_DEPTH} folders in each other")
-        if len(self.paths) >= MAX_FILES:
+        if len(self.added) >= MAX_FILES:
             raise InvalidPackage(f"expected at most {MAX_FILES} files")
         target = self._folder / path
         size, digest = 0, sha256()
@@ -66,9 +74,10 @@ class PackageFiles:
             target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(target, flags, 0o700 if is_executable else 0o600)
-        except OSError as exc:
-            # The package has this path twice, or also as a folder.
-            raise InvalidPackage(f"{path}: {exc.strerror}") from None
+        except (FileExistsError, IsADirectoryError, NotADirectoryError):
+            raise InvalidPackage(
+                f"{path}: the package has this file twice, or as a folder"
+            ) from None
         with open(descriptor, "wb") as file:
             while data := content.read(CHUNK_BYTES):
                 size += len(data)
@@ -77,7 +86,7 @@ class PackageFiles:
                     raise InvalidPackage(f"{path}: expected at most {MAX_BYTES} bytes in all files")
                 digest.update(data)
                 file.write(data)
-        self.paths[path] = size, is_executable
+        self.added[path] = PackageFile(size, digest.hexdigest(), is_executable)
         self._tree.update(f"{path}\0{int(is_executable)}\0{digest.hexdigest()}\n".encode())
 
     def tree_digest(self) -> str:
@@ -108,7 +117,7 @@ def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
     elif start.startswith((b"# v2 git bundle\n", b"# v3 git bundle\n")):
         _read_bundle(archive, files, scratch)
     else:
-        raise InvalidPackage(f"{source}: expected a folder, a wheel or a git bundle")
+        raise InvalidPackage("expected a folder, a wheel or a git bundle")
     return files
 
 
@@ -119,11 +128,11 @@ def _copy_archive(source: Path, target: Path) -> str:
     descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file, open(target, "xb") as copy:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InvalidPackage(f"{source}: expected a file or a folder")
+            raise InvalidPackage("expected a file or a folder")
         while data := file.read(CHUNK_BYTES):
             size += len(data)
             if size > MAX_ARCHIVE_BYTES:
-                raise InvalidPackage(f"{source}: expected at most {MAX_ARCHIVE_BYTES} bytes")
+                raise InvalidPackage(f"expected at most {MAX_ARCHIVE_BYTES} bytes")
             digest.update(data)
             copy.write(data)
     return f"sha256:{digest.hexdigest()}"

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from concertino.logs.redact import learn
 from concertino.orchestra.mcp_entry import FILE, SERVER
-from concertino.orchestra.plugins_file import PluginEntry, PluginsFile
+from concertino.orchestra.plugin_entry import PluginEntry
+from concertino.orchestra.plugins_file import PluginsFile
 from concertino.proxy.definitions import (
     CODE_VARIABLES,
     Definition,

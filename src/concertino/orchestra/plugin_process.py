@@ -23,6 +23,7 @@ import msgspec
 from concertino.errors import ConcertinoError, Disconnected
 from concertino.orchestra.hub_calls import CALL_S, ChangeFailed
 from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
+from concertino.orchestra.plugin_entry import PluginEntry
 from concertino.orchestra.plugin_messages import (
     PluginManifest,
     PluginRequest,
@@ -33,7 +34,6 @@ from concertino.orchestra.plugin_messages import (
 from concertino.orchestra.plugin_record import PluginRecord
 from concertino.orchestra.plugin_replacement import PluginReplacement
 from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings, PluginRun
-from concertino.orchestra.plugins_file import PluginEntry
 from concertino.orchestra.routes import PluginFeatures
 from concertino.orchestra.rpc_interface import TIMEOUT_S, ForwardingConnection
 from concertino.orchestra.streams import ResponseStream

@@ -24,6 +24,7 @@ from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.idleness import wait_until_idle, watch_work
 from concertino.orchestra.link import open_link
+from concertino.orchestra.plugin_entry import PluginEntry
 from concertino.orchestra.plugin_main import HUB_PID
 from concertino.orchestra.plugin_messages import (
     BootRequest,
@@ -39,7 +40,6 @@ from concertino.orchestra.plugin_messages import (
     ToolDefinition,
 )
 from concertino.orchestra.plugin_output import PluginOutput
-from concertino.orchestra.plugins_file import PluginEntry
 from concertino.orchestra.rpc_interface import (
     TIMEOUT_S,
     ForwardingConnection,

@@ -12,10 +12,10 @@ from itertools import count
 
 from msgspec.structs import replace
 
+from concertino.orchestra.plugin_entry import PluginEntry
 from concertino.orchestra.plugin_process import PluginProcess
 from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings
 from concertino.orchestra.plugin_watch import PluginWatch
-from concertino.orchestra.plugins_file import PluginEntry
 from concertino.transports.process import ShutdownTimeouts
 
 __all__ = ["PluginSet", "sort_by_dependency"]

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from concertino.errors import ConcertinoError
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.plugin_definitions import define_plugin, define_plugins
-from concertino.orchestra.plugins_file import PluginEntry, PluginsFile, read_plugins
+from concertino.orchestra.plugin_entry import PluginEntry
+from concertino.orchestra.plugins_file import PluginsFile, read_plugins
 from concertino.proxy.approvals import ApprovalStore, ApprovedFile
 from concertino.proxy.definitions import Definition
 from concertino.proxy.file_access import check_writers

@@ -1,0 +1,69 @@
+"""PluginEntry: what a plugins file says about one plugin.
+
+plugin_entries.py reads the entries. The hub starts the plugins with them, and compares them when
+the file has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from concertino.orchestra.mcp_entry import SERVER, change_certs_dir
+from concertino.orchestra.watched_paths import WatchedPaths
+
+__all__ = ["MCP_ARGS", "PluginEntry"]
+
+# The arguments of `concertino` that run the plugin of an MCP server.
+MCP_ARGS = ("plugin", "mcp")
+
+
+class PluginEntry(Struct, frozen=True):
+    """The entry of one plugin in a plugins file.
+
+    binary: the program: an absolute path, or a name to look up in PATH.
+    env: variables in addition to the few that every plugin inherits. None means that the hub's
+        environment has the value.
+    config: the configuration that the hub sends to the plugin at boot.
+    provides_storage: the storage types that the plugin provides.
+    provides_ai: the names of the AI providers to which the plugin gives access.
+    depends_on: ids of plugins to start before this one.
+    socket: whether the plugin uses a Unix socket instead of QUIC.
+    line: the line of the entry in the file.
+    watch: the files whose changes restart the plugin; None to watch none.
+    offer: whether a hub in a cluster offers the plugin to the other hubs.
+    is_bridge: whether the plugin is a bridge to another hub (`hub`). Then it is an MCP server, too.
+    """
+
+    id: str
+    binary: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str | None] = {}
+    config: Mapping[str, str] = {}
+    enabled: bool = False
+    provides_storage: tuple[str, ...] = ()
+    provides_ai: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
+    socket: bool = False
+    line: int = 0
+    watch: WatchedPaths | None = None
+    offer: bool = True
+    is_bridge: bool = False
+
+    @property
+    def is_mcp(self) -> bool:
+        """Whether the plugin is an MCP server (`protocol: mcp`).
+
+        `config` then contains the server, and the other fields say how to start `concertino plugin
+        mcp`.
+        """
+        return self.args[:2] == MCP_ARGS and SERVER in self.config
+
+    def with_certs_dir(self, certs_dir: str | None) -> PluginEntry:
+        """Return the entry for a hub with another folder of certificates; None changes nothing."""
+        if certs_dir is None or not self.is_bridge:
+            return self
+        server = change_certs_dir(self.config[SERVER], certs_dir)
+        return replace(self, config={**self.config, SERVER: server})
