@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import DecodeError, Raw
 from msgspec.json import decode, encode
 
+from concertino.backend.interface import ChangeKind
 from concertino.backend.methods import LIST_METHODS, ListMethod
 from concertino.client.client import Client
-from concertino.errors import ConcertinoError
+from concertino.client.negotiation import Era
+from concertino.client.targets import ServerParameters, Target
+from concertino.errors import METHOD_NOT_FOUND, ConcertinoError, RpcError
 from concertino.protocol.pagination import MAX_PAGES
 from concertino.protocol.revisions import by_name
-from concertino.proxy.manifest_cache import MAX_BYTES, Manifest, ManifestFile
+from concertino.proxy.manifest_cache import MAX_BYTES, Manifest, ManifestCache, ManifestFile
 
-__all__ = ["Manifests", "describe_differences"]
+__all__ = ["Manifests", "changed_lists", "describe_differences", "make_manifests"]
 
 log = logging.getLogger("concertino.proxy")
 
+# The lists whose changes since the last run are reported.
+LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
 # The limit for reading all lists of the server, in seconds.
 LISTS_S = 60.0
 # The limit at the end of the proxy, so that the lists are stored even after a short session.
@@ -58,6 +64,20 @@ class Manifests:
             file = self._files[principal] = self._find_file(principal)
             self._known[principal] = None if file is None else file.read()
         return self._known[principal]
+
+    def find_list(self, principal: bytes, method: str) -> tuple[str, Raw] | None:
+        """Return the revision and the result of a list method; None if the list is not known.
+
+        Raises RpcError if the server has not declared the feature. Most hosts ask for all lists
+        when they open a session, and should not have to wait for the start to get this error.
+        """
+        manifest = self.get(principal)
+        if manifest is None:
+            return None
+        if method.partition("/")[0] not in manifest.capabilities:
+            raise RpcError(METHOD_NOT_FOUND, f"method not found: {method}")
+        result = manifest.lists.get(method)
+        return None if result is None else (manifest.revision, result)
 
     def learn(
         self,
@@ -184,3 +204,33 @@ def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
         ("capabilities", known.capabilities != manifest.capabilities),
     ]
     return [text for text, differs in parts if differs]
+
+
+def changed_lists(known: Manifest, manifest: Manifest) -> list[ChangeKind]:
+    """Return the kinds of the lists that differ between two manifests."""
+    return [
+        kind
+        for kind in LIST_KINDS
+        if any(
+            known.lists.get(method) != manifest.lists.get(method)
+            for method in LIST_METHODS
+            if method.startswith(kind)
+        )
+    ]
+
+
+def make_manifests(
+    name: str,
+    target: Target,
+    era: Era,
+    cache: ManifestCache | None,
+    lazy: bool,
+) -> Manifests | None:
+    """Return the Manifests of a server; None without a cache, and for targets without a command."""
+    if cache is None or isinstance(target, str):
+        return None
+    if not isinstance(target, ServerParameters):
+        if not isinstance(target, Sequence):
+            return None
+        target = ServerParameters(target[0], target[1:])
+    return Manifests(name, partial(cache.file_of, target, era), lazy)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from types import CoroutineType
 from typing import Any
@@ -29,7 +29,6 @@ from concertino.backend.callback_calls import BeginByCallback, CancelCall, EndsC
 from concertino.backend.caller import CallerSession
 from concertino.backend.interface import (
     Call,
-    ChangeKind,
     ClientFacts,
     Context,
     Notifier,
@@ -41,8 +40,8 @@ from concertino.client.client_connection import FOREVER
 from concertino.client.negotiation import Era
 from concertino.client.server_stderr import Sink
 from concertino.client.supervision import Restart
-from concertino.client.targets import ServerParameters, Target, parse_target
-from concertino.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, ConcertinoError, RpcError
+from concertino.client.targets import Target, parse_target
+from concertino.errors import INTERNAL_ERROR, ConcertinoError, RpcError
 from concertino.excerpts import shorten
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import ServerFeatures
@@ -52,7 +51,11 @@ from concertino.proxy.features import features_before_start, features_of
 from concertino.proxy.heartbeat import Heartbeat
 from concertino.proxy.input_required import ParkedState, read_state, restore
 from concertino.proxy.manifest_cache import Manifest, ManifestCache
-from concertino.proxy.manifests import Manifests, describe_differences
+from concertino.proxy.manifests import (
+    changed_lists,
+    describe_differences,
+    make_manifests,
+)
 from concertino.proxy.parked_calls import ParkedCalls
 from concertino.proxy.server_status import ServerStatus, add_source, describe_error, remove_source
 from concertino.proxy.sharing import Isolation, ServerSharing
@@ -85,8 +88,6 @@ START_BEAT_S = 1.0
 START_STEP = 1e-9
 # How much of the server's last line on stderr is shown, in characters.
 MAX_LINE = 200
-# The lists whose changes since the last run are reported.
-LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
 
 
 class Proxy:
@@ -186,7 +187,7 @@ class Proxy:
         )
         self._maker = UpstreamMaker(settings, era)
         self._opening_s = opening_s
-        self._manifests = _make_manifests(self.name, target, era, cache, lazy)
+        self._manifests = make_manifests(self.name, target, era, cache, lazy)
         # None before they are known.
         self._features: ServerFeatures | None = None
         self._outlet: Notifier
@@ -451,21 +452,14 @@ class Proxy:
         """Return the revision and the result of a list call from the last run of the server.
 
         Returns None if the list is not known, or if the server of this session already runs.
-        Raises RpcError if the server has not declared the feature. Most hosts ask for all lists
-        when they open a session, and should not have to wait for the start to get this error.
+        Raises RpcError if the server has not declared the feature.
         """
         pool = self._pool
         if self._manifests is None or call.params or pool.unclaimed is not None:
             return None
         if pool.has(self._sharing.key_of(session)):
             return None
-        manifest = self._manifests.get(self._sharing.principal_of(session))
-        if manifest is None:
-            return None
-        if call.method.partition("/")[0] not in manifest.capabilities:
-            raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
-        result = manifest.lists.get(call.method)
-        return None if result is None else (manifest.revision, result)
+        return self._manifests.find_list(self._sharing.principal_of(session), call.method)
 
     def _learn_lists(self, upstream: Upstream, principal: bytes) -> None:
         """Read and store the lists that a principal gets from a server that has just started.
@@ -483,27 +477,5 @@ class Proxy:
         if differences := describe_differences(known, manifest):
             text = ", ".join(differences)
             log.info("%s: it has changed since its last start: %s", self.name, text)
-        for kind in LIST_KINDS:
-            if any(
-                known.lists.get(method) != manifest.lists.get(method)
-                for method in LIST_METHODS
-                if method.startswith(kind)
-            ):
-                self._outlet.report_change(kind)
-
-
-def _make_manifests(
-    name: str,
-    target: Target,
-    era: Era,
-    cache: ManifestCache | None,
-    lazy: bool,
-) -> Manifests | None:
-    """Return the Manifests of a server; None without a cache, and for targets without a command."""
-    if cache is None or isinstance(target, str):
-        return None
-    if not isinstance(target, ServerParameters):
-        if not isinstance(target, Sequence):
-            return None
-        target = ServerParameters(target[0], target[1:])
-    return Manifests(name, partial(cache.file_of, target, era), lazy)
+        for kind in changed_lists(known, manifest):
+            self._outlet.report_change(kind)
