@@ -3,10 +3,10 @@
     python bench/orchestra_nats_cluster.py [--rounds N] [scaling] [large] [storage] [model]
 
 scaling   calls a second of a tool that takes 5 ms of CPU time, by one worker and by two, each
-          pinned to a core of its own; and for how much of the time the workers had something to
-          do, whether they got the core or waited for it, which holds on a busy machine too. The
-          same with workers and a caller of nats-py shows what this machine allows: the caller and
-          the NATS server need some of the two cores as well
+          pinned to a core of its own; for how much of the time the workers had something to do,
+          whether they got the core or waited for it, which holds on a busy machine too; and the
+          CPU time of a call at the worker, the server and the caller. The latter two need some of
+          the two cores as well, so the ratio has a bound, which is printed. The same with nats-py
 large     10 MB there and back, beside a bare echo of 8 MB by nats-py, and the p50 of short calls to
           the same worker meanwhile
 storage   a write of a document whose version is checked, beside update() of nats-py's KeyValue
@@ -29,7 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,16 +99,19 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def demand_s(pid: int) -> float:
-    """Return for how long a process has run or waited for a core, in seconds."""
-    run, wait, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
-    return (int(run) + int(wait)) / 1e9
+def times_s(pid: int) -> tuple[float, float]:
+    """Return for how long the threads of a process have run, and waited for a core, in seconds."""
+    run = wait = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        fields = path.read_text().split()
+        run += int(fields[0])
+        wait += int(fields[1])
+    return run / 1e9, wait / 1e9
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process and all its threads, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time of a process, in seconds."""
+    return times_s(pid)[0]
 
 
 async def open_link(address: str) -> tuple[Any, Callable[[str, bytes], Awaitable[Any]]]:
@@ -128,41 +132,59 @@ async def open_link(address: str) -> tuple[Any, Callable[[str, bytes], Awaitable
     return cluster, call
 
 
-async def calls_per_s(call: Callable[[], Awaitable[Any]], seconds: float) -> float:
+@asynccontextmanager
+async def calling(call: Callable[[], Awaitable[Any]]) -> AsyncIterator[Callable[[], int]]:
+    """Keep CALLERS calls in progress. Yields a function that returns how many have ended."""
     count = 0
-    begin = time.perf_counter()
+    is_over = False
 
     async def caller() -> None:
         nonlocal count
-        while time.perf_counter() < begin + seconds:
+        while not is_over:
             await call()
             count += 1
 
-    await asyncio.gather(*(caller() for _ in range(CALLERS)))
-    return count / (time.perf_counter() - begin)
+    callers = [asyncio.create_task(caller()) for _ in range(CALLERS)]
+    yield lambda: count
+    # Outside the time that is measured, because the workers do not end at the same time.
+    is_over = True
+    await asyncio.gather(*callers)
 
 
 class Scaling:
     """Measures calls a second with one worker and with two.
 
-    code: the program of a worker. call: calls it.
+    code: the program of a worker. call: calls it. server: the process of the NATS server.
     """
 
-    def __init__(self, address: str, code: str, call: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(
+        self, address: str, server: int, code: str, call: Callable[[], Awaitable[Any]]
+    ) -> None:
         self.address = address
+        self.server = server
         self.code = code
         self.call = call
         self.results: dict[int, list[float]] = {1: [], 2: []}
         self.demands: dict[int, list[float]] = {1: [], 2: []}
+        # The CPU time of a call at the workers, the server and the caller.
+        self.costs: dict[int, list[tuple[float, float, float]]] = {1: [], 2: []}
 
     async def measure(self, cores: Sequence[int]) -> None:
         """Start a worker on each core, and call them for three seconds."""
         workers = [start(self.code, self.address, str(core)) for core in cores]
-        before, begin = [demand_s(worker.pid) for worker in workers], time.perf_counter()
-        self.results[len(cores)].append(await calls_per_s(self.call, 3.0))
-        took_s = time.perf_counter() - begin
-        after = [demand_s(worker.pid) for worker in workers]
-        self.demands[len(cores)].append((sum(after) - sum(before)) / took_s)
+        pids = [*(worker.pid for worker in workers), self.server, os.getpid()]
+        async with calling(self.call) as count_calls:
+            await asyncio.sleep(0.2)
+            first, before, begin = count_calls(), list(map(times_s, pids)), time.perf_counter()
+            await asyncio.sleep(3.0)
+            count, after = count_calls() - first, list(map(times_s, pids))
+            took_s = time.perf_counter() - begin
+        run, wait = (
+            [after[n][kind] - before[n][kind] for n in range(len(pids))] for kind in (0, 1)
+        )
+        self.results[len(cores)].append(count / took_s)
+        self.demands[len(cores)].append((sum(run[:-2]) + sum(wait[:-2])) / took_s)
+        self.costs[len(cores)].append((sum(run[:-2]) / count, run[-2] / count, run[-1] / count))
         for worker in workers:
             stop(worker)
 
@@ -175,16 +197,31 @@ class Scaling:
             f"{name:8}{one:6.0f}{two:6.0f}{two / one:7.2f}  ({spread})"
             f"{use_of_one:7.2f}{use_of_two:7.2f}{use_of_two / use_of_one:7.2f}"
         )
+        alone_s = statistics.median(cost[0] for cost in self.costs[1])
+        worker_s, server_s, caller_s = map(statistics.median, zip(*self.costs[2], strict=True))
+        # One worker has a core of its own, while the server and the caller use the other one. Two
+        # share both cores with them, and one is idle while the random choice leaves it no calls.
+        # Each gets half of the calls. So if server and caller use one core only, its worker is the
+        # limit of both.
+        busy = simulate(2, CALLERS, worker_s, 0.0, 30_000) * worker_s / 2
+        rest_s = server_s + caller_s
+        even, uneven = (2 * alone_s / (worker_s + n * rest_s) * busy for n in (1, 2))
+        costs = ", ".join(
+            f"{name} {cost * 1e6:.0f}"
+            for name, cost in (("worker", worker_s), ("server", server_s), ("caller", caller_s))
+        )
+        print(f"{'':8}CPU time of a call in us: {costs}; workers busy {busy:.1%}")
+        print(f"{'':8}so at most {even:.2f}, or {uneven:.2f} if server and caller use one core")
 
 
-async def scaling(address: str, rounds: int) -> None:
+async def scaling(address: str, server: int, rounds: int) -> None:
     import nats
 
     cores = sorted(os.sched_getaffinity(0))[:2]
     cluster, call = await open_link(address)
     bare = await nats.connect(address)
-    ours = Scaling(address, WORKER, lambda: call("burn", b"x"))
-    theirs = Scaling(address, BARE_WORKER, lambda: bare.request("burn", b"x", timeout=60))
+    ours = Scaling(address, server, WORKER, lambda: call("burn", b"x"))
+    theirs = Scaling(address, server, BARE_WORKER, lambda: bare.request("burn", b"x", timeout=60))
     for number in range(rounds):
         # One worker on each core in turn, since the cores are not equally busy.
         for chosen in ([cores[number % 2]], cores):
@@ -349,8 +386,10 @@ def main() -> None:
             for part in args.parts or PARTS:
                 if part == "model":
                     asyncio.run(model(server.address, server.pid))
+                elif part == "scaling":
+                    asyncio.run(scaling(server.address, server.pid, args.rounds))
                 else:
-                    run = {"scaling": scaling, "large": large, "storage": storage}[part]
+                    run = {"large": large, "storage": storage}[part]
                     asyncio.run(run(server.address, args.rounds))
         finally:
             server.stop()

@@ -84,9 +84,12 @@ async def test_requests_wait_after_one_that_blocks_for_long() -> None:
 @on_a_loop
 async def test_requests_wait_after_several_that_block_for_long_together() -> None:
     worker = Worker(blocks_s=0.4 * SLOW_S)
-    worker.put("abcdef")
+    worker.put("abcdefgh")
     assert worker.done == [*"abc"]
-    assert worker.waiting == [*"def"]
+    assert worker.waiting == [*"defgh"]
+    for handled in ("abcdef", "abcdefgh"):
+        await asyncio.sleep(0)
+        assert worker.done == [*handled]
 
 
 @on_a_loop

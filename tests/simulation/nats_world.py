@@ -2,7 +2,7 @@
 
 The real NatsCluster, NatsConnection, NatsLink and NatsListener run on the virtual loop. Callers,
 workers, servers (nats_server_model.py) and what happens to them (nats_network.py) come from a seed:
-servers and workers are killed, leave, and are cut off; requests are large, slow, late and
+servers, workers and callers are killed, leave, and are cut off; requests are large, slow, late and
 cancelled.
 
 What must hold: no call is run twice; each has one outcome, within its time limit, and soon after
@@ -34,6 +34,7 @@ from concertino.orchestra import nats_link as link_module
 from concertino.orchestra import nats_messages as messages_module
 from concertino.orchestra import nats_pieces as pieces_module
 from concertino.orchestra import nats_worker as worker_module
+from concertino.orchestra import rpc_client as client_module
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
 from concertino.orchestra.plugin_messages import (
@@ -45,6 +46,7 @@ from concertino.orchestra.plugin_messages import (
     ToolRequest,
     ToolResponse,
 )
+from concertino.orchestra.streams import WINDOW_BYTES
 from simulation.dice import Dice
 from simulation.loop import Poller, Stuck, VirtualLoop, dispose
 from simulation.nats_network import Network, ProcessModel
@@ -66,6 +68,8 @@ LOST_S = 1.2
 HANG_S = 10.0
 # How long everything may take to find together again after the last fault; then calls must pass.
 SETTLE_S = 7.0
+# The longest time limit of a call, with the time after it in which a worker drops it.
+LONGEST_S = 60.0 + SLACK_S
 EXECUTED = "may have been executed"
 
 
@@ -89,7 +93,11 @@ class CallPlan:
 
 @dataclass(slots=True)
 class NatsSetting:
-    """A world. faults: (when, what, which one, for how long)."""
+    """A world. faults: (when, what, which one, for how long).
+
+    window: how many pieces of a long message may be on their way. window_bytes: the same for the
+        chunks of a stream, in bytes.
+    """
 
     servers: int = 1
     workers: int = 1
@@ -100,6 +108,7 @@ class NatsSetting:
     max_in_flight: int = 1024
     socket_bytes: int = 1 << 16
     window: int = 2
+    window_bytes: int = WINDOW_BYTES
 
     def has(self, *kinds: str) -> bool:
         return any(kind in kinds for _, kind, _, _ in self.faults)
@@ -167,6 +176,7 @@ class NatsWorld:
         self.callers: list[_Member] = []
         self.plans: dict[int, CallPlan] = {}
         self.started: dict[int, float] = {}
+        self.caller_of: dict[int, _Member] = {}
         self.outcomes: dict[int, _Outcome] = {}
         # By call: who has begun it, and when; and when its handler has ended or was cancelled.
         self.begun: dict[int, list[tuple[_Member, float]]] = {}
@@ -236,6 +246,9 @@ class NatsWorld:
                 stack.enter_context(patch.object(module, "MAX_WHOLE_BYTES", MAX_WHOLE_BYTES))
             stack.enter_context(patch.object(pieces_module, "PIECE_BYTES", PIECE_BYTES))
             stack.enter_context(patch.object(pieces_module, "MAX_WINDOW", self.setting.window))
+            window_bytes = self.setting.window_bytes
+            stack.enter_context(patch.object(client_module, "WINDOW_BYTES", window_bytes))
+            stack.enter_context(patch.object(client_module, "CREDIT_BYTES", window_bytes // 2))
             limit = self.setting.max_in_flight
             stack.enter_context(patch.object(messages_module, "time", clock))
             stack.enter_context(patch.object(worker_module, "PIECE_S", PIECE_S))
@@ -271,6 +284,10 @@ class NatsWorld:
         await asyncio.sleep(HANG_S)
         for n, outcome in self.outcomes.items():
             self._check(self.plans[n], outcome)
+        if self.setting.has("kill caller"):
+            # Nobody has cancelled its calls.
+            await asyncio.sleep(LONGEST_S)
+            self._check_workers_idle()
         for member in (*self.callers, *self.workers):
             await member.close()
         self._check_end()
@@ -344,6 +361,7 @@ class NatsWorld:
         n = plan.n
         self.plans[n] = plan
         self.started[n] = self.loop.time()
+        self.caller_of[n] = member
         task = self.loop.create_task(self._request(member, plan))
         if plan.cancel_s is not None:
             await asyncio.wait((task,), timeout=plan.cancel_s)
@@ -407,8 +425,14 @@ class NatsWorld:
         elif what == "lame duck":
             if self.network.servers[server].is_listening:
                 self.network.servers[server].begin_lame_duck(self.network.kill_server)
+        elif what == "kill caller":
+            caller = self.callers[which % len(self.callers)]
+            caller.killed_at = self.loop.time()
+            caller.process.kill()
         elif what == "cut off":
-            members = [*self.callers, *alive]
+            members = [item for item in (*self.callers, *alive) if item.killed_at is None]
+            if not members:
+                return
             name = members[which % len(members)].name
             others = servers if which % 3 == 0 else [server]
             for other in others:
@@ -457,6 +481,8 @@ class NatsWorld:
         begun = self.begun.get(n, [])
         if len(begun) > 1:
             self.wrong(f"call {n} was begun {len(begun)} times")
+        if self.caller_of[n].killed_at is not None:
+            return
         if outcome.at > started + plan.limit_s + SLACK_S:
             self.wrong(f"call {n} has ended {outcome.at - started:.2f} s after its start")
         if outcome.kind == "ok":
@@ -539,12 +565,24 @@ class NatsWorld:
             return
         await asyncio.sleep(SETTLE_S)
         for number, member in enumerate(self.callers):
+            if member.killed_at is not None:
+                continue
             plan = CallPlan(100_000 + number, limit_s=5.0)
             await self._call(member, plan)
             outcome = self.outcomes.pop(plan.n)
             # Tools go on whose cancellation was lost.
             if outcome.kind != "ok" and (outcome.kind != "busy" or self.setting.max_in_flight > 99):
                 self.wrong(f"{member.name} cannot call when all is well again: {outcome.text}")
+
+    def _check_workers_idle(self) -> None:
+        """Check that nothing is left at the workers of callers that were killed."""
+        for member in self.workers:
+            workers = member.listener._workers.values() if member.listener is not None else ()  # pyright: ignore[reportPrivateUsage]
+            for worker in workers:
+                left = (list(worker._accepted), worker._incoming, worker._outgoing)  # pyright: ignore[reportPrivateUsage]
+                busy = [name for name, rpc in worker._callers.items() if rpc.in_progress]  # pyright: ignore[reportPrivateUsage]
+                if any(left) or busy:
+                    self.wrong(f"{member.name} has left something: {left}, {busy}")
 
     def _check_end(self) -> None:
         for member in (*self.callers, *self.workers):
@@ -621,6 +659,13 @@ def make_nats_setting(seed: int) -> tuple[NatsSetting, Dice]:
                 kind = "cut off"
             for_s = dice.pick((0.05, 0.5, 1.5, 5.0)) * (0.5 + dice.fraction())
             setting.faults.append((_some_time(dice), kind, dice.below(12), for_s))
+    # By the seed itself, so that this changes no other world.
+    if seed % 16 == 5:
+        setting.window_bytes = 600
+        kinds = ("kill caller", "kill caller", "kill server")
+        setting.faults = [
+            (_some_time(dice), dice.pick(kinds), dice.below(12), 0.5) for _ in range(2)
+        ]
     if setting.has("lame duck"):
         # One server stays.
         setting.faults = setting.faults[:1]

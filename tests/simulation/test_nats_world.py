@@ -184,6 +184,14 @@ def _receipts_are_not_awaited() -> Any:
     return patch.object(nats_pieces.OutgoingPieces, "send_window", send_all)
 
 
+def _calls_of_killed_callers_go_on_for_ever() -> Any:
+    return patch.object(nats_worker, "_read_limit", lambda fields: inf)
+
+
+def _pieces_of_killed_callers_are_kept() -> Any:
+    return patch.object(_Worker, "_drop_timer", lambda self, *_: self._loop.call_later(1e6, id, 0))
+
+
 def _cancellations_are_not_sent() -> Any:
     return patch.object(NatsLink, "_send_cancel", lambda self, key: self._forget(key))
 
@@ -249,6 +257,8 @@ FAULTS: list[Callable[[], Any]] = [
     _a_drain_forgets_requests_that_are_not_complete,
     _pieces_that_are_missing_are_not_noticed,
     _receipts_are_not_awaited,
+    _calls_of_killed_callers_go_on_for_ever,
+    _pieces_of_killed_callers_are_kept,
     _cancellations_are_not_sent,
     _the_limit_of_requests_does_not_hold,
     _the_end_of_a_connection_that_opens_goes_unnoticed,
