@@ -3,6 +3,7 @@
 The message is a PluginRequest or a PluginResponse. The length is checked before memory is
 allocated: a frame longer than MAX_FRAME_BYTES ends the connection, since the receiver cannot find
 the start of the next frame. Memory grows with the bytes received, not with the announced length.
+unix_link.py and quic_connection.py use it.
 Source: the Orchestra plugin protocol, "Framing".
 """
 

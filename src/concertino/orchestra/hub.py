@@ -26,6 +26,7 @@ from concertino.orchestra.cluster_plugins import HubCluster
 from concertino.orchestra.hub_calls import HubPlugin, ToolCalls, forward_request, plugin_id
 from concertino.orchestra.hub_events import HubEvents
 from concertino.orchestra.hub_listeners import HubListeners
+from concertino.orchestra.hub_peers import is_plugin, registration_problem
 from concertino.orchestra.list_changes import ListChanges, ListName
 from concertino.orchestra.mcp_resources import answer_from_plugins
 from concertino.orchestra.message_peek import is_stream_start, peek_tool_call
@@ -304,7 +305,7 @@ class Hub:
         if kind == "list_events":
             topics = self._events.topics(self._manifests())
             return PluginResponse(list_events=ListEventsResponse(topics=topics))
-        plugin = next((item for item in self.plugins.values() if _is_plugin(peer, item)), None)
+        plugin = next((item for item in self.plugins.values() if is_plugin(peer, item)), None)
         if kind == "subscribe":
             return self._events.subscribe(plugin, request.subscribe)
         if kind == "unsubscribe":
@@ -456,7 +457,7 @@ class Hub:
     def _is_starting(self, peer: RemotePeer) -> bool:
         """Return whether a peer is a plugin that starts for the first time or is replaced."""
         return any(
-            _is_plugin(peer, plugin)
+            is_plugin(peer, plugin)
             for plugin in self._plugins.by_start
             if plugin.is_replaced or not plugin.first_start.is_over.is_set()
         )
@@ -513,7 +514,7 @@ class Hub:
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
         """Answer a request to register a plugin. peer: the process that sends it."""
-        reason = self._registration_problem(manifest.id, peer)
+        reason = registration_problem(manifest.id, peer, self.plugins)
         if reason:
             log.warning("%s, pid %s: registration refused: %s", peer.address, peer.pid, reason)
             return PluginResponse(register=RegistrationResult(reject_reason=reason))
@@ -523,27 +524,6 @@ class Hub:
             plugin.on_register(manifest)
             self._events.on_register(plugin, manifest)
         return PluginResponse(register=RegistrationResult(accepted=True))
-
-    def _registration_problem(self, id: str, peer: RemotePeer) -> str:
-        """Return the reason why a peer may not register as a plugin; empty if it may.
-
-        A process that the hub has started may register under its own plugin id only.
-        """
-        plugin = self.plugins.get(id)
-        if plugin is None:
-            if peer.pid is not None:
-                for other in self.plugins.values():
-                    if _is_process_of(peer, other):
-                        return f"the hub started this process as {other.id}, not as {id}"
-            return "" if peer.may_register_as(id) else f"this peer may not call itself {id!r}"
-
-        if peer.name is not None:
-            if peer.may_register_as(id):
-                return ""
-            return f"the certificate is of {peer.name}, not of {id}"
-        if _is_process_of(peer, plugin):
-            return ""
-        return f"this process is not one that the hub started as {id}"
 
     def _health(self) -> HealthResult:
         """Return the hub's health: HEALTHY if every plugin runs, else DEGRADED, with details."""
@@ -589,21 +569,3 @@ class Hub:
             routes.tool_list.list_tools.SerializeToString(),
             routes.prompt_list.list_prompts.SerializeToString(),
         )
-
-
-def _is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
-    """Return whether a peer is a plugin, by its certificate or its process."""
-    return _is_process_of(peer, plugin) if peer.name is None else peer.may_register_as(plugin.id)
-
-
-def _is_process_of(peer: RemotePeer, plugin: PluginProcess) -> bool:
-    """Return whether a peer on a Unix socket belongs to the process group of a plugin.
-
-    On systems that do not report the peer's process id, this returns True for every local peer.
-    """
-    if peer.pid is None:
-        return peer.may_register_as(plugin.id)
-    try:
-        return os.getpgid(peer.pid) in plugin.groups
-    except ProcessLookupError:
-        return False

@@ -2,9 +2,10 @@
 
 A hub uses these functions to forward tool calls, streams and their responses.
 
-The fields are the request id, the name of the called tool, and the caller. Protobuf allows fields
-in any order and repeated, but serializers write them in ascending order and once. For a message
-that is written differently these functions return None, and the hub decodes the whole message.
+The fields are the request id, the kind of the message, the name of the called tool, and the caller.
+Protobuf allows fields in any order and repeated, but serializers write them in ascending order and
+once. For a message that is written differently these functions return None, and the hub decodes the
+whole message.
 Source: protobuf.dev "Encoding"; the Orchestra plugin protocol.
 """
 

@@ -1,9 +1,9 @@
 """PluginContext: the Context of a call that arrived over the plugin protocol.
 
 While a call runs, the protocol can send nothing to its caller but the chunks of a stream. So
-progress is sent as chunks, or dropped if the call is no stream. Log messages are written to stderr.
-Sampling calls the hub's AI provider (plugin_sampling.py). Elicitation and roots fail as if the
-client did not have these capabilities.
+progress is sent as chunks, or dropped if the tool is not called as a stream. Log messages are
+written to stderr. Sampling calls the hub's AI provider (plugin_sampling.py). Elicitation and roots
+fail as if the client did not have these capabilities.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Reads and writes varints and lengths of Protobuf's wire format, without the package protobuf.
 
+Modules that convert frequent messages themselves use it: structs.py, tool_calls.py and
+message_peek.py.
+
 A field is a tag (field number * 8 + wire type), then its content. The content of strings, bytes and
 messages (wire type 2) is their length as a varint, then their bytes. A varint is an integer in
 groups of seven bits, the lowest first; the high bit of each byte says whether another follows.

@@ -1,7 +1,8 @@
 """RefusalLog: logs what a hub refuses or loses, without a line for each of many.
 
-Strangers can be refused hundreds of times in a second, and so can events. The first FIRST refusals
-are logged, then at most one in INTERVAL_S, with the number of those that were not logged. After
+A QUIC listener (quic_listener.py) may refuse hundreds of clients in a second, and a hub may lose as
+many events while its cluster is unreachable (cluster_events.py). The first FIRST refusals are
+logged, then at most one in INTERVAL_S, with the number of those that were not logged. After
 INTERVAL_S without a refusal, FIRST are logged again.
 """
 

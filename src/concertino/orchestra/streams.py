@@ -198,14 +198,12 @@ class _Arrival(PendingOutcome, eq=False):
 
 
 class ReceivedStream:
-    """A queue of the responses of a stream that have arrived. take() removes them.
-
-    is_ended: whether the last response has arrived.
-    """
+    """A queue of the responses of a stream that have arrived. take() removes them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.is_ended = False
         self._loop = loop
+        # Whether the last response has arrived.
+        self._is_ended = False
         self._responses: deque[PluginResponse] = deque()
         self._held_bytes = 0
         self._error: BaseException | None = None
@@ -218,7 +216,7 @@ class ReceivedStream:
         Call this only from a callback of the event loop: a task cannot run inside another task.
         payload: an exception ends the stream, see fail().
         """
-        if self.is_ended or self._error is not None:
+        if self._is_ended or self._error is not None:
             return
         if not isinstance(payload, bytes):
             self.fail(payload)
@@ -235,7 +233,7 @@ class ReceivedStream:
                 self.fail(ProtocolError(message))
                 return
         else:
-            self.is_ended = True
+            self._is_ended = True
         self._responses.append(response)
 
         arrival = self._arrival
@@ -249,7 +247,7 @@ class ReceivedStream:
 
         The task that takes the responses continues in the next iteration of the loop.
         """
-        if self.is_ended or self._error is not None:
+        if self._is_ended or self._error is not None:
             return
         self._error = exc
         arrival = self._arrival

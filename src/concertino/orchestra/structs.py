@@ -3,6 +3,7 @@
     packed = pack({"text": "hello"})             # PackedObject(struct=b"...", json=None)
     value = unpack(packed.struct, packed.json)   # {"text": "hello"}
 
+The arguments and results of tools, and the payloads of events, are Structs in the plugin protocol.
 A Struct's numbers are doubles, so integers beyond 2^53 do not fit. For an object with such integers
 pack() also returns the JSON text, which is sent in an additional field such as `arguments_json`.
 unpack() uses that text only if it encodes to the same Struct. Otherwise a sender could put one
@@ -67,7 +68,6 @@ _ENTRY = 0x0A
 _VALUE = 0x12
 # Tags of the fields 1 to 6 of Value.
 _NULL, _NUMBER, _STRING, _BOOL, _OBJECT, _LIST = 0x08, 0x11, 0x1A, 0x20, 0x2A, 0x32
-_OBJECT_FIELD, _LIST_FIELD = 5, 6
 _parse = Decoder().decode
 
 

@@ -1,5 +1,6 @@
 """encode_tool_call() and others: encode tool calls and their results as Protobuf messages.
 
+A hub's front end encodes calls (translation.py), and a plugin encodes results (plugin_requests.py).
 These functions take a third of the time that the package protobuf takes. The messages have no id;
 message_peek.join_id() adds it. For all other messages, and for responses that another serializer
 has written differently, the classes of the package protobuf are used.

@@ -1,0 +1,58 @@
+"""is_plugin(), registration_problem(): recognize the plugins of a hub among its peers.
+
+Over QUIC a peer is recognized by the name in its certificate, and on a Unix socket by its process.
+Hub uses these functions for requests whose answer depends on their sender.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.rpc_interface import RemotePeer
+
+__all__ = ["is_plugin", "registration_problem"]
+
+
+def is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
+    """Return whether a peer is a plugin, by its certificate or its process."""
+    return _is_process_of(peer, plugin) if peer.name is None else peer.may_register_as(plugin.id)
+
+
+def registration_problem(id: str, peer: RemotePeer, plugins: Mapping[str, PluginProcess]) -> str:
+    """Return the reason why a peer may not register as a plugin; empty if it may.
+
+    A process that the hub has started may register under its own plugin id only.
+
+    id: the id under which the peer wants to register.
+    plugins: the hub's plugins, by id.
+    """
+    plugin = plugins.get(id)
+    if plugin is None:
+        if peer.pid is not None:
+            for other in plugins.values():
+                if _is_process_of(peer, other):
+                    return f"the hub started this process as {other.id}, not as {id}"
+        return "" if peer.may_register_as(id) else f"this peer may not call itself {id!r}"
+
+    if peer.name is not None:
+        if peer.may_register_as(id):
+            return ""
+        return f"the certificate is of {peer.name}, not of {id}"
+    if _is_process_of(peer, plugin):
+        return ""
+    return f"this process is not one that the hub started as {id}"
+
+
+def _is_process_of(peer: RemotePeer, plugin: PluginProcess) -> bool:
+    """Return whether a peer on a Unix socket belongs to the process group of a plugin.
+
+    On systems that do not report the peer's process id, this returns True for every local peer.
+    """
+    if peer.pid is None:
+        return peer.may_register_as(plugin.id)
+    try:
+        return os.getpgid(peer.pid) in plugin.groups
+    except ProcessLookupError:
+        return False
