@@ -67,6 +67,11 @@ AT_IMPORT: Mapping[str, tuple[str, str]] = {
         "import os\nraise RuntimeError('bad key ' + os.environ['MY_TOKEN'])\n",
         r"cannot start: RuntimeError: bad key \[REDACTED\] \(server.py:2\)",
     ),
+    "an import that uses up all descriptors": (
+        "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "files = []\nwhile True:\n    files.append(open('/dev/null'))\n",
+        r"cannot start: OSError: \[Errno 24\] Too many open files: '/dev/null' \(server.py:5\)",
+    ),
     "no server": (
         "x = 1\n",
         r"cannot start: {path}: no concertino.Server found at its top level; make one there, as in "
@@ -116,6 +121,14 @@ AT_START: Mapping[str, tuple[str, str]] = {
     "a wrong limit": (
         SERVER + "from concertino import Limits\nserver.run(limits=Limits(drain_s=-1))\n",
         r"cannot start: ValueError: drain_s: expected a positive number, got -1 \(server.py:4\)",
+    ),
+    "a lifespan that uses up all descriptors": (
+        "import resource\nfrom collections.abc import AsyncIterator\n"
+        + SERVER
+        + "files = []\n@server.lifespan\nasync def opened() -> AsyncIterator[None]:\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "    while True:\n        files.append(open('/dev/null'))\n    yield\n",
+        r"cannot start: OSError: \[Errno 24\] Too many open files: '/dev/null' \(server.py:10\)",
     ),
     "a group of exceptions": (
         SERVER + "raise ExceptionGroup('two', [ValueError('no key'), OSError('no file')])\n",
