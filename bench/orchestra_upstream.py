@@ -88,13 +88,17 @@ def wait_until_it_runs(log: Path) -> str:
     raise RuntimeError(f"the hub has not started:\n{log.read_text()}")
 
 
+def children(pid: int | str) -> list[int]:
+    """Return the ids of a process's children. pid: "self" for this process."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for file in files for word in file.read_text().split()]
+
+
 def cpu_s(pid: int) -> float:
     """Return the CPU time of a process and all its descendants, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    total = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += sum(map(cpu_s, map(int, (task / "children").read_text().split())))
-    return total
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(map(cpu_s, children(pid)))
 
 
 class Chain:
@@ -142,10 +146,9 @@ async def compare(programs: Path, rounds: int, seconds: float) -> None:
             flags = ["--orchestrator-addr", address, "--certs-dir", str(folder / name / "certs")]
             client = Client(ServerParameters(command[0], [*command[1:], *flags], env=environment()))
             clients.append(await client.__aenter__())
-            bridges = Path("/proc/self/task").glob("*/children")
-            children = {int(word) for path in bridges for word in path.read_text().split()}
-            known = {item for chain in chains for item in chain.pids}
-            chains.append(Chain(name, client, [pid, *(children - known - {pid})]))
+            # The bridge is the child that is new.
+            known = {pid, *(item for chain in chains for item in chain.pids)}
+            chains.append(Chain(name, client, [pid, *(set(children("self")) - known)]))
         try:
             for number in range(rounds):
                 for chain in chains[:: 1 if number % 2 else -1]:

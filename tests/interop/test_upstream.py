@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -328,8 +328,10 @@ async def initialized(made: Client) -> None:
     assert (await made.gets("initialize", **about))["serverInfo"]["name"] == "orchestra"
 
 
-def plugins_file(place: Path, storage: Path, **members: object) -> Path:
-    """Upstream's format: our greeter, and their storage."""
+def plugins_file(
+    place: Path, storage: Path, others: Sequence[Path] = (), **members: object
+) -> Path:
+    """Upstream's format: our greeter, their storage, and other plugins of theirs."""
     greeter = place / "greeter.py"
     greeter.write_text(GREETER)
     greeter.chmod(0o755)
@@ -345,6 +347,12 @@ def plugins_file(place: Path, storage: Path, **members: object) -> Path:
             "provides_storage": ["markdown"],
         },
     ]
+    for other in others:
+        shown = subprocess.run([other, "--manifest"], check=True, capture_output=True)
+        id = json.loads(shown.stdout)["id"]
+        entries.append(
+            {"id": id, "binary": str(other), "enabled": True, "env": {"HOME": str(place)}}
+        )
     path = place / "plugins.yaml"
     path.write_text(yaml.safe_dump({**members, "plugins": entries}, sort_keys=False))
     return path
@@ -352,13 +360,16 @@ def plugins_file(place: Path, storage: Path, **members: object) -> Path:
 
 @asynccontextmanager
 async def our_hub(
-    place: Path, programs: dict[str, Path], folder: Path | None = None
+    place: Path,
+    programs: dict[str, Path],
+    folder: Path | None = None,
+    others: Sequence[Path] = (),
 ) -> AsyncGenerator[tuple[str, Path]]:
     """The address, and the folder of certificates: a given one, or one with our authority."""
     certificates = Certificates(folder or place / "certs")
     if folder is None:
         create_authority(certificates)
-    file = plugins_file(place, programs["storage-markdown"])
+    file = plugins_file(place, programs["storage-markdown"], others)
     command = [
         sys.executable,
         "-m",
@@ -370,22 +381,26 @@ async def our_hub(
     ]
     async with running(place, *command, "--certs-dir", certificates.folder) as log:
         address = await log.says("Listening on ")
-        await log.says("2 of 2 plugins run")
+        count = 2 + len(others)
+        await log.says(f"{count} of {count} plugins run")
         yield address, certificates.folder
 
 
 @asynccontextmanager
 async def their_hub(
-    place: Path, programs: dict[str, Path], has_our_authority: bool = False
+    place: Path,
+    programs: dict[str, Path],
+    has_our_authority: bool = False,
+    others: Sequence[Path] = (),
 ) -> AsyncGenerator[tuple[str, Path]]:
     """The address, and the folder of certificates; their hub makes the authority, or we do."""
     if has_our_authority:
         create_authority(Certificates(place / "certs"))
     address, tcp = free(socket.SOCK_DGRAM), free(socket.SOCK_STREAM)
-    file = plugins_file(place, programs["storage-markdown"], tcp_addr=tcp)
+    file = plugins_file(place, programs["storage-markdown"], others, tcp_addr=tcp)
     flags = (f"--config={file}", f"--listen-addr={address}", f"--certs-dir={place / 'certs'}")
     async with running(place, programs["orchestrator"], *flags) as log:
-        await log.says("registered and booted", times=2)
+        await log.says("registered and booted", times=2 + len(others))
         yield address, place / "certs"
 
 
@@ -566,6 +581,53 @@ def test_their_transport_on_their_hub_calls_our_plugin(
                 assert await made.calls("greet", name="Ada") == ("Hello, Ada!", False)
 
     asyncio.run(main())
+
+
+def test_all_their_tools_and_prompts_are_offered_alike_by_both_hubs(
+    programs: dict[str, Path], place: Path
+) -> None:
+    """Their other plugins, as far as they are in the folder of the programs.
+
+    Their hub lists the tools of all plugins. Of two with one name, ours lists one.
+    """
+    folder = programs["orchestrator"].parent
+    others = [
+        path
+        for path in sorted(folder.iterdir())
+        if path not in programs.values() and not path.name.startswith("transport-")
+    ]
+    (place / "ours").mkdir()
+
+    async def main() -> None:
+        async with (
+            their_hub(place, programs, others=others) as (their_address, certificates),
+            our_hub(place / "ours", programs, certificates, others) as (our_address, _),
+            client(*bridge(our_address, certificates)) as ours,
+            client(
+                programs["transport-stdio"],
+                f"--orchestrator-addr={their_address}",
+                f"--certs-dir={certificates}",
+            ) as theirs,
+        ):
+            for side in (theirs, ours):
+                await initialized(side)
+            for kind in ("tools", "prompts"):
+                expected = [plain(item) for item in (await theirs.gets(f"{kind}/list"))[kind]]
+                listed = [plain(item) for item in (await ours.gets(f"{kind}/list"))[kind]]
+                assert {item["name"] for item in listed} == {item["name"] for item in expected}
+                assert [item for item in listed if item not in expected] == []
+
+    asyncio.run(main())
+
+
+def plain(value: Any) -> Any:
+    """A definition without what their transport omits: output schemas, and what is false or empty."""
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    members = {key: plain(member) for key, member in value.items() if key != "outputSchema"}
+    return {key: member for key, member in members.items() if member not in (False, "", [])}
 
 
 # Where the programs come from
