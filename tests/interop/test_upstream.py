@@ -621,7 +621,7 @@ def test_all_their_tools_and_prompts_are_offered_alike_by_both_hubs(
 
 
 def plain(value: Any) -> Any:
-    """A definition without what their transport omits: output schemas, and what is false or empty."""
+    """A definition without what their transport omits: output schemas, false and empty values."""
     if isinstance(value, list):
         return [plain(item) for item in value]
     if not isinstance(value, dict):
