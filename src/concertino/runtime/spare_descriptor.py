@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 __all__ = ["spare_descriptor"]
 
 
 @contextmanager
-def spare_descriptor() -> Iterator[None]:
+def spare_descriptor() -> Generator[None, None, None]:
     """Hold a descriptor while other code runs, and free it afterwards.
 
     That code may use up all descriptors of the process. Its failure is reported by modules that are
