@@ -1,9 +1,10 @@
 """StreamableHttpConnection: a Connection to an MCP server at a URL ("Streamable HTTP").
 
-Each message is sent in a POST request, and the messages in the response are delivered to the
-client's Receiver. The connection adds the headers of MCP and of the authorization, manages the
-session of older revisions with its stream for the server's own messages (GET), resumes broken
-streams, follows redirects, and sends a request again after the pause that a busy server demands.
+A Client opens one for each server that it reaches over HTTP. Each message is sent in a POST request
+by the RequestSender, and the messages in the response are delivered to the client's Receiver. The
+connection manages the session of older revisions with its stream for the server's own messages
+(GET), resumes broken streams, follows redirects, and sends a request again after the pause that a
+busy server demands.
 
 If the server refuses a request with an HTTP status and sends no JSON-RPC response, the client gets
 an error response with the code HTTP_FAILURE. Only a refused `server/discover` may get
@@ -16,12 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from concertino.errors import AuthorizationError, LoginRequired
 from concertino.http.envelope import Envelope, decode_envelope, read_revision
-from concertino.http_client.credentials import Credentials, Refusal
+from concertino.http_client.credentials import Credentials
 from concertino.http_client.delivery import MessageDelivery
 from concertino.http_client.event_stream import MAX_RETRY_S
 from concertino.http_client.exchange import (
@@ -29,9 +28,7 @@ from concertino.http_client.exchange import (
     ClientExchange,
     HttpFailure,
     PostedMessage,
-    describe_status,
 )
-from concertino.http_client.pool import ConnectionPool
 from concertino.http_client.pooled_connection import ResponseHead
 from concertino.http_client.refusals import (
     REDIRECTS,
@@ -41,6 +38,7 @@ from concertino.http_client.refusals import (
     parse_retry_after,
 )
 from concertino.http_client.request_head import RequestHeads
+from concertino.http_client.request_sender import RequestSender
 from concertino.http_client.server_responses import answers_request, check_session_id
 from concertino.http_client.server_url import ServerUrl
 from concertino.http_client.sse_fallback import SseFallback, is_old_refusal
@@ -101,14 +99,12 @@ class StreamableHttpConnection:
         self._url = url
         self._max_bytes = limits.max_message_bytes
         self._heads = RequestHeads(url, headers)
-        self._pool = ConnectionPool(url)
+        self._sender = RequestSender(url, self._heads, credentials, self.on_failure)
         self._delivery = MessageDelivery()
         # The messages that were written but not flushed, or that wait until the session is open.
         self._queue: deque[tuple[bytes, Envelope]] = deque()
         self._exchanges: set[ClientExchange] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._session = _Session()
-        self._credentials = credentials
         self._is_closed = False
 
     async def reach(self) -> None:
@@ -116,7 +112,7 @@ class StreamableHttpConnection:
 
         The first request will use it. Raises OSError if the server cannot be reached.
         """
-        self._pool.put_back(await self._pool.connect())
+        await self._sender.reach()
 
     # Connection
 
@@ -146,7 +142,7 @@ class StreamableHttpConnection:
         self._queue.extend(waiting)
 
     def pause(self, paused: bool) -> None:
-        self._pool.pause(paused)
+        self._sender.pause(paused)
 
     async def close(self, within_s: float) -> None:
         """Abort all requests, and end the session within `within_s` seconds."""
@@ -154,14 +150,13 @@ class StreamableHttpConnection:
             return
         self._is_closed = True
         self._delivery.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self._sender.stop_waiting()
         for exchange in list(self._exchanges):
             exchange.abort()
         self._exchanges.clear()
         if self._heads.session:
             await self._end_session(min(within_s, DELETE_S))
-        self._pool.close()
+        self._sender.close()
 
     async def _end_session(self, within_s: float) -> None:
         """Send the DELETE request that ends the session, and wait for its response."""
@@ -169,7 +164,7 @@ class StreamableHttpConnection:
         self._exchanges.add(exchange)
         try:
             async with asyncio.timeout(within_s):
-                await self._connect_and_send(exchange)
+                await self._sender.connect_and_send(exchange)
                 await self._session.deletion
         except TimeoutError:
             _log.info("the server has not confirmed the end of the session")
@@ -231,66 +226,9 @@ class StreamableHttpConnection:
         return False
 
     def _start(self, exchange: ClientExchange) -> None:
-        """Send the request of a new exchange: at once on an idle connection, or else in a task."""
+        """Send the request of a new exchange."""
         self._exchanges.add(exchange)
-        authorization = "" if self._credentials is None else self._credentials.header()
-        connection = None
-        if authorization is not None:
-            connection = self._pool.take(sure=not exchange.is_repeatable)
-        if connection is not None:
-            assert authorization is not None
-            exchange.send(connection, self._encode(exchange, authorization), authorization)
-        else:
-            self._run(self._connect_and_send(exchange))
-
-    async def _connect_and_send(
-        self, exchange: ClientExchange, authorization: str | None = None, *, fresh: bool = False
-    ) -> None:
-        """Send a request.
-
-        authorization: the value of the header; None for the credentials' own. fresh: whether to
-            use a new connection: if one has turned out to be closed, others probably are too.
-        """
-        try:
-            if authorization is None and self._credentials is not None:
-                authorization = self._credentials.header()
-                if authorization is None:
-                    authorization = await self._credentials.prepare()
-            connection = None if fresh else self._pool.take(sure=True)
-            connection = connection or await self._pool.connect()
-        except (OSError, ValueError, AuthorizationError) as exc:
-            self.on_failure(exchange, HttpFailure(f"{self._url.text}: {exc}"))
-            return
-        if exchange.is_over:
-            self._pool.put_back(connection)
-        else:
-            value = authorization or ""
-            exchange.send(connection, self._encode(exchange, value), value)
-
-    def _encode(self, exchange: ClientExchange, authorization: str) -> bytes:
-        """Return the HTTP request of an exchange."""
-        posted = exchange.posted
-        if posted is not None and exchange.kind in ("post", "message"):
-            return self._heads.post(exchange.path, posted.frame, posted.envelope, authorization)
-        if exchange.kind == "delete":
-            return self._heads.delete(exchange.path, authorization)
-        last_id = "" if exchange.events is None else exchange.events.last_id
-        return self._heads.get(exchange.path, last_id, authorization)
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _send_later(self, exchange: ClientExchange, delay_s: float) -> None:
-        """Send the request of an exchange again after a pause, in seconds."""
-
-        async def send() -> None:
-            await asyncio.sleep(delay_s)
-            if not exchange.is_over:
-                await self._connect_and_send(exchange)
-
-        self._run(send())
+        self._sender.send(exchange)
 
     # Responses
 
@@ -362,12 +300,12 @@ class StreamableHttpConnection:
         if head.status in REDIRECTS and self._redirect(exchange, head):
             return
         if self._may_authorize(exchange, head.status):
-            self._run(self._authorize(exchange, head, body))
+            self._sender.authorize(exchange, head, body)
             return
         if head.status in BUSY_STATUSES and exchange.tries < MAX_TRIES:
             pause = parse_retry_after(head)
             if pause is not None and exchange.kind == "post":
-                self._send_later(exchange, pause)
+                self._sender.send_later(exchange, pause)
                 return
         failure = HttpFailure(describe_refusal(head, body), head)
         if (
@@ -394,7 +332,7 @@ class StreamableHttpConnection:
         if exchange.is_over:
             return
         if failure.may_resend:
-            self._run(self._connect_and_send(exchange, fresh=True))
+            self._sender.send_again(exchange, fresh=True)
             return
         self._exchanges.discard(exchange)
         if exchange.kind == "delete":
@@ -419,31 +357,7 @@ class StreamableHttpConnection:
         Returns False for the GET and the DELETE of a session: nobody must have to log in for them.
         """
         is_wanted = exchange.kind not in ("listen", "delete") and exchange.tries < MAX_TRIES
-        return is_wanted and status in (401, 403) and self._credentials is not None
-
-    async def _authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
-        """Obtain another token, and send the request again. The request fails if there is none."""
-        credentials = self._credentials
-        assert credentials is not None
-        operation = exchange.method
-        if exchange.posted is not None:
-            params = exchange.posted.envelope.params
-            operation += f" {params.name or params.uri or ''}"[:200]
-        challenge = head.headers.get("www-authenticate", "")
-        text, login = describe_refusal(head, body), ""
-        try:
-            authorization = await credentials.on_refusal(
-                Refusal(head.status, challenge, exchange.authorization, operation)
-            )
-        except (OSError, AuthorizationError) as exc:
-            authorization, text = None, f"{describe_status(head.status)}: {exc}"
-            login = exc.command if isinstance(exc, LoginRequired) else ""
-        if exchange.is_over:
-            return
-        if authorization:
-            await self._connect_and_send(exchange, authorization)
-        else:
-            self.on_failure(exchange, HttpFailure(text, head, login=login))
+        return is_wanted and status in (401, 403) and self._sender.has_credentials
 
     def _redirect(self, exchange: ClientExchange, head: ResponseHead) -> bool:
         """Follow a redirect within the server's origin. Returns whether it was followed."""
@@ -451,7 +365,7 @@ class StreamableHttpConnection:
         if url is None or exchange.tries >= MAX_TRIES:
             return False
         exchange.path = url.path
-        self._run(self._connect_and_send(exchange))
+        self._sender.send_again(exchange)
         return True
 
     def _fail(self, exchange: ClientExchange, failure: HttpFailure) -> None:
@@ -539,7 +453,7 @@ class StreamableHttpConnection:
             # The stream was open for long, so the next pause is the shortest one again.
             exchange.tries = 1
         self._exchanges.add(exchange)
-        self._send_later(exchange, exchange.events.pause_s(exchange.tries))
+        self._sender.send_later(exchange, exchange.events.pause_s(exchange.tries))
 
     def _resume(self, exchange: ClientExchange, reason: str) -> None:
         """Request the rest of a stream that has broken. The request fails if that is impossible.
@@ -554,4 +468,4 @@ class StreamableHttpConnection:
         assert events is not None
         exchange.kind = "resume"
         self._exchanges.add(exchange)
-        self._send_later(exchange, events.pause_s(1))
+        self._sender.send_later(exchange, events.pause_s(1))

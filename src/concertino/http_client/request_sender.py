@@ -1,0 +1,167 @@
+"""RequestSender: sends the HTTP requests of a StreamableHttpConnection.
+
+It writes each request with the headers that MCP and the authorization require, and sends it on an
+idle connection of its ConnectionPool, or on a new one. After a refusal, it obtains another token
+from the Credentials, and sends the request again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from concertino.errors import AuthorizationError, LoginRequired
+from concertino.http_client.credentials import Credentials, Refusal
+from concertino.http_client.exchange import ClientExchange, HttpFailure, describe_status
+from concertino.http_client.pool import ConnectionPool
+from concertino.http_client.pooled_connection import ResponseHead
+from concertino.http_client.refusals import describe_refusal
+from concertino.http_client.request_head import RequestHeads
+from concertino.http_client.server_url import ServerUrl
+
+__all__ = ["RequestSender"]
+
+
+class RequestSender:
+    """Sends the requests to one server.
+
+    heads: writes the requests.
+    credentials: the source of the header Authorization; None for requests without it.
+    on_failure: called with an exchange whose request cannot be sent, or is refused for good.
+    """
+
+    def __init__(
+        self,
+        url: ServerUrl,
+        heads: RequestHeads,
+        credentials: Credentials | None,
+        on_failure: Callable[[ClientExchange, HttpFailure], object],
+    ) -> None:
+        self._url = url
+        self._heads = heads
+        self._credentials = credentials
+        self._on_failure = on_failure
+        self._pool = ConnectionPool(url)
+        # The requests that wait for a connection, a token or the end of a pause.
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether another token can be obtained for a request that was refused."""
+        return self._credentials is not None
+
+    async def reach(self) -> None:
+        """Open a connection for the first request. Raises OSError if that is impossible."""
+        self._pool.put_back(await self._pool.connect())
+
+    def send(self, exchange: ClientExchange) -> None:
+        """Send the request of a new exchange: at once on an idle connection, or else in a task."""
+        authorization = "" if self._credentials is None else self._credentials.header()
+        if authorization is not None:
+            connection = self._pool.take(sure=not exchange.is_repeatable)
+            if connection is not None:
+                exchange.send(connection, self._encode(exchange, authorization), authorization)
+                return
+        self.send_again(exchange)
+
+    def send_again(self, exchange: ClientExchange, *, fresh: bool = False) -> None:
+        """Send a request as soon as there is a connection.
+
+        fresh: whether to use a new connection: if one has turned out to be closed, others probably
+            are too.
+        """
+        self._run(self.connect_and_send(exchange, fresh=fresh))
+
+    def send_later(self, exchange: ClientExchange, delay_s: float) -> None:
+        """Send the request of an exchange again after a pause, in seconds."""
+
+        async def send() -> None:
+            await asyncio.sleep(delay_s)
+            if not exchange.is_over:
+                await self.connect_and_send(exchange)
+
+        self._run(send())
+
+    def authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
+        """Obtain another token, and send the request again. The request fails if there is none.
+
+        head, body: the response that refuses the request.
+        """
+        self._run(self._authorize(exchange, head, body))
+
+    async def _authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
+        credentials = self._credentials
+        assert credentials is not None
+        operation = exchange.method
+        if exchange.posted is not None:
+            params = exchange.posted.envelope.params
+            operation += f" {params.name or params.uri or ''}"[:200]
+        challenge = head.headers.get("www-authenticate", "")
+        text, login = describe_refusal(head, body), ""
+        try:
+            authorization = await credentials.on_refusal(
+                Refusal(head.status, challenge, exchange.authorization, operation)
+            )
+        except (OSError, AuthorizationError) as exc:
+            authorization, text = None, f"{describe_status(head.status)}: {exc}"
+            login = exc.command if isinstance(exc, LoginRequired) else ""
+        if exchange.is_over:
+            return
+        if authorization:
+            await self.connect_and_send(exchange, authorization)
+        else:
+            self._on_failure(exchange, HttpFailure(text, head, login=login))
+
+    async def connect_and_send(
+        self, exchange: ClientExchange, authorization: str | None = None, *, fresh: bool = False
+    ) -> None:
+        """Send a request on an idle or a new connection. Reports a failure to on_failure.
+
+        authorization: the value of the header; None for the credentials' own.
+        fresh: see send_again().
+        """
+        try:
+            if authorization is None and self._credentials is not None:
+                authorization = self._credentials.header()
+                if authorization is None:
+                    authorization = await self._credentials.prepare()
+            connection = None if fresh else self._pool.take(sure=True)
+            connection = connection or await self._pool.connect()
+        except (OSError, ValueError, AuthorizationError) as exc:
+            self._on_failure(exchange, HttpFailure(f"{self._url.text}: {exc}"))
+            return
+        if exchange.is_over:
+            self._pool.put_back(connection)
+        else:
+            value = authorization or ""
+            exchange.send(connection, self._encode(exchange, value), value)
+
+    def _encode(self, exchange: ClientExchange, authorization: str) -> bytes:
+        """Return the HTTP request of an exchange."""
+        posted = exchange.posted
+        if posted is not None and exchange.kind in ("post", "message"):
+            return self._heads.post(exchange.path, posted.frame, posted.envelope, authorization)
+        if exchange.kind == "delete":
+            return self._heads.delete(exchange.path, authorization)
+        last_id = "" if exchange.events is None else exchange.events.last_id
+        return self._heads.get(exchange.path, last_id, authorization)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in a task, until stop_waiting() cancels it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def pause(self, paused: bool) -> None:
+        """Stop reading responses, or continue. paused: whether to stop."""
+        self._pool.pause(paused)
+
+    def stop_waiting(self) -> None:
+        """Give up the requests that were not sent yet."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def close(self) -> None:
+        """Close all connections, without waiting for responses."""
+        self._pool.close()
