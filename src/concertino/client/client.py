@@ -11,12 +11,11 @@ starts, restarts and ends the server.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, overload
+from typing import Any, Self, TypeVar, get_args, overload
 
 from msgspec import Raw
 from msgspec.json import encode
@@ -31,27 +30,20 @@ from concertino.client.client_connection import (
 )
 from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage, NotificationHandlers
+from concertino.client.option_checks import check_functions, check_sink, check_type
 from concertino.client.output_validation import (
     OutputValidator,
-    Validate,
     convert_output,
     decode_result,
     decode_result_as,
 )
-from concertino.client.pending_request import (
-    ForwardedReply,
-    Progress,
-    quote_frame,
-)
+from concertino.client.pending_request import ForwardedReply, Progress
 from concertino.client.request_handlers import AnswerAny, Elicit, RequestHandlers, Roots, Sample
 from concertino.client.server_stderr import Sink
 from concertino.client.session_state import SessionState
 from concertino.client.supervision import Restart
 from concertino.client.targets import Target, parse_target
-from concertino.errors import (
-    ConcertinoError,
-    ProtocolError,
-)
+from concertino.client.tool_results import ToolResults
 from concertino.jsonrpc.limits import Limits
 from concertino.near_names import hint_keywords
 from concertino.protocol.call import Call, ClientFacts
@@ -83,10 +75,6 @@ from concertino.types.results import (
     ReadResourceResult,
     Tool,
 )
-
-if TYPE_CHECKING:
-    from concertino.client.conversation import Conversation
-    from concertino.client.wrapped_results import WrappedResults
 
 __all__ = ["Client", "Timeouts"]
 
@@ -173,16 +161,20 @@ class Client(ConnectionFacts):
     ) -> None:
         if era not in ("auto", "modern", "legacy") and not callable(era):
             raise ValueError(f"era: expected auto, modern or legacy, got {era!r}")
-        _check_type("restart", restart, Restart)
-        _check_type("timeouts", timeouts, Timeouts)
-        _check_type("limits", limits, Limits)
-        functions: dict[str, object] = {"trace": trace, "answer_any": answer_any}
-        functions |= {"elicit": elicit, "sample": sample, "changed": changed}
-        functions |= {"updated": updated, "logged": logged, "notified": notified}
-        for option, function in functions.items():
-            if function is not None and not callable(function):
-                raise TypeError(f"{option}: expected a function, got {function!r}")
-        _check_sink(stderr)
+        check_type("restart", restart, Restart)
+        check_type("timeouts", timeouts, Timeouts)
+        check_type("limits", limits, Limits)
+        check_functions(
+            trace=trace,
+            answer_any=answer_any,
+            elicit=elicit,
+            sample=sample,
+            changed=changed,
+            updated=updated,
+            logged=logged,
+            notified=notified,
+        )
+        check_sink(stderr)
         if rounds < 1:
             raise ValueError(f"rounds: expected at least 1, got {rounds!r}")
         location = parse_target(target)
@@ -194,13 +186,11 @@ class Client(ConnectionFacts):
         self.name = name or location.name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or Limits()
-        self._log = logging.getLogger(f"concertino.client.{self.name}")
+        log = logging.getLogger(f"concertino.client.{self.name}")
         self._handlers = RequestHandlers(
             elicit, elicit_urls, sample, sampling, roots, answer_any, capabilities
         )
-        self._output_validator = OutputValidator(validate)
-        # None before the first result that looks wrapped.
-        self._wrapped_results: WrappedResults | None = None
+        self._results = ToolResults(OutputValidator(validate), self._fetch_tools, log)
 
         settings = ConnectionSettings(
             name=self.name,
@@ -218,7 +208,7 @@ class Client(ConnectionFacts):
             notification_handlers=NotificationHandlers(logged, changed, updated, notified),
         )
         self._connection = ClientConnection(settings, lambda: self._session.restore())
-        self._session = SessionState(self._connection, settings, self._log)
+        self._session = SessionState(self._connection, settings, log)
 
     async def open(self) -> None:
         """Start the server or connect to it, and negotiate the revision.
@@ -321,8 +311,8 @@ class Client(ConnectionFacts):
             label = f"tools/call {name}"
             conversation, idle_timeout_s = await connection.wait_until_usable(label, idle_timeout_s)
 
-        validator = self._output_validator
-        validate = validator.get(name) if validator.schemas else None
+        results = self._results
+        validate = results.validator.get(name) if results.validator.schemas else None
         raw: CallToolResult | Raw | None = None
         try:
             if progress is None and not meta and validate is None:
@@ -349,60 +339,15 @@ class Client(ConnectionFacts):
                 raw = await connection.call("tools/call", body, name, timeout_s, progress, meta)
             # `raw` is undecoded if it did not come from conversation.call_tool(), or if the result
             # is unusual.
-            result = await self._decode_result(name, raw, validate)
+            result = await results.decode(name, raw, validate)
         content = result.structured_content
         if type(content) is dict and "result" in content:
-            result = await self._unwrap(name, result, connection.current, idle_timeout_s)
+            result = await results.unwrap(name, result, connection.current, idle_timeout_s)
         return result if into is None else convert_output(name, result, into)
-
-    async def _decode_result(
-        self, name: str, raw: Raw, validate: Validate | None
-    ) -> CallToolResult:
-        """Return the decoded result of a tool, validated if its output schema is known."""
-        result = decode_result(f"tools/call {name}", raw, CallToolResult)
-        if validate is not None and validate(result, len(bytes(raw))):
-            await self._revalidate(name, result, raw)
-        return result
-
-    async def _unwrap(
-        self,
-        name: str,
-        result: CallToolResult,
-        conversation: Conversation,
-        timeout_s: float,
-    ) -> CallToolResult:
-        """Return a result with its structured content unwrapped; see wrapped_results.py."""
-        if self._wrapped_results is None:
-            from concertino.client.wrapped_results import WrappedResults
-
-            self._wrapped_results = WrappedResults(self._fetch_tools, self._log)
-        return await self._wrapped_results.unwrap(name, result, conversation, timeout_s)
-
-    async def _revalidate(
-        self,
-        name: str,
-        result: CallToolResult,
-        raw: Raw,
-    ) -> None:
-        """Fetch the tools again, because a result is invalid, and validate the result again.
-
-        The known schema may have been outdated. Raises ProtocolError if the result is invalid by
-        the current schema too.
-        """
-        try:
-            await self.list_tools()
-        except ConcertinoError as exc:
-            # Use the known schema.
-            self._log.info("the list of tools could not be fetched again: %s", exc)
-        validate = self._output_validator.get(name)
-        if validate is not None and (violation := validate(result, len(bytes(raw)))):
-            raise ProtocolError(f"tools/call {name}: {violation}: {quote_frame(raw)}")
 
     async def list_tools(self) -> list[Tool]:
         """Return all tools, from all pages of the list."""
-        tools = await self._fetch_tools()
-        self._output_validator.learn(tools)
-        return tools
+        return await self._results.list_tools()
 
     async def _fetch_tools(self, timeout_s: float | None = None) -> list[Tool]:
         return await self._list_all(
@@ -622,16 +567,3 @@ class Client(ConnectionFacts):
 
 def _default_info() -> Implementation:
     return Implementation("concertino", vars(sys.modules["concertino"])["__version__"])
-
-
-def _check_type(name: str, value: object, kind: type) -> None:
-    if value is not None and type(value) is not kind:
-        raise TypeError(f"{name}: expected {kind.__name__}(...), got {value!r}")
-
-
-def _check_sink(stderr: object) -> None:
-    if not (stderr is None or callable(stderr) or isinstance(stderr, (str, os.PathLike))):
-        kind = type(stderr).__name__
-        raise TypeError(
-            f"stderr: expected a function that takes a line, or the path of a file, got {kind}"
-        )
