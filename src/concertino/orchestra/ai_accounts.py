@@ -1,4 +1,7 @@
-"""AiAccounts: counts the tokens and time that each caller of a model uses, and limits tokens."""
+"""AiAccounts: counts the tokens and time that each caller of a model uses, and limits tokens.
+
+An AI provider (ai_provider.py) opens the account of the caller before it asks its model.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ OTHERS = "others"
 
 
 class AiAccount(Struct):
-    """The use of one caller since the start of the plugin.
+    """What one caller has used since the start of the plugin.
 
-    seconds: the time in which it waited for answers.
+    seconds: how long the caller has waited for answers, all calls together.
     """
 
     calls: int = 0

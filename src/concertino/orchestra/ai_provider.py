@@ -1,12 +1,15 @@
 """AI providers: plugins whose tools ask a model, with OpenAI's SDK (extra `openai`).
 
+A hub starts them with these commands:
+
     concertino plugin openai    OpenAI; the key is in OPENAI_API_KEY
     concertino plugin gemini    Gemini; the key is in GEMINI_API_KEY
     concertino plugin local     a server on this machine with OpenAI's interface, such as Ollama
 
-Each provider has two tools. ai_prompt has the same parameters as in the Go implementation.
-ai_sample takes a sampling request of MCP; PluginContext.sample() calls it. Keys come from the
-environment or from a secret, never from arguments, because arguments are logged and shown.
+Each provider has three tools. ai_prompt has the same parameters as in the Go implementation.
+ai_sample takes a sampling request of MCP; PluginContext.sample() calls it. ai_usage returns what
+each caller has used. Keys come from the environment or from a secret, never from arguments, because
+arguments are logged and shown.
 """
 
 from __future__ import annotations
@@ -97,6 +100,7 @@ class _Model:
     async def ask(self, request: Sampling, model: str, report: Report) -> ChatAnswer:
         """Return the answer to a request.
 
+        model: the name of a model; "" for the one in the configuration.
         report: called with each piece of the text as it arrives.
         Raises ToolError with the reason if there is no answer.
         """
@@ -210,7 +214,7 @@ def make_provider(name: str, id: str) -> Plugin:
     plugin = Plugin(id, description=f"Asks models: {name}.", provides_ai=[name])
     model, accounts = _Model(name), AiAccounts()
 
-    async def ask(request: Sampling, choice: str, context: Context) -> ChatAnswer:
+    async def ask(request: Sampling, model_name: str, context: Context) -> ChatAnswer:
         account = accounts.open(str(context.meta.get("orchestra/caller") or "unknown"))
         account.calls += 1
         began, pieces = monotonic(), 0
@@ -221,7 +225,7 @@ def make_provider(name: str, id: str) -> Plugin:
             await context.progress(pieces, None, text)
 
         try:
-            answer = await model.ask(request, choice, report)
+            answer = await model.ask(request, model_name, report)
         except BaseException:
             account.failures += 1
             raise

@@ -1,6 +1,7 @@
 """Converts sampling requests of MCP to chat completions, and answers of models to MCP results.
 
-Chat completions have OpenAI's format, which Gemini and local servers also understand.
+AI providers (ai_provider.py) ask their models with chat completions. Their format is OpenAI's,
+which Gemini and local servers also understand.
 Sources: 2026-07-28 client/sampling; platform.openai.com/docs/api-reference/chat.
 """
 
@@ -47,7 +48,7 @@ class ChatAnswer(Struct, frozen=True):
 
 
 def chat_parameters(request: Sampling) -> dict[str, Any]:
-    """Return the parameters of a chat completion for a request, without the model and the limit.
+    """Return the parameters of a chat completion, but for the model and the limit of tokens.
 
     Raises ToolError for content that chat completions do not support.
     """
@@ -79,7 +80,7 @@ def chat_parameters(request: Sampling) -> dict[str, Any]:
 
 
 def _chat_messages(message: SamplingMessage) -> list[dict[str, Any]]:
-    """Return a message of a conversation; the results of tools become messages of their own."""
+    """Return the chat messages for one MCP message: one, or one for each result of a tool."""
     blocks = message.content if isinstance(message.content, list) else [message.content]
     results = [
         {
@@ -148,5 +149,7 @@ def _parse_arguments(name: str, arguments: str) -> dict[str, Any]:
     except DecodeError:
         parsed = None
     if not isinstance(parsed, Mapping):
-        raise ToolError("INVALID_ANSWER", f"the model calls {name} with arguments that are no JSON")
+        raise ToolError(
+            "INVALID_ANSWER", f"the model calls {name} with arguments that are not a JSON object"
+        )
     return cast("dict[str, Any]", parsed)

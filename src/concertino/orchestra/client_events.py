@@ -90,10 +90,10 @@ class ClientEvents:
 
     def watch(self, uris: frozenset[str]) -> None:
         """Set the URIs of the resources whose changes are reported."""
-        before = _of_servers(self._watched)
+        before = _server_uris(self._watched)
         self._watched = uris
         self._update()
-        wanted = _of_servers(uris)
+        wanted = _server_uris(uris)
         if wanted != before:
             if self._publishing is not None:
                 self._publishing.cancel()
@@ -186,12 +186,12 @@ class ClientEvents:
             # Clients need not know what other clients watch.
             return
         if event.topic == STORAGE_TOPIC and (is_resource or not event.source_plugin):
-            uri = str(payload.get("path")) if is_resource else _uri_of(payload)
+            uri = str(payload.get("path")) if is_resource else _document_uri(payload)
             if uri in self._watched and self._outlet is not None:
                 self._outlet.report_update(uri)
         if event.audience:
-            # These clients declare only themselves what they want, so only events/poll and
-            # events/stream (mcp_events.py) send what is for one user.
+            # The event is for one user, and nobody has verified the user of these clients. Only
+            # events/poll and events/stream (mcp_events.py) send it.
             return
         params = {
             "topic": event.topic,
@@ -216,12 +216,12 @@ def _wanted_topics(capabilities: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(item for item in cast("list[object]", topics) if isinstance(item, str))
 
 
-def _of_servers(uris: frozenset[str]) -> list[str]:
-    """Return the URIs of MCP servers' resources: all URIs that are not of stored documents."""
+def _server_uris(uris: frozenset[str]) -> list[str]:
+    """Return the URIs that belong to MCP servers: all URIs but those of stored documents."""
     return sorted(uri for uri in uris if not uri.startswith(SCHEME))[:MAX_WATCHED]
 
 
-def _uri_of(payload: Mapping[str, Any]) -> str:
+def _document_uri(payload: Mapping[str, Any]) -> str:
     """Return the URI of the resource whose document has changed; "" if it is not a resource."""
     path = payload.get("path")
     if payload.get("storage_type") != DEFAULT_STORAGE or not isinstance(path, str):

@@ -1,9 +1,10 @@
 """EventLog: the latest events of a hub. EventReader: the position of one subscriber in the log.
 
-All subscribers read from one log, so a slow subscriber takes no memory. The log keeps at most
-MAX_BYTES and drops the oldest events. A reader that is too slow learns how many events it has
-missed. The cursor of an event contains the id of the log and the number of the event in it, so a
-cursor from before a restart of the hub is recognized.
+A hub publishes events in its log (hub_events.py), and reads it for each plugin, bridge and client
+that has subscribed. All of them read the same log, so a slow subscriber takes no memory. The log
+keeps at most MAX_BYTES and drops the oldest events. A reader that is too slow learns how many
+events it has missed. The cursor of an event contains the id of the log and the number of the event
+in it, so a cursor from before a restart of the hub is recognized.
 """
 
 from __future__ import annotations
@@ -68,14 +69,14 @@ class LoggedEvent(Struct, frozen=True, eq=False):
 
 
 class EventLog:
-    """The latest events. Use it on one event loop.
+    """The latest events of a hub. Use it on one event loop.
 
     Attributes:
     id: identifies the log in cursors.
     first, last: the numbers of the oldest event in the log and of the newest one.
-    start: the number of the last event that had happened when this log began; see restart().
-    topics: the topics of the newest events, also of dropped ones, at most MAX_TOPICS. The values
-        are None: it is a dict because that is in order, and the topic of the newest event is last.
+    start: the number of the last event that had happened before this log began; see restart().
+    topics: the topics of the newest events, also of dropped ones, at most MAX_TOPICS. The keys of
+        the dict are an ordered set; the topic of the newest event is last.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -140,8 +141,8 @@ class EventLog:
 
         id: identifies it.
         first: the number of its first event.
-        last: the number of the last event that has happened already. It will be added, but is no
-            news to subscribers without a cursor.
+        last: the number of the last event that has happened already. The events up to it will be
+            added, but only subscribers with a cursor get them.
         """
         self.id = id
         self._clear(first)

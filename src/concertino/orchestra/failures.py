@@ -1,9 +1,10 @@
 """Error responses to prompt and storage requests of the Orchestra plugin protocol.
 
-The only error response of that protocol is a failed tool call (rpc_interface.error_response()). But
-the Go implementation accepts only a response of the type that belongs to the request. So these
-functions return a response of that type with the field `failure`, which only this package defines
-and reads. Go programs ignore it, and see an empty document or list, or a prompt without messages.
+Hubs and plugins use these functions when such a request fails. The only error response of that
+protocol is a failed tool call (rpc_interface.error_response()). But the Go implementation
+accepts only a response of the type that belongs to the request. So these functions return a
+response of that type with the field `failure`, which only this package defines and reads. Go
+programs ignore it, and see an empty document or list, or a prompt without messages.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         metavar="ADDR",
-        help="a NATS cluster to offer the plugin in, instead of the two: tls://HOST,HOST,...",
+        help="a NATS cluster to offer the plugin in, instead of to one hub: tls://HOST,HOST,...",
     )
     parser.add_argument(
         "--config",
@@ -35,5 +35,7 @@ def add_flags(parser: ArgumentParser) -> None:
         "--certs-dir", metavar="DIR", help="certificates (default ~/.orchestra/certs)"
     )
     parser.add_argument(
-        "--manifest", action="store_true", help="print what this is, as one line of JSON, and leave"
+        "--manifest",
+        action="store_true",
+        help="print the plugin's manifest as one line of JSON, and exit",
     )

@@ -3,8 +3,9 @@
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/package.json    what was installed
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/files/          its files
 
-An entry of a plugins file names such a package with `package: ID`. The folder's name contains the
-digest. So the path of the program changes with each version, and the user must approve it again.
+`concertino plugin install` adds packages. An entry of a plugins file names one with `package: ID`.
+The folder's name contains the digest. So the path of the program changes with each version, and the
+user must approve it again.
 """
 
 from __future__ import annotations

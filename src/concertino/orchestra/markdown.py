@@ -1,6 +1,6 @@
 """MarkdownStorage: stores documents as Markdown files, `{workspace}/.projects/{path}`.
 
-The Go implementation uses the same files.
+`concertino plugin markdown` is a plugin with this store. The Go implementation uses the same files.
 Metadata is YAML front matter; the version of a document is in the file `{path}.version`. Content
 and version must change together although they are two files. So a write has these steps:
 

@@ -7,9 +7,9 @@
         GITHUB_TOKEN:
       enabled: true
 
-The entry has the same members as a server in a server file (proxy/server_file.py), whose code
-checks them. The hub sends them to the plugin's process as the JSON of a server file with one
-server.
+plugin_entries.py calls it. The entry has the same members as a server in a server file
+(proxy/server_file.py), whose code checks them. The hub sends them to the plugin's process as the
+JSON of a server file with one server.
 """
 
 from __future__ import annotations

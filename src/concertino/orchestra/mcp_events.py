@@ -5,8 +5,8 @@ a request open in which they arrive as notifications (`events/stream`). An event
 is a topic, and the arguments of a subscription are filters. Positions are cursors of the hub's
 EventLog, so a client goes on behind its last event after any loss of a connection.
 
-Each request reads a stream of the hub of its own. So no client costs the hub more than a position,
-and this object has no state but the number of open streams.
+HubBackend passes these requests on to McpEvents. Each request reads its own stream from the hub, so
+the hub stores only a position for each client, and McpEvents only the number of open streams.
 Source: github.com/modelcontextprotocol/experimental-ext-triggers-events,
 docs/design-sketch-proposal.md (docs/decisions/0119-event-names-and-cursors-of-the-mcp-draft.md).
 """
@@ -198,9 +198,10 @@ class McpEvents:
     ) -> AsyncGenerator[tuple[EventDelivery, bool], None]:
         """Yield the events that a user may get, and positions in the hub's log.
 
-        Each has a bool: whether the events that had happened before the subscription were all
-        yielded. An event that is too old for the client becomes a position with `lost`. Events for
-        other users are skipped before anything else, so that nobody can guess their payloads.
+        Each item is a pair (event or position, is_recent). is_recent is False until all events that
+        had happened before the subscription have been yielded. An event that is too old for the
+        client becomes a position with `lost`. Events for other users are skipped first, so that
+        filters cannot be used to guess their payloads.
         cursor: the position to begin after; None for the newest event.
         timeout_s: the time limit of the stream.
         """

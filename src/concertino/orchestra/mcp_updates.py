@@ -1,10 +1,10 @@
 """McpUpdates: reports changes of an MCP server's resources to the hub of its plugin.
 
-The clients that subscribe to these resources are connected to other processes, the HubBackends.
-Each HubBackend regularly publishes the URIs to which its clients have subscribed. If it stops, for
-example because it was killed, its URIs are forgotten. The plugin subscribes to those URIs that its
-MCP server offers, and publishes their changes in the same form as the hub publishes changes of
-stored documents (hub_events.py).
+McpPlugin has one. The clients that subscribe to these resources are connected to other processes,
+the HubBackends. Each HubBackend regularly publishes the URIs to which its clients have subscribed.
+If it stops, for example because it was killed, its URIs are forgotten. The plugin subscribes to
+those URIs that its MCP server offers, and publishes their changes in the same form as the hub
+publishes changes of stored documents (hub_events.py).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MAX_WATCHERS = 1024
 
 
 class McpUpdates:
-    """The resources of one MCP server whose changes are reported. Use it on one event loop.
+    """Reports the changes of one MCP server's resources. Use it on one event loop.
 
     name: the plugin's id.
-    events: the plugin's event handlers, to which the handler of wanted resources is added.
+    events: the plugin's event handlers. A handler for the URIs from HubBackends is added to them.
     find_client: returns the session with the server. Raises RpcError while there is none.
     find_hub: returns the connection to the hub; None if there is none.
     """
@@ -51,7 +51,7 @@ class McpUpdates:
         self._log = logging.getLogger(f"concertino.{name}")
         self._find_client = find_client
         self._find_hub = find_hub
-        # HubBackend -> the URIs that its clients want, and the time when they expire.
+        # Id of a HubBackend -> the URIs that its clients want, and the time when they expire.
         self._wanted: dict[str, tuple[frozenset[str], float]] = {}
         self._watched: frozenset[str] = frozenset()
         self._lock = asyncio.Lock()

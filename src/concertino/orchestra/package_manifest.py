@@ -6,8 +6,9 @@
       "extra": {"plugin-id": "tools.notes", "provides_ai": [], "args": [], "socket": true}
     }
 
-Plugins of the Go implementation have the same format. This package adds the members `version`,
-`extra.args` and `extra.socket`. Both implementations ignore unknown members.
+installed_packages.py reads it before an installation. Plugins of the Go implementation have the
+same format. This package adds the members `version`, `extra.args` and `extra.socket`. Both
+implementations ignore unknown members.
 """
 
 from __future__ import annotations
@@ -91,13 +92,16 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
     if not has_file(manifest.bin):
         raise InvalidPackage(
             f"{MANIFEST}: bin: the package has no file {manifest.bin!r}; a program that must be "
-            "built belongs into the package as it was built"
+            "built must be in the package in its built form"
         )
     return manifest
 
 
 def check_package_path(path: str) -> str:
-    """Return the path of a file in a package unchanged. Raises InvalidPackage if it leads out."""
+    """Return the path of a file in a package, unchanged.
+
+    Raises InvalidPackage if the path is too long, or leads out of the package.
+    """
     parts = path.split("/")
     is_outside = any(part in ("", ".", "..") for part in parts)
     if is_outside or "\\" in path or not path.isprintable():

@@ -1,9 +1,10 @@
 """unpack_package(): copies the files of a package into a folder, without running any of its code.
 
-A package is a wheel, a folder or a git bundle. A wheel is unpacked but not installed. The files at
-the HEAD of a bundle are read as git objects and not checked out, so no hook and no filter runs.
-Only regular files and folders are accepted, with paths within the package. The limits of size count
-the bytes that are written, because the sizes in the package may be wrong.
+installed_packages.py calls it. A package is a wheel, a folder or a git bundle. A wheel is unpacked
+but not installed. The files at the HEAD of a bundle are read as git objects and not checked out, so
+no hook and no filter runs. Only regular files and folders are accepted, with paths within the
+package. The limits of size count the bytes that are written, because the sizes in the package may
+be wrong.
 """
 
 from __future__ import annotations

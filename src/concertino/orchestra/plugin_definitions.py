@@ -1,4 +1,8 @@
-"""Describes the programs of plugins for a user to approve; see proxy/definitions.py."""
+"""Describes the programs of plugins for a user to approve; see proxy/definitions.py.
+
+A running hub compares these definitions with the approved ones when its plugins file has changed
+(plugins_reload.py). `concertino approve` shows and approves them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Event and EventHandlers: call the functions that a plugin has registered with on_event."""
+"""Event and EventHandlers: call the functions that a plugin has registered with on_event.
+
+Plugin and McpPlugin have EventHandlers. The hub sends events as requests (plugin_requests.py).
+"""
 
 from __future__ import annotations
 

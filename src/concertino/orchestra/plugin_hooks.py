@@ -1,4 +1,7 @@
-"""LifecycleHooks: runs the functions that a plugin has registered with on_boot and on_shutdown."""
+"""LifecycleHooks: runs the functions that a plugin has registered with on_boot and on_shutdown.
+
+PluginRequests runs them when the hub sends boot or shutdown, and Plugin when its process ends.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """PluginProcess: one plugin of a hub. It runs the plugin's program, and restarts it when it ends.
 
+A PluginSet has one for each enabled plugin. Its states are:
+
     waiting -> starting -> running -> backing-off -> starting ...        stopping -> stopped
 
 A run of the program (plugin_run.py) is over when the process ends, the connection is lost, or the
@@ -61,16 +63,18 @@ RESTARTED = "it is being restarted"
 
 
 class FirstStart:
-    """The progress of a plugin's first start: events for which other plugins and requests wait.
+    """The progress of a plugin's first start. Other plugins and requests wait for its events.
 
-    lets_next_start: whether the next plugin over QUIC may start. It is set when the start is
-        settled, or when the plugin has used NEXT_S of processor time.
-    is_late: whether the plugin has used LATE_S of processor time and is not ready.
-    is_settled: whether waiting longer is useless. It is set when the start is over, and when the
-        plugin sleeps (idleness.py).
-    is_over: whether the start has succeeded or failed, or waits for a dependency that has failed.
-    has_run: whether the plugin has been running at least once.
     previous: the plugin that must let this one start; None to start at once.
+
+    Attributes:
+    lets_next_start: set when the next plugin over QUIC may start: the start is settled, or the
+        plugin has used NEXT_S of processor time.
+    is_late: whether the plugin has used LATE_S of processor time and is not ready.
+    is_settled: set when requests should not wait for the plugin any more: the start is over, the
+        plugin sleeps (idleness.py), or a request has waited for its time limit.
+    is_over: set when the start has succeeded or failed, or when a dependency has failed.
+    has_run: set when the plugin has run at least once.
     """
 
     def __init__(self, previous: FirstStart | None = None) -> None:
@@ -104,7 +108,7 @@ class PluginProcess:
     ) -> None:
         entry = settings.entry
         self.state: State = "waiting"
-        self.reason = "it was not started yet"
+        self.reason = "it has not started yet"
         self.record = PluginRecord()
         self.features = PluginFeatures(
             PluginManifest(id=entry.id), storage=frozenset(entry.provides_storage)
@@ -478,7 +482,7 @@ class PluginProcess:
             await previous.lets_next_start.wait()
 
     def settle(self) -> None:
-        """Note that waiting for the first start is useless from now on."""
+        """Let requests and other plugins no longer wait for the first start."""
         self.first_start.is_settled.set()
         self.first_start.lets_next_start.set()
         self._on_change()
@@ -492,7 +496,7 @@ class PluginProcess:
             self._on_change()
 
     def _end_first_start(self) -> None:
-        """Note that the first start is over."""
+        """Note that the first start has succeeded or failed."""
         self.first_start.is_over.set()
         self.settle()
 

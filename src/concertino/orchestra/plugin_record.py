@@ -1,4 +1,7 @@
-"""PluginRecord: what has happened to a plugin since its hub began to run it."""
+"""PluginRecord: what has happened to a plugin since its hub began to run it.
+
+Each PluginProcess has one, and `concertino hub ps` shows it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ class PluginRecord:
     restarts: how often a new process was started.
     last_error: why the last process ended; empty if no process has ended yet.
     last_error_at: the time of last_error, in seconds since 1970.
-    failed_change: why the new version of the plugin could not be started while the old one runs on;
-        empty if it could.
-    unsent_failure: failed_change after a change of watched files, until one call of a tool has got
-        this text as its error; then empty.
+    failed_change: why a changed plugin could not be started, while its old process runs on; empty
+        if there is no such change.
+    unsent_failure: failed_change, if the next call of a tool must get it as its error. It becomes
+        empty with this call. Only changes of watched files set it.
     """
 
     def __init__(self) -> None:

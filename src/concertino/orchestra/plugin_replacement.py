@@ -1,7 +1,8 @@
 """PluginReplacement: starts a new process of a plugin, and lets the old one finish its calls.
 
-The old process serves until the new one has started, so a program that fails to start replaces
-nothing. Then the old process gets no new calls, and ends when its pending calls have finished.
+PluginProcess uses it when a plugin's entry or files have changed. The old process serves until the
+new one has started, so a program that fails to start replaces nothing. Then the old process gets no
+new calls, and ends when its pending calls have finished.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class PluginReplacement:
     Attributes:
     next: the new run while it is being started; otherwise None.
     is_pending: whether a replacement will begin soon. Calls already wait for it.
-    has_started: set when the plugin did not run, and its start has now succeeded or failed.
+    has_started: set when the start of a plugin that did not run has succeeded or failed.
     """
 
     def __init__(self, log: logging.Logger) -> None:

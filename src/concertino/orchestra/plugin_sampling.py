@@ -1,9 +1,10 @@
 """Lets the tools of a plugin call context.sample(): an AI provider at the hub answers.
 
-The plugin protocol cannot ask the client for its model, so the request goes to a plugin that is an
-AI provider. Our providers (ai_provider.py) have the tool ai_sample, which takes a whole sampling
-request. Providers of the Go implementation have only ai_prompt, which takes one text. It can be
-used if the request has a single message of text and no tools.
+PluginContext and McpPlugin call sample_at_hub(). The plugin protocol cannot ask the client for its
+model, so the request goes to a plugin that is an AI provider. Our providers (ai_provider.py) have
+the tool ai_sample, which takes a whole sampling request. Providers of the Go implementation have
+only ai_prompt, which takes one text. It can be used if the request has a single message of text and
+no tools.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """PluginWatch: replaces the process of a plugin when its files are saved (`watch`).
 
-The next call waits for the new process; calls in progress finish in the old one. If the new code
-fails to start, the old process goes on, and the next call of a tool gets the reason as its error.
+A PluginSet has one for each plugin with `watch`. The next call waits for the new process; calls in
+progress finish in the old one. If the new code fails to start, the old process goes on, and the
+next call of a tool gets the reason as its error.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """PluginsReload: applies changes of a plugins file while its hub runs.
 
-Only plugins that have changed are started, replaced or ended. A user who starts a hub with a file
-approves the content that the file has then. Somebody else may change the file later. So a change of
-a plugin's program, arguments, variables or configuration must be approved with
-`concertino approve FILE`. Until then the plugin runs on as before the change.
+`concertino orchestrate` and EmbeddedHub use it. Only plugins that have changed are started,
+replaced or ended. A user who starts a hub approves the content that its file has at that time.
+Somebody else may change the file later. So a change of a plugin's program, arguments, variables or
+configuration must be approved with `concertino approve FILE`. Until then the plugin runs on as
+before the change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""read_loads(): measures the memory and the processor time of process groups, such as plugins."""
+"""read_loads(): measures the memory and the processor time of process groups, such as plugins.
+
+`concertino hub ps` shows them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""RunnablePlugin: the interface of a plugin for the code that runs its process."""
+"""RunnablePlugin: the interface of a plugin for the code that runs its process.
+
+Plugin and McpPlugin implement it. plugin_main.py and cluster_worker.py run such plugins.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ __all__ = ["RunnablePlugin"]
 
 
 class RunnablePlugin(Protocol):
-    """A plugin whose process plugin_main.py or cluster_worker.py runs. See plugin.py."""
+    """A plugin whose process can be run. plugin.py describes the methods.
+
+    hub: the connection to the hub; the code that runs the process sets it.
+    on_end: the plugin calls this function when the hub requests its end; set in the same way.
+    """
 
     hub: RpcConnection | None
     on_end: Callable[[], None]

@@ -1,7 +1,7 @@
 """SqliteStorage: a store in one SQLite file.
 
-Content, metadata and version of a document are one row, so they change together. storage.py defines
-the interface and its rules.
+`concertino plugin sqlite` is a plugin with this store. Content, metadata and version of a document
+are one row, so they change together. storage.py defines the interface and its rules.
 """
 
 from __future__ import annotations

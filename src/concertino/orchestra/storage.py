@@ -5,7 +5,8 @@
     version = storage.write("notes/a.md", b"new", {}, version)    # fails if another has written
 
 This module has the interface of a store, and the rules for paths, versions and patterns that all
-stores share. The stores are in markdown.py (files) and sqlite.py (one database file).
+stores share. The stores are in markdown.py (files), sqlite.py (one database file) and
+nats_storage.py (a bucket of a NATS cluster).
 Source: the Orchestra plugin protocol, "Storage".
 """
 
@@ -56,12 +57,14 @@ MAX_PART_BYTES = 240
 MAX_PATTERN = 256
 # The longest content, which is also the limit for a frame of the protocol.
 MAX_CONTENT_BYTES = 16 * 2**20
-# The syntax of globs, as in Go's path/filepath: _RANGE is a character or a range in a class,
-# _GLOB_PART a class, an escaped character or any other character, and _GLOB a whole pattern.
+# The syntax of globs is that of Go's path/filepath. _GLOB matches a whole glob. _GLOB_PART matches
+# one part of it: a class, an escaped character or any other character. _RANGE matches a character
+# or a range in a class.
 _CHARACTER = r"(?:\\.|[^\\\]\-])"
 _RANGE = re.compile(rf"({_CHARACTER})(?:-({_CHARACTER}))?", re.DOTALL)
 _GLOB_PART = re.compile(rf"\[\^?+(?:{_RANGE.pattern})+\]|\\.|[^\[\\]", re.DOTALL)
 _GLOB = re.compile(rf"(?:{_GLOB_PART.pattern})*", re.DOTALL)
+# The characters that no path may contain.
 _INVALID = re.compile(r"[\x00-\x1f\x7f\\]|[\ud800-\udfff]")
 
 
@@ -176,7 +179,7 @@ def clean_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path after normalizing it, like the Go implementation.
 
     `.`, empty parts and slashes at both ends are removed, and `..` removes the part before it.
-    Raises StorageError as check_path(), also if the path leads out of the store.
+    Raises StorageError if check_path() refuses the result, or if the path leads out of the store.
     """
     return check_path(normpath(path).lstrip("/") if path else "")
 
@@ -184,7 +187,7 @@ def clean_path(path: str) -> tuple[str, ...]:
 def clean_folder(prefix: str) -> str:
     """Return the normalized path of a folder, with a slash at its end; empty for the root folder.
 
-    The path of every document in the folder begins with it. Raises StorageError.
+    The path of every document in the folder begins with the result. Raises StorageError.
     """
     if not prefix or normpath(prefix).strip("/") in ("", "."):
         return ""

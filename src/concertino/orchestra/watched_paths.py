@@ -1,4 +1,7 @@
-"""WatchedPaths: the files whose changes restart a plugin (`watch` in a plugins file)."""
+"""WatchedPaths: the files whose changes restart a plugin (`watch` in a plugins file).
+
+plugin_entries.py finds the paths, and PluginWatch watches them.
+"""
 
 from __future__ import annotations
 
