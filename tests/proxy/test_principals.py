@@ -82,6 +82,7 @@ for line in sys.stdin:
             continue
         elif what == "die":
             print(text, file=sys.stderr, flush=True)
+            print("Oops;", text, flush=True)
             os._exit(3)
         result = {"content": [{"type": "text", "text": json.dumps([os.getpid(), kept])}]}
     elif id is None:
@@ -260,7 +261,7 @@ async def test_logs_and_cancellations_of_one_user_do_not_reach_the_other_s_calls
 
 
 @on_a_loop
-async def test_errors_of_a_server_that_ends_have_nothing_of_its_stderr(tmp_path: Path) -> None:
+async def test_errors_of_a_server_that_ends_have_nothing_of_what_it_printed(tmp_path: Path) -> None:
     """It may be about another user's calls where one process serves several."""
 
     def make_shared(command: list[str]) -> Backend:

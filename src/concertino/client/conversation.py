@@ -52,12 +52,23 @@ from concertino.protocol.call import Call, ClientFacts
 from concertino.protocol.revisions import MODERN, Revision
 from concertino.types.results import CallToolResult, Implementation, Level
 
-__all__ = ["Conversation", "ServerDescription", "lists_our_revision"]
+__all__ = [
+    "LAST_SKIPPED",
+    "NO_STDERR",
+    "STDERR_END",
+    "Conversation",
+    "ServerDescription",
+    "lists_our_revision",
+]
 
 # How long close() waits for the server to read buffered output, and for tasks to end.
 DRAIN_S = 1.0
 # Errors and logs quote at most this many characters of stderr and of other texts.
 MAX_QUOTE = 2000
+# The last line of stdout that was skipped, and the end of stderr, follow these texts in errors.
+LAST_SKIPPED = ", the last: "
+STDERR_END = "; its stderr ends with:"
+NO_STDERR = "; it wrote nothing to stderr"
 
 
 class ServerDescription(Struct, frozen=True):
@@ -429,17 +440,18 @@ class Conversation:
         skipped = self.channel.skipped
         is_ended = isinstance(error, Disconnected)
         text = f"{error}; {ending.fault or opened.describe_process(is_ended)}"
-        if skipped.count:
-            last = f", the last: {skipped.recent[-1]}" if skipped.recent else ""
-            text += f"; lines of its stdout that were skipped: {skipped.count}{last}"
         if is_ended:
             text += self.restart_note
         if withheld := opened.describe_withheld():
             text += f"; {withheld}"
+        # What the server has written comes last: a proxy cuts it off.
+        if skipped.count:
+            last = f"{LAST_SKIPPED}{skipped.recent[-1]}" if skipped.recent else ""
+            text += f"; lines of its stdout that were skipped: {skipped.count}{last}"
         if tail:
-            text += f"; its stderr ends with:\n{tail[-MAX_QUOTE:]}"
+            text += f"{STDERR_END}\n{tail[-MAX_QUOTE:]}"
         else:
-            text += "; it wrote nothing to stderr"
+            text += NO_STDERR
 
         if is_ended:
             return Disconnected(text, opened.exit_status, tail)

@@ -1,7 +1,7 @@
 """Turns failures of a proxy's server into errors for the proxy's clients.
 
-The errors say what happened to the server. They do not quote the server's stderr, which is in the
-log, because it may be about calls of another client.
+The errors say what happened to the server. They do not quote what the server has printed, which is
+in the log, because it may be about calls of another client.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from msgspec import DecodeError, Raw
 from msgspec.json import Decoder
 
+from concertino.client.conversation import LAST_SKIPPED, NO_STDERR, STDERR_END
 from concertino.errors import (
     INTERNAL_ERROR,
     ConcertinoError,
@@ -21,10 +22,6 @@ from concertino.errors import (
 from concertino.types.results import CallToolResult
 
 __all__ = ["add_name", "failure_text", "missing_capability", "to_rpc_error"]
-
-# In the error texts of Client, the end of the server's stderr follows this text.
-STDERR = "; its stderr ends with:"
-NO_STDERR = "; it wrote nothing to stderr"
 
 _decode_tool_result = Decoder(CallToolResult).decode
 
@@ -37,7 +34,7 @@ def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcEr
     if isinstance(error, RpcError):
         error.revision = revision
         return error
-    text = str(error).partition(STDERR)[0].removesuffix(NO_STDERR)
+    text = str(error).partition(STDERR_END)[0].removesuffix(NO_STDERR).partition(LAST_SKIPPED)[0]
     data = None
     if isinstance(error, Disconnected) and error.exit_status is not None:
         data = {"exitStatus": error.exit_status}
