@@ -20,7 +20,6 @@ from typing import Any
 
 from concertino.installation import missing_extra
 from concertino.orchestra.certificates import (
-    RAW,
     CertificateError,
     Certificates,
     Identity,
@@ -179,7 +178,7 @@ def _issue(
     """Issue a certificate with a new key, and write both. The caller holds the folder's lock."""
     authority = certificates.authority()
     signer = certificates.private_key("ca")
-    if authority.public_key().public_bytes(*RAW) != signer.public_key().public_bytes(*RAW):
+    if authority.public_key() != signer.public_key():
         raise CertificateError(
             f"{certificates.key('ca')} is not the key of {certificates.crt('ca')}: restore the "
             f"matching key, or {certificates.command('renew', 'ca')}, which makes all issued "
@@ -224,13 +223,13 @@ def _leaf(
     if not isinstance(signer, Ed25519PrivateKey):
         raise CertificateError("the authority's key: expected an Ed25519 key")
     # The Go implementation uses one kind of certificate for both sides of a handshake.
-    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    sides = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     names = dict.fromkeys((name, *HOSTS, *hosts))
     return (
         _builder(_subject(name), authority.subject, key, valid)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(sides), critical=False)
         .add_extension(
             x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
         )

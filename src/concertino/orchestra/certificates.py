@@ -40,17 +40,12 @@ try:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        PublicFormat,
-        load_pem_private_key,
-    )
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
     raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
 __all__ = [
-    "RAW",
     "CertificateError",
     "Certificates",
     "Identity",
@@ -68,8 +63,6 @@ Side = Literal["server", "client"]
 # 64 characters is the limit of a common name, RFC 5280 appendix A.1.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
-# Arguments of public_bytes(), to compare public keys.
-RAW = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 MAX_FILE_BYTES = 2**20
 
 
@@ -153,7 +146,7 @@ class Certificates:
         reissue = self.command("issue", name)
         check_dates(certificate, self.crt(name), self.command("renew", name), moment)
         check_dates(authority, self.crt("ca"), self.command("renew", "ca"), moment)
-        if certificate.public_key().public_bytes(*RAW) != key.public_key().public_bytes(*RAW):
+        if certificate.public_key() != key.public_key():
             raise CertificateError(
                 f"{self.key(name)} is not the key of {self.crt(name)}: {reissue}"
             )
