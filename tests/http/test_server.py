@@ -35,10 +35,10 @@ from tls_certificates import write_certificate
 
 from concertino import Context, Limits, Server
 from concertino.backend import Host
-from concertino.http.connection import HttpTimeouts
 from concertino.http.exchange import Exchange
 from concertino.http.options import HttpOptions
 from concertino.http.server import HttpServer
+from concertino.http.time_limits import HttpTimeouts
 from concertino.http.tls import Tls
 from concertino.transports import listen_tcp, listen_unix
 

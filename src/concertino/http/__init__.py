@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         TokenVerifier as TokenVerifier,
         VerifierUnavailable as VerifierUnavailable,
     )
-    from concertino.http.connection import HttpTimeouts as HttpTimeouts
+    from concertino.http.time_limits import HttpTimeouts as HttpTimeouts
     from concertino.http.options import (
         HttpOptions as HttpOptions,
         Polling as Polling,
@@ -43,7 +43,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "TokenVerifier",
             "VerifierUnavailable",
         ),
-        "concertino.http.connection": ("HttpTimeouts",),
+        "concertino.http.time_limits": ("HttpTimeouts",),
         "concertino.http.options": ("HttpOptions", "Polling", "SharedSessions"),
         "concertino.http.principal_limits": ("PrincipalLimits",),
         "concertino.http.server": ("HttpServer",),

@@ -14,8 +14,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import Protocol
 
-from msgspec import Struct
-
 from concertino.errors import INVALID_REQUEST
 from concertino.http.exchange import Exchange
 from concertino.http.request_head import HeadParser, HttpError, RequestHead, unavailable
@@ -24,6 +22,7 @@ from concertino.http.responses import (
     CONTINUE,
     encode_response,
 )
+from concertino.http.time_limits import ConnectionActivity, HttpTimeouts
 from concertino.http.write_turn import WriteTurn
 from concertino.jsonrpc.messages import encode_error
 from concertino.protocol.principal import Principal
@@ -32,7 +31,6 @@ __all__ = [
     "READ_AHEAD_BYTES",
     "REPORTED_BYTES",
     "HttpConnection",
-    "HttpTimeouts",
     "RequestHandler",
 ]
 
@@ -47,27 +45,6 @@ BODY_BYTES_PER_S = 10_000
 # How long input is read and ignored after an error response, in seconds. If the connection were
 # closed while input is unread, the client might not get the response (RFC 9112, section 9.6).
 LINGER_S = 1.0
-
-
-class HttpTimeouts(Struct, frozen=True):
-    """The time limits of an HTTP server, in seconds.
-
-    head_s: the limit for the head of a request to arrive.
-    body_s: the limit for the body to arrive. Each 10 kB that have arrived extend it by a second.
-    idle_s: the time without a request after which a connection is closed.
-    keep_alive_s: the time without output after which a comment is sent on a stream, or a stream is
-        begun for a call without any output yet.
-    unread_s: the time after which the connection is closed if the client has read nothing more of a
-        response.
-    session_s: the time without a request and without an open stream after which a session ends.
-    """
-
-    head_s: float = 10.0
-    body_s: float = 30.0
-    idle_s: float = 75.0
-    keep_alive_s: float = 15.0
-    unread_s: float = 60.0
-    session_s: float = 1800.0
 
 
 class RequestHandler(Protocol):
@@ -165,7 +142,7 @@ class HttpConnection(asyncio.Protocol):
         self.on_close: Callable[[], object] | None = None
         self.on_drain: Callable[[int], object] | None = None
         self._output: list[bytes] = []
-        self._activity = _Activity(self._loop.time())
+        self._activity = ConnectionActivity(self._loop.time())
 
     # Called by asyncio
 
@@ -476,30 +453,3 @@ class HttpConnection(asyncio.Protocol):
         if self._reader.head is None:
             return timeouts.head_s
         return timeouts.body_s + self._reader.held_bytes / BODY_BYTES_PER_S
-
-
-class _Activity:
-    """The times from which the time limits of a connection are counted.
-
-    Attributes:
-    since: when the connection last began to wait for the client or for a handler, or last sent
-        something, by the clock of the event loop.
-    has_unsent: whether the transport holds output that the system has not taken.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.has_unsent = False
-        self._unread_bytes = 0
-        self._unread_since = now
-
-    def is_stuck(self, unread: int, now: float, limit_s: float) -> bool:
-        """Return whether the client has read no output for `limit_s` seconds.
-
-        unread: how many bytes of output wait now.
-        """
-        if not unread or unread != self._unread_bytes:
-            self._unread_bytes = unread
-            self._unread_since = now
-            return False
-        return now - self._unread_since >= limit_s

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from concertino.http.connection import HttpConnection, HttpTimeouts
+from concertino.http.connection import HttpConnection
+from concertino.http.time_limits import HttpTimeouts
 from concertino.http.write_turn import WriteTurn
 
 __all__ = ["ConnectionTable"]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from concertino.http.authorization import Authorization
-from concertino.http.connection import HttpTimeouts
 from concertino.http.principal_limits import PrincipalLimits
+from concertino.http.time_limits import HttpTimeouts
 from concertino.http.tls import Tls
 
 __all__ = ["HttpOptions", "Polling", "SharedSessions"]

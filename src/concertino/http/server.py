@@ -24,7 +24,7 @@ from typing import Protocol
 
 from concertino.http.access import AccessRules
 from concertino.http.admission import Admission
-from concertino.http.connection import HttpConnection, HttpTimeouts
+from concertino.http.connection import HttpConnection
 from concertino.http.connection_table import ConnectionTable
 from concertino.http.endpoint import McpEndpoint
 from concertino.http.exchange import Exchange
@@ -34,6 +34,7 @@ from concertino.http.relay import MAX_PRINCIPAL_BYTES, read_passed_on
 from concertino.http.request_head import HeadParser, HttpError, RequestHead, unavailable
 from concertino.http.session_peers import Examine, PeerServer, SessionPeers
 from concertino.http.session_table import SessionTable
+from concertino.http.time_limits import HttpTimeouts
 from concertino.http.tls import TlsAcceptor, TlsCertificate
 from concertino.http.write_turn import WriteTurn
 from concertino.protocol.principal import Principal, unix_principal

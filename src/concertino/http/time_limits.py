@@ -1,0 +1,59 @@
+"""HttpTimeouts: the time limits of an HTTP server.
+
+HttpOptions contains them. Each HttpConnection notes in its ConnectionActivity from when they count,
+and compares the two when the ConnectionTable calls its check_time().
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+__all__ = ["ConnectionActivity", "HttpTimeouts"]
+
+
+class HttpTimeouts(Struct, frozen=True):
+    """The time limits of an HTTP server, in seconds.
+
+    head_s: the limit for the head of a request to arrive.
+    body_s: the limit for the body to arrive. Each 10 kB that have arrived extend it by a second.
+    idle_s: the time without a request after which a connection is closed.
+    keep_alive_s: the time without output after which a comment is sent on a stream, or a stream is
+        begun for a call without any output yet.
+    unread_s: the time after which the connection is closed if the client has read nothing more of a
+        response.
+    session_s: the time without a request and without an open stream after which a session ends.
+    """
+
+    head_s: float = 10.0
+    body_s: float = 30.0
+    idle_s: float = 75.0
+    keep_alive_s: float = 15.0
+    unread_s: float = 60.0
+    session_s: float = 1800.0
+
+
+class ConnectionActivity:
+    """The times from which the time limits of one HttpConnection are counted.
+
+    Attributes:
+    since: when the connection last began to wait for the client or for a handler, or last sent
+        something, by the clock of the event loop.
+    has_unsent: whether the transport holds output that the system has not taken.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.has_unsent = False
+        self._unread_bytes = 0
+        self._unread_since = now
+
+    def is_stuck(self, unread: int, now: float, limit_s: float) -> bool:
+        """Return whether the client has read no output for `limit_s` seconds.
+
+        unread: how many bytes of output wait now.
+        """
+        if not unread or unread != self._unread_bytes:
+            self._unread_bytes = unread
+            self._unread_since = now
+            return False
+        return now - self._unread_since >= limit_s
