@@ -19,18 +19,16 @@ import asyncio
 import json
 import random
 import signal
-import socket
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestra.nats_proxy import CuttableProxy
-from orchestra.nats_servers import NatsServerProcess
+from orchestra.nats_servers import NatsServerProcess, start_jetstream_cluster
 
 from concertino.errors import ConcertinoError, Disconnected
 from concertino.nats.blocking import BlockingNats, Request
@@ -146,18 +144,8 @@ class _Chaos:
     # Start and end
 
     def start_servers(self) -> None:
-        ports = free_ports(3)
-        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
-        for number, port in enumerate(ports):
-            folder = self.folder / f"server{number}"
-            folder.mkdir()
-            settings = (
-                f"server_name: s{number}\n"
-                'ping_interval: "2s"\nping_max: 2\n'
-                f"jetstream {{ store_dir: {json.dumps(str(folder / 'store'))} }}\n"
-                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
-            )
-            self.servers.append(NatsServerProcess(folder, settings))
+        settings = 'ping_interval: "2s"\nping_max: 2\n'
+        self.servers = start_jetstream_cluster(self.folder, settings)
         self.address = ",".join(server.address for server in self.servers)
         self.nats = BlockingNats(parse_servers(self.address), NatsOptions(PLUGIN), 1.0)
         self.storage = _retry(lambda: NatsStorage(self.address, "storage.chaos", replicas=3))
@@ -338,15 +326,6 @@ def _retry(action):
             if not is_temporary or time.monotonic() > until:
                 raise
             time.sleep(0.05)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports. The servers of a cluster must know each other's before they start."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
 
 
 async def run_rounds(count: int, seed: int, seconds: float) -> Report:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import nats
 import pytest
 from loops import on_a_loop_within
-from nats_chaos import free_ports
-from orchestra.nats_servers import NatsServerProcess
+from orchestra.nats_servers import start_jetstream_cluster
 from orchestra.test_cluster_events import events, item, publish, running
 
 from concertino.cli import main
@@ -18,27 +16,11 @@ from concertino.cli import main
 COUNT = 40
 
 
-def start_servers(folder: Path) -> list[NatsServerProcess]:
-    ports = free_ports(3)
-    routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
-    servers: list[NatsServerProcess] = []
-    for number, port in enumerate(ports):
-        place = folder / f"s{number}"
-        place.mkdir()
-        settings = (
-            f"server_name: s{number}\n"
-            f"jetstream {{ store_dir: {json.dumps(str(place / 'store'))} }}\n"
-            f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
-        )
-        servers.append(NatsServerProcess(place, settings))
-    return servers
-
-
 @on_a_loop_within(120)
 async def test_what_is_on_one_server_is_stored_on_three_when_there_are_so_many(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    servers = start_servers(tmp_path)
+    servers = start_jetstream_cluster(tmp_path)
     address = "nats://" + ",".join(server.address.removeprefix("nats://") for server in servers)
     try:
         connection = await nats.connect([server.address for server in servers])
@@ -75,7 +57,7 @@ async def test_what_is_on_one_server_is_stored_on_three_when_there_are_so_many(
 async def test_events_survive_the_kill_of_the_server_that_leads_their_stream(
     tmp_path: Path,
 ) -> None:
-    servers = start_servers(tmp_path)
+    servers = start_jetstream_cluster(tmp_path)
     address = ",".join(server.address.removeprefix("nats://") for server in servers)
     try:
         async with (

@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import json
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,28 @@ class NatsServerProcess:
     def signal(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+
+
+def start_jetstream_cluster(folder: Path, settings: str = "") -> list[NatsServerProcess]:
+    """Start three servers with JetStream, s0 to s2, as one cluster."""
+    # They must know each other's ports before they start.
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        ports = [sock.getsockname()[1] for sock in sockets]
+    routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+    servers: list[NatsServerProcess] = []
+    for number, port in enumerate(ports):
+        place = folder / f"s{number}"
+        place.mkdir()
+        own = (
+            f"server_name: s{number}\n"
+            f"jetstream {{ store_dir: {json.dumps(str(place / 'store'))} }}\n"
+            f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
+        )
+        servers.append(NatsServerProcess(place, settings + own))
+    return servers
 
 
 @cache

@@ -60,6 +60,14 @@ def test_the_command_creates_buckets_once_and_says_what_it_did(
     assert "`concertino cluster permissions other`" in err
 
 
+def test_a_plugin_cannot_have_the_name_under_which_front_ends_get_their_answers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(capsys, "permissions", "front-end", "concertino")
+    assert (code, out) == (2, "")
+    assert "a plugin of a cluster cannot have the id 'concertino'" in err
+
+
 def test_the_command_needs_as_many_servers_as_replicas(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--cluster", jetstream_server().address, "--replicas", "3")
     code, out, err = run(capsys, "buckets", "three", *options)

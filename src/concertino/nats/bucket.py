@@ -115,8 +115,9 @@ class Bucket:
     timeout_s: the time limit of each exchange with the server; get_all() may need several.
     owner: who uses it, for `concertino cluster buckets`: the id of a plugin, or `front-end`.
 
-    replicas and max_age_s have no effect if the bucket exists already. All methods raise
-    BucketError. If put() or delete() raises it, the change may have been stored nevertheless.
+    If the bucket exists already, max_age_s has no effect, and replicas only for add_replicas(). All
+    methods raise BucketError. If put() or delete() raises it, the change may have been stored
+    nevertheless.
     """
 
     def __init__(

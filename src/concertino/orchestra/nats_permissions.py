@@ -125,7 +125,12 @@ def authorization(
     offered: those of them that hubs offer to other hubs.
     keys: name -> public key (nkey), for plugins that authenticate with a key. The others
         authenticate with a certificate of Orchestra's authority.
+    Raises ValueError for the id of a plugin that could read what is sent to front ends.
     """
+    if HTTP_CLIENT in names:
+        raise ValueError(
+            f"a plugin of a cluster cannot have the id {HTTP_CLIENT!r}, because front ends use it"
+        )
     users: list[dict[str, Any]] = []
     names = list(dict.fromkeys((HUB, *names)))
     for name in names:

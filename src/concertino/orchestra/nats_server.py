@@ -72,7 +72,7 @@ def server_configuration(
     names: the plugins that may connect, besides the hub; see authorization().
     folder: where the server stores its streams and buckets.
     offered: the plugins that hubs offer to other hubs.
-    Raises CertificateError.
+    Raises CertificateError, and ValueError as authorization() does.
     """
     ensure_certificate(certificates, NATS_SERVER)
     for name in (HUB, *names):
