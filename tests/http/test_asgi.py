@@ -251,6 +251,15 @@ def test_other_paths_are_not_found(service: HttpService) -> None:
     assert Answer(request(service.connect(), "GET", path="/other")).status == 404
 
 
+@pytest.mark.parametrize(("path", "status"), [("/healthz", 200), ("/other", 404), ("/mcp", 405)])
+def test_a_response_to_head_has_no_body(service: HttpService, path: str, status: int) -> None:
+    connection = service.connect()
+    for _ in range(2):
+        answer = Answer(request(connection, "HEAD", None, {}, path))
+        assert (answer.status, answer.body) == (status, b"")
+        assert int(answer.headers["Content-Length"]) > 0
+
+
 def test_it_is_served_below_what_it_is_mounted_at(tmp_path: Path) -> None:
     service = start(tmp_path, MOUNTED)
     try:

@@ -72,7 +72,7 @@ class AsgiChannel(asyncio.Transport):
         send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
     ) -> bool:
         """Serve one request. Returns whether the channel can serve another one afterwards."""
-        response = self._response = _ResponseMessages()
+        response = self._response = _ResponseMessages(has_body=scope["method"] != "HEAD")
         message = await receive()
         if message["type"] != "http.request":
             return True
@@ -260,6 +260,8 @@ class AsgiChannel(asyncio.Transport):
 class _ResponseMessages:
     """Converts the bytes of one response to ASGI messages.
 
+    has_body: whether a body follows the head. A response to HEAD has none, whatever its head says.
+
     Attributes:
     messages: the messages that were not sent yet.
     held_bytes: the size of the parts of the body in these messages.
@@ -267,7 +269,8 @@ class _ResponseMessages:
     is_reusable: whether the connection stays open after the response.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_body: bool = True) -> None:
+        self._has_body = has_body
         self.messages: deque[dict[str, Any]] = deque()
         self.held_bytes = 0
         self.is_complete = False
@@ -321,6 +324,8 @@ class _ResponseMessages:
             return
         headers = [pair for pair in self._headers if pair[0] not in LEFT_TO_SERVER]
         self.messages.append({"type": "http.response.start", "status": status, "headers": headers})
+        if not self._has_body:
+            self._end_body()
 
     def on_body(self, data: bytes) -> None:
         self.held_bytes += len(data)
