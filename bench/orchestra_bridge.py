@@ -10,7 +10,8 @@ other: `link`, a request from this process to the hub, which passes it to the pl
 hops); `bridge`, the same as a tools/call answered by a Bridge in this process, with the translation
 of both messages; `stdio`, the whole way, this process a client of `concertino bridge`. For each
 p50, p99 and the slowest. `chunk` is the whole way, too, until the first chunk of a stream has
-arrived as progress. Then calls a second with 64 in flight over `bridge`. Goals, for
+arrived as progress; compare it with `tool`, a call of the same generator tool without progress,
+whose result has all chunks. Then calls a second with 64 in flight over `bridge`. Goals, for
 bridge-hub-plugin, which is `bridge`: p50 of 160 us over sockets and 1.6 ms over QUIC. Needs the
 extra [orchestra], installed or with PYTHONPATH=src.
 """
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -179,10 +181,13 @@ async def measure(transport: str, seconds: float, folder: Path) -> None:
         environment = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
         async with Client(ServerParameters(sys.executable, command, env=environment)) as client:
 
-            async def over_stdio() -> None:
-                assert not (await client.call_tool("echo", {"text": TEXT})).is_error
+            async def over_stdio(tool: str = "echo") -> None:
+                assert not (await client.call_tool(tool, {"text": TEXT})).is_error
 
             print(f"{transport:5} stdio   {await sequential(over_stdio, seconds)}")
+            print(
+                f"{transport:5} tool    {await sequential(partial(over_stdio, 'stream'), seconds)}"
+            )
             print(f"{transport:5} chunk   {await first_chunks(client, seconds)}")
     finally:
         hub.send_signal(signal.SIGTERM)
