@@ -5,7 +5,7 @@ other ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -220,6 +220,34 @@ async def test_a_stream_that_is_passed_on_is_cancelled_at_the_plugin(
             await anext(responses)
         await wait_for_file(tmp_path / "blocks.over")
         assert int(path.read_text()) < 1000
+
+
+@on_a_loop
+async def test_a_second_stream_with_the_same_id_is_refused_and_takes_no_credits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = pack({"count": 8, "path": f"{tmp_path}/blocks"}).struct
+    start = StreamStart(
+        stream_id="same", tool_name="blocks", arguments=arguments, window=WINDOW_BYTES
+    )
+    body = PluginRequest(stream_start=start).SerializeToString()
+    first: asyncio.Queue[PluginResponse] = asyncio.Queue()
+    second: asyncio.Queue[PluginResponse] = asyncio.Queue()
+
+    def put_into(queue: asyncio.Queue[PluginResponse]) -> Callable[[bytes | BaseException], None]:
+        return lambda outcome: queue.put_nowait(PluginResponse.FromString(bytes(outcome)))  # type: ignore[arg-type]
+
+    async with link_to_streams(tmp_path, monkeypatch) as link, asyncio.timeout(60):
+        stream = link.forward(body, 60, put_into(first), "same")
+        assert stream is not None
+        assert (await first.get()).HasField("stream_chunk")
+        assert link.forward(body, 60, put_into(second), "same") is not None
+        refused = await second.get()
+        assert refused.tool_call.error_message == "the stream id 'same' is in use already"
+        stream.grant(8 * WINDOW_BYTES)
+        while (response := await first.get()).HasField("stream_chunk"):
+            pass
+        assert response.stream_end.total_chunks == 8
 
 
 @on_a_loop

@@ -213,7 +213,8 @@ class RpcServer:
         if pending is None:
             return False
         if isinstance(pending, PendingResponse) and pending.stream:
-            self._windows[pending.stream] = key, pending
+            # If the peer uses the id of another stream again, the plugin refuses it.
+            self._windows.setdefault(pending.stream, (key, pending))
         self._bytes += size
         tasks[key] = pending
         return True
@@ -337,8 +338,8 @@ class RpcServer:
     def _release(self, key: Hashable, size: int) -> None:
         """Count a request as finished. size: the request's size in bytes."""
         task = self._tasks.pop(key, None)
-        if isinstance(task, PendingResponse):
-            self._windows.pop(task.stream, None)
+        if isinstance(task, PendingResponse) and (key, task) == self._windows.get(task.stream):
+            del self._windows[task.stream]
         before = self._bytes
         self._bytes = before - size
         if before > MAX_BYTES_IN_FLIGHT >= before - size:
