@@ -32,6 +32,7 @@ from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.rpc_interface import error_response
 from concertino.orchestra.streams import ResponseStream
 from concertino.orchestra.structs import pack
+from concertino.proxy import Proxy
 from concertino.transports import connect, listen_tcp, memory_pair
 
 INITIALIZE = {
@@ -272,6 +273,16 @@ async def test_only_a_hub_without_streams_is_reported_as_unsupported(
 ) -> None:
     async with running(folder, refusing(code)) as rig:
         assert (await refusal(rig.poll(None)))[0] == expected
+
+
+@on_a_loop
+async def test_a_proxy_passes_lists_and_polls_on(folder: Path) -> None:
+    async with running(folder, lambda hub: Proxy(with_hub(hub))) as rig:
+        topics = await rig.client.request("events/list", {})
+        assert [event["name"] for event in topics["events"]] == ["orders", "storage.changed"]
+        cursor = (await rig.poll(None))["cursor"]
+        await rig.publish("soup")
+        assert items(await rig.poll(cursor)) == ["soup"]
 
 
 # A guard's time limit is for calls of tools, prompts and resources, and not for streams.
