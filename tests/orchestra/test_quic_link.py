@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aioquic import tls
@@ -410,6 +410,36 @@ async def test_many_who_knock_and_go_no_further_keep_nobody_out(
         assert set(server._protocols.values()) == server.clients
         transport.close()
         await link.close()
+
+
+@on_a_loop
+async def test_all_first_datagrams_of_a_client_are_answered_by_retry_if_one_is(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first message of a client in Go needs two datagrams. The second one began a handshake
+    that nobody continued, and the log said that its client was refused.
+    """
+    monkeypatch.setattr(quic_listener, "MAX_UNPROVEN", 1)
+    async with hub(certificates) as listening:
+        server: Any = cast(Any, listening).server
+
+        def first_datagram() -> bytes:
+            begun = QuicConnection(
+                configuration=handshake.configuration(
+                    "client", certificates.identity("tools.greeter-client"), "localhost"
+                )
+            )
+            begun.connect(("127.0.0.1", 1), now=0.0)
+            return begun.datagrams_to_send(0.0)[0][0]
+
+        address = ("127.0.0.1", 9)
+        server.datagram_received(first_datagram(), address)
+        (other,) = server.half_open
+        late = first_datagram()
+        server.datagram_received(late, address)
+        other.disconnect("", "it leaves")
+        server.datagram_received(late, address)
+        assert not server.half_open
 
 
 @on_a_loop

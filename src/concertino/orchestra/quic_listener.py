@@ -66,6 +66,10 @@ log = logging.getLogger("concertino.orchestra")
 MAX_CONNECTIONS = 1024
 # Limits for unfinished handshakes; see the head of this module.
 MAX_UNPROVEN, MAX_HALF_OPEN = 32, 512
+# How long Retry packets are sent from then on. The first message of a client may need several
+# datagrams. If only the first one met a Retry packet, the second would begin another handshake,
+# which nobody continues.
+RETRY_S = 1.0
 # Length of the connection ids that the server chooses: aioquic's default.
 CONNECTION_ID_BYTES = 8
 
@@ -160,6 +164,7 @@ class _QuicRpcServer(QuicServer):
         self._current = current
         self._admits = admits
         self._tokens = QuicRetryTokenHandler()
+        self._retry_until = 0.0
 
     @property
     def rpc_servers(self) -> list[RpcServer]:
@@ -190,9 +195,12 @@ class _QuicRpcServer(QuicServer):
                 connection.datagram_received(data, addr)
             return
 
+        now = asyncio.get_running_loop().time()
+        if len(self.half_open) >= MAX_UNPROVEN:
+            self._retry_until = now + RETRY_S
         # A packet with a token answers a Retry packet. Its token must be checked even if there are
         # fewer handshakes now; otherwise the handshake would fail.
-        is_retry = len(self.half_open) >= MAX_UNPROVEN or _has_token(data)
+        is_retry = now < self._retry_until or _has_token(data)
         self._retry = self._tokens if is_retry else None
         try:
             super().datagram_received(data, addr)
