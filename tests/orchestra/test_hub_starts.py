@@ -27,8 +27,8 @@ from orchestra.hubs import (
 from orchestra.test_embedded_hub import ENVIRONMENT, client_of, command, text_of
 
 from concertino import Client, ServerParameters
+from concertino.orchestra import first_start, plugin_run
 from concertino.orchestra import hub as hub_module
-from concertino.orchestra import plugin_process, plugin_run
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.plugin_pb2 import ListToolsRequest, PluginRequest, ToolRequest
@@ -305,7 +305,7 @@ async def test_plugins_over_quic_start_one_by_one_in_the_order_of_the_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # These programs in Python use more processor time before they are ready than those in Go.
-    monkeypatch.setattr(plugin_process, "NEXT_S", 60)
+    monkeypatch.setattr(first_start, "NEXT_S", 60)
     certificates = make_certificates(folder)
     ids = ["c", "a", "d", "b"]
     path = write_plugins_file(
@@ -357,7 +357,7 @@ async def answer(request, peer):
 async def test_the_first_call_already_gets_the_last_plugin_over_quic_that_offers_its_tool(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin_process, "LATE_S", 60)
+    monkeypatch.setattr(first_start, "LATE_S", 60)
     certificates = make_certificates(folder)
     path = write_plugins_file(
         folder,

@@ -440,7 +440,7 @@ class Hub:
                 for wait in waits:
                     wait.cancel()
             for wait in late:
-                waits[wait].settle()
+                waits[wait].first_start.settle()
         until = asyncio.get_running_loop().time() + START_S
         while any(plugin.is_replaced for plugin in self._plugins.by_start):
             if not await self._wait_change(until):

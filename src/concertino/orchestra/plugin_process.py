@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 
 from concertino.errors import ConcertinoError, Disconnected
+from concertino.orchestra.first_start import FirstStart
 from concertino.orchestra.hub_calls import CALL_S, ChangeFailed
 from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
 from concertino.orchestra.plugin_entry import PluginEntry
@@ -40,18 +41,12 @@ from concertino.orchestra.routes import PluginFeatures
 from concertino.orchestra.rpc_interface import TIMEOUT_S, ForwardingConnection
 from concertino.orchestra.streams import ResponseStream
 
-__all__ = ["FirstStart", "PluginProcess", "State"]
+__all__ = ["PluginProcess", "State"]
 
 State = Literal["waiting", "starting", "running", "backing-off", "stopping", "stopped"]
 
 # The first and the longest pause before a new run. The pause is doubled each time.
 FIRST_S, LONGEST_S = 0.5, 60.0
-# Plugins over QUIC start one after the other. When a plugin has used this much processor time and
-# is not ready, the next one starts anyway. Go programs, which may depend on the order of starts,
-# need 0.03 s; ours need 0.2 s over QUIC.
-NEXT_S = 0.1
-# After this much processor time, calls that another plugin can answer no longer wait for it.
-LATE_S = 0.4
 # A run of this length resets the pause.
 STEADY_S = 60.0
 # Time for the answer to a shutdown request, and for pending calls after it.
@@ -60,30 +55,6 @@ SHUTDOWN_S = 2.0
 START_S = 15.0
 REMOVED = "it is no longer in the plugins file"
 RESTARTED = "it is being restarted"
-
-
-class FirstStart:
-    """The progress of a plugin's first start. Other plugins and requests wait for its events.
-
-    previous: the plugin that must let this one start; None to start at once.
-
-    Attributes:
-    lets_next_start: set when the next plugin over QUIC may start: the start is settled, or the
-        plugin has used NEXT_S of processor time.
-    is_late: whether the plugin has used LATE_S of processor time and is not ready.
-    is_settled: set when requests should not wait for the plugin any more: the start is over, the
-        plugin sleeps (idleness.py), or a request has waited for its time limit.
-    is_over: set when the start has succeeded or failed, or when a dependency has failed.
-    has_run: set when the plugin has run at least once.
-    """
-
-    def __init__(self, previous: FirstStart | None = None) -> None:
-        self.previous = previous
-        self.lets_next_start = asyncio.Event()
-        self.is_late = False
-        self.is_settled = asyncio.Event()
-        self.is_over = asyncio.Event()
-        self.has_run = asyncio.Event()
 
 
 class PluginProcess:
@@ -113,7 +84,7 @@ class PluginProcess:
         self.features = PluginFeatures(
             PluginManifest(id=entry.id), storage=frozenset(entry.provides_storage)
         )
-        self.first_start = FirstStart(None if previous is None else previous.first_start)
+        self.first_start = FirstStart(on_change, previous.first_start if previous else None)
         self.dependencies = dependencies
         self._settings = settings
         self._on_change = on_change
@@ -437,7 +408,8 @@ class PluginProcess:
         is_started: whether the present run has started.
         """
         if not is_started:
-            await self._await_dependencies()
+            others = {plugin.id: plugin.first_start for plugin in self.dependencies}
+            await self.first_start.await_turn(others, self._on_failed_dependency)
         time = asyncio.get_running_loop().time
         pause = FIRST_S
         while True:
@@ -457,53 +429,20 @@ class PluginProcess:
             wait_s = uniform(0.75, 1.0) * pause
             pause = min(LONGEST_S, 2 * pause)
             self._settings.log.warning("%s; it is started again in %.3g s", self.reason, wait_s)
-            self._end_first_start()
+            self.first_start.end()
             await asyncio.sleep(wait_s)
             self.record.restarts += 1
 
-    async def _await_dependencies(self) -> None:
-        """Wait until the dependencies have run, and until the previous plugin lets this one start.
-
-        If a dependency fails, the first start of this plugin counts as over, but this method goes
-        on waiting for the dependency.
-        """
-        for plugin in self.dependencies:
-            first_start = plugin.first_start
-            await first_start.is_settled.wait()
-            if not first_start.has_run.is_set():
-                self.settle()
-            await first_start.is_over.wait()
-            if not first_start.has_run.is_set():
-                self.reason = f"it depends on {plugin.id}, which does not run"
-                self._settings.log.warning("not started: %s", self.reason)
-                self._end_first_start()
-                await first_start.has_run.wait()
-        if (previous := self.first_start.previous) is not None:
-            await previous.lets_next_start.wait()
-
-    def settle(self) -> None:
-        """Let requests and other plugins no longer wait for the first start."""
-        self.first_start.is_settled.set()
-        self.first_start.lets_next_start.set()
-        self._on_change()
-
-    def _on_work(self, used_s: float) -> None:
-        """Handle a report of the processor time that the plugin has used before it is ready."""
-        if used_s >= NEXT_S:
-            self.first_start.lets_next_start.set()
-        if used_s >= LATE_S and not self.first_start.is_late:
-            self.first_start.is_late = True
-            self._on_change()
-
-    def _end_first_start(self) -> None:
-        """Note that the first start has succeeded or failed."""
-        self.first_start.is_over.set()
-        self.settle()
+    def _on_failed_dependency(self, id: str) -> None:
+        self.reason = f"it depends on {id}, which does not run"
+        self._settings.log.warning("not started: %s", self.reason)
 
     async def _start(self, environment: HubEnvironment) -> bool:
         """Start a run. Returns whether it succeeded; if not, self.reason says why."""
         try:
-            tools, prompts = await self._run.start(environment, self.settle, self._on_work)
+            tools, prompts = await self._run.start(
+                environment, self.first_start.settle, self.first_start.on_work
+            )
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or str(exc))
             return False
@@ -518,7 +457,7 @@ class PluginProcess:
         self.features = features
         self._set_state("running", "")
         self.first_start.has_run.set()
-        self._end_first_start()
+        self.first_start.end()
         self._settings.log.info(
             "runs: version %s, %d tools, %d prompts, storage %s",
             features.manifest.version or "unknown",
