@@ -286,7 +286,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     except DecodeError as invalid:
         return _recover_id(frame, f"Parse error: {invalid}")
     except RecursionError:
-        return _recover_deep_id(frame, "Parse error: nested too deeply")
+        return _recover_deep_id(frame)
 
     # `members` has the last value of each member. If these values make a message, the frame is one.
     last_members = encode(members)
@@ -450,11 +450,9 @@ def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
     return InvalidMessage(0 if answers else PARSE_ERROR, reason, answers=tuple(answers))
 
 
-def _recover_deep_id(frame: bytes, reason: str) -> InvalidMessage:
-    """Return a parse error, with the request's id, for a frame that is nested too deeply.
-
-    reason: the text of the error.
-    """
+def _recover_deep_id(frame: bytes) -> InvalidMessage:
+    """Return a parse error, with the request's id, for a frame that is nested too deeply."""
+    reason = "Parse error: nested too deeply"
     id, is_answer = _read_outer_id(frame)
     if is_answer:
         return InvalidMessage(0, reason, answers=_answered_ids(id))

@@ -131,9 +131,7 @@ class Session:
         self._seal = seal
         self._identity = b"" if principal is None else principal.identity
         self._dialogues: CallDialogues | None = None
-        self.subscriptions = Subscriptions(
-            self.peer, limits, self.respond, on_subscriptions_changed
-        )
+        self.subscriptions = Subscriptions(self.peer, limits, on_subscriptions_changed)
         self._methods = SessionMethods(
             self.peer, self._profiles, self.lifecycle, self.subscriptions
         )

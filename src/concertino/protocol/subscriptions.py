@@ -26,7 +26,7 @@ __all__ = ["Subscriptions"]
 class Subscriptions:
     """The subscriptions of one session.
 
-    respond: sends the result of a call that was held open.
+    peer: sends notifications, and the responses that end subscriptions.
     on_change: called when `uris` may have changed.
     """
 
@@ -34,12 +34,10 @@ class Subscriptions:
         self,
         peer: Peer[SessionRequest],
         limits: Limits,
-        respond: Callable[[SessionRequest, Raw], object],
         on_change: Callable[[], object],
     ) -> None:
         self._peer = peer
         self._limits = limits
-        self._respond = respond
         self._on_change = on_change
         # None until the first subscription.
         self._updates: WantedUpdates | None = None
@@ -76,7 +74,8 @@ class Subscriptions:
         ended, self._held_open = self._held_open, []
         for incoming in ended:
             if incoming.open:
-                self._respond(incoming, Raw(b"{}"))
+                body = incoming.profile.encoder.encode(Raw(b"{}"), incoming.method)
+                self._peer.respond(incoming, body)
                 if incoming.on_cancel is not None:
                     incoming.on_cancel("the server ends the subscription")
 

@@ -153,14 +153,6 @@ class Acceptor:
         for descriptor in list(self._silent):
             self._disconnect_silent(descriptor)
 
-    def remove_files(self) -> None:
-        """Remove the socket files. Called just before the process ends without close().
-
-        May be called in any thread or signal handler.
-        """
-        for listener in self._places:
-            listener.remove()
-
     def _listen(self) -> None:
         """Accept clients from now on."""
         self._pause_timer = None
