@@ -471,6 +471,33 @@ async def test_a_response_goes_to_the_inbox_of_its_caller_only() -> None:
 
 
 @on_a_loop
+async def test_a_call_is_not_begun_by_a_message_about_streams() -> None:
+    """It would have no time limit, and would not count for those of its worker."""
+    name = fresh_name()
+    begun: list[bytes] = []
+
+    async def answer(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
+        begun.append(request.tool_call.arguments)
+        return PluginResponse(tool_call=ToolResponse(success=True))
+
+    async with (
+        worker(name, answer) as listener,
+        connected(shared_nats_server().address) as cluster,
+    ):
+        link = NatsLink(cluster, "orchestrator", name)
+        # The worker knows a caller after its first call.
+        await link.request(call(arguments=b"1"), 60)
+        [process] = listener._workers.values()
+        subject = worker_subject(name, process.id, "orchestrator")
+        for payload in (call(arguments=b"2").SerializeToString(), b"\xff"):
+            cluster.connection.publish(subject, payload, headers=encode_headers(STREAM_CONTROL))
+        # It comes after them, over the same connections.
+        await link.request(call(arguments=b"3"), 60)
+        assert begun == [b"1", b"3"]
+        await link.close()
+
+
+@on_a_loop
 async def test_long_messages_pass_in_pieces_both_ways_beside_short_ones() -> None:
     name = fresh_name()
     payload = os.urandom(10_000_000)
@@ -520,7 +547,8 @@ async def test_pieces_of_a_caller_that_falls_silent_are_dropped(
         while process._accepted:
             await asyncio.sleep(0.005)
         assert process._incoming.held_bytes == process._outgoing.held_bytes == 0
-        # Others are served.
+        # Others are served, who may be slow.
+        monkeypatch.setattr(nats_worker, "PIECE_S", 60.0)
         async with caller(name) as link:
             assert (await link.request(call(), 60)).tool_call.success
 

@@ -430,7 +430,7 @@ class NatsWorker:
         is_own = reply.startswith(reply_prefix(caller, self._name))
         if kind == STREAM_CONTROL:
             if rpc is not None:
-                rpc.receive(message.payload)
+                rpc.receive_control(message.payload)
         elif kind == CANCEL and is_own:
             self._cancel(caller, reply)
         elif kind == PIECE and is_own:

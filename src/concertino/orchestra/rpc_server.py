@@ -47,6 +47,8 @@ MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
 # Responses of up to LARGE_BYTES are not counted, because MAX_IN_FLIGHT limits their number.
 MAX_UNREAD_BYTES = 256 * 2**20
 LARGE_BYTES = 16 * 1024
+# The requests about streams that get no response.
+STREAM_CONTROLS = ("stream_cancel", "stream_credit")
 
 
 def _ignore_outcome(subject: None, value: object, error: BaseException | None) -> None:
@@ -94,6 +96,16 @@ class RpcServer:
         # A future that is done when no request is in progress; None while drain() does not wait.
         self._idle: asyncio.Future[None] | None = None
 
+    def receive_control(self, payload: bytes) -> None:
+        """Handle the credit or the cancellation of a stream. All other requests are ignored."""
+        try:
+            request = PluginRequest.FromString(payload)
+        except DecodeError as exc:
+            log.warning("%s: a request cannot be decoded: %s", self.peer.address, exc)
+            return
+        if request.WhichOneof("request") in STREAM_CONTROLS:
+            self._control_stream(request)
+
     def receive(self, payload: bytes, key: Hashable = None) -> None:
         """Begin to handle one serialized request.
 
@@ -114,7 +126,7 @@ class RpcServer:
         if key is None:
             key = request.request_id.encode()
         kind = request.WhichOneof("request")
-        if kind in ("stream_cancel", "stream_credit"):
+        if kind in STREAM_CONTROLS:
             self._control_stream(request)
             self._respond(key, None, True)
             return
