@@ -131,6 +131,12 @@ COMMAND_LINES = [
         "concertino proxy: there is no command calculator.py\n  write -- python calculator.py",
     ),
     Mistake(
+        "a proxy for a path of a file that is not run with python",
+        ["proxy", "--", "./calculator.py"],
+        1,
+        "concertino proxy: ./calculator.py: not executable\n  write -- python ./calculator.py",
+    ),
+    Mistake(
         "a proxy for a mistyped program",
         ["proxy", "--", "pyton", "calculator.py"],
         1,

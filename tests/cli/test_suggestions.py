@@ -84,9 +84,11 @@ def test_options_that_do_not_exist(
     ("command", "hint"),
     [
         (["server.js", "--fast"], "write -- node server.js --fast"),
-        (["./tool"], "check the path of the command after --"),
+        (["./tool"], "make it executable: chmod +x ./tool"),
+        (["./other"], "check the path of the command after --"),
         (["tool"], "to start the file in this folder, write -- ./tool"),
         (["unvx", "mcp-server-time"], "did you mean -- uvx mcp-server-time?"),
+        (["my-others"], "install my-others, or write its whole path: -- /path/to/my-others"),
         (["zzz"], "install zzz, or write its whole path: -- /path/to/zzz"),
     ],
 )

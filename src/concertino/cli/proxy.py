@@ -14,7 +14,7 @@ from concertino.backend.interface import Backend
 from concertino.cli import CommandFailure, UsageError
 from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import add_log_format, add_repeatable, add_trace
-from concertino.cli.server_options import check_program, parse_seconds, parse_server, search_path
+from concertino.cli.server_options import check_program, parse_seconds, parse_server
 from concertino.cli.tools_options import add_tools_options, wrap_backend
 from concertino.client.targets import ServerParameters, Target, is_address
 from concertino.errors import ConcertinoError
@@ -180,7 +180,7 @@ def _parse_target(args: Namespace, server: Sequence[str]) -> Target:
         )
     target = parse_server(args, server)
     if isinstance(target, ServerParameters):
-        check_program(server, search_path(args))
+        check_program(args, server)
         target = replace(target, ladder=SHUTDOWN)
     return target
 

@@ -122,15 +122,20 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
     return ServerParameters(server[0], server[1:], env=env, cwd=args.cwd, inherit=tuple(os.environ))
 
 
-def check_program(server: Sequence[str], path: str) -> None:
-    """Raise CommandFailure, which is for the client too, if the program of a command is missing.
+def check_program(args: argparse.Namespace, server: Sequence[str]) -> None:
+    """Raise CommandFailure, which is for the client too, if the program of a command cannot run.
 
     server: the words after `--`.
-    path: the PATH in which it is searched.
     """
-    if is_missing(server[0], path):
-        hint = suggest_program(server, path)
-        raise CommandFailure(f"there is no command {server[0]}", hint, is_for_client=True)
+    program, path = server[0], search_path(args)
+    place = os.path.join(args.cwd or "", program)
+    if is_missing(program, path):
+        text = f"there is no command {program}"
+    elif os.sep in program and os.path.isfile(place) and not os.access(place, os.X_OK):
+        text = f"{program}: not executable"
+    else:
+        return
+    raise CommandFailure(text, suggest_program(server, path), is_for_client=True)
 
 
 def require_http() -> None:

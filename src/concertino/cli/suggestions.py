@@ -42,11 +42,14 @@ SUFFIXES = {"python": ".py", "node": ".js", "bash": ".sh", "sh": ".sh"}
 STARTER = re.compile(r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)")
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a name; None if none is similar."""
+def closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
+    """Return the known name that is most similar to a name; None if none is similar.
+
+    similarity: the least similarity, from 0 to 1.
+    """
     by_folded = {item.casefold(): item for item in known}
     folded = name.casefold()
-    found = get_close_matches(folded, by_folded, n=1, cutoff=0.6)
+    found = get_close_matches(folded, by_folded, n=1, cutoff=similarity)
     if not found and len(folded) > 2:
         # The user may have typed only the beginning of a long name.
         found = [item for item in by_folded if item.startswith(folded)][:1]
@@ -206,10 +209,13 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     if program.endswith(".py") and (found := closest(program, _files(".py"))):
         return f"there is no file {program} here; did you mean -- python {shlex.quote(found)}?"
     if os.sep in program:
+        if os.path.isfile(program):
+            return f"make it executable: chmod +x {shlex.quote(program)}"
         return "check the path of the command after --"
     if os.path.isfile(program):
         return f"to start the file in this folder, write -- ./{shlex.join(command)}"
-    if found := closest(program, _programs(path)):
+    # Among thousands of programs, one is always a little similar.
+    if found := closest(program, _programs(path), similarity=0.75):
         return f"did you mean -- {shlex.join((found, *arguments))}?"
     return f"install {program}, or write its whole path: -- /path/to/{program}"
 
