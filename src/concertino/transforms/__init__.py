@@ -1,4 +1,16 @@
-"""Backends that wrap another Backend and change its tools, or shorten its list of tools."""
+"""Backends that wrap another Backend and change its tools, or shorten its list of tools.
+
+The modules, in an order for reading:
+
+- Changed tools: transform.py has the Backend; tool_changes.py is what users write, and
+  changed_tool.py applies it to one tool. tool_pages.py reads and writes lists of tools, also for
+  the other Backends.
+- Prompts and resources as tools: features_as_tools.py.
+- Search: tool_search.py has the Backend. tool_text.py reads what a tool says about itself,
+  tool_index.py ranks the tools, and found_tools.py writes those that were found. The index compares
+  words (tool_words.py, with the groups in tool_vocabulary.py), phrases (tool_phrases.py), what is
+  done (tool_actions.py), and which server is meant (tool_families.py).
+"""
 
 from __future__ import annotations
 
