@@ -4,6 +4,7 @@
     await cluster.open()
     cluster.connection.publish("subject", b"payload")
 
-It implements the part of NATS that remote calls need, instead of the official client nats-py. The
-reasons are in docs/decisions/0070.
+Hubs and plugins on several machines (orchestra/nats_cluster.py) and HTTP front ends that share
+sessions use it. It implements the part of NATS that they need, instead of the official client
+nats-py. The reasons are in docs/decisions/0070.
 """

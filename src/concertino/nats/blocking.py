@@ -3,10 +3,11 @@
     server = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
     [response] = server.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
 
+Buckets use it (bucket.py). Several threads may use it at once; they wait for each other.
+
 It connects when it is first used, and again after a failure. Nothing reads from the connection
 between two requests, so the server's pings are answered before the next request. If the server has
-ended the connection by then, that request connects again. Several threads may use it at once; they
-wait for each other.
+ended the connection by then, that request connects again.
 """
 
 from __future__ import annotations

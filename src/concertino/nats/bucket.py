@@ -4,6 +4,9 @@
     revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
     bucket.get("a")                                    # Value(b"text", revision)
 
+Buckets have the documents of plugins (orchestra/nats_storage.py), and what HTTP front ends share
+(used_states.py, http/machine_peers.py).
+
 A bucket is a stream that keeps the last message of each subject. When put() returns, a majority of
 the replicas has stored the value. The value survives if servers are killed, but may be lost if all
 of them lose power at once (docs.nats.io, `sync_interval`).

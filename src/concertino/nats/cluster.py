@@ -5,6 +5,9 @@
     await cluster.open()
     cluster.connection.publish(...)      # Disconnected while no server can be reached
 
+Each hub and each worker has one (orchestra/nats_cluster.py). NatsLink, NatsListener and Stream use
+its connection.
+
 When the connection is lost, NatsCluster connects to another server. It does not send any message
 again: a message that was published before the loss may have arrived, and only its sender knows
 whether it may be repeated.

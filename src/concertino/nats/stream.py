@@ -4,6 +4,8 @@
     await stream.open()
     await stream.publish(payload)      # returns when a majority of the replicas has stored it
 
+The hubs of a cluster share their events by a stream (orchestra/cluster_events.py).
+
 A consumer without acknowledgements delivers the messages in order. When one is missing, when the
 consumer is silent, or after a reconnect, another consumer begins after the last message. A message
 that is published again, because its acknowledgement was lost, has the same id, and is stored once.

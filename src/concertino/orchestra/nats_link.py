@@ -3,6 +3,8 @@
     link = NatsLink(cluster, caller="orchestrator", callee="tools.notes")
     response = await link.request(request)
 
+Hubs call plugins by it, and plugins the hub.
+
 A worker is one process of the plugin that is called. The worker that gets a request sends an ack at
 once, unless the response itself is ready at once, and sends heartbeats while calls are in progress.
 So the caller notices within about a second that a worker is lost. The request is sent to another

@@ -2,7 +2,8 @@
 
     listener = NatsListener(cluster, "tools.notes", answer)
 
-The process becomes a worker of a plugin: a member of the plugin's queue group (nats_messages.py).
+Plugins answer hubs by it, and hubs plugins and other hubs (cluster_offers.py). The process becomes
+a worker of a plugin: a member of the plugin's queue group (nats_messages.py).
 While the connection to the cluster is lost, the process gets no requests, and drops its responses:
 the callers have already got an error, and must not get a second response.
 """
