@@ -30,6 +30,8 @@ from orchestra.hubs import (
     write_plugins_file,
 )
 
+from concertino.errors import ToolError
+from concertino.orchestra.ai_accounts import AiAccounts
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.plugin_pb2 import PluginRequest, StreamStart, ToolRequest
 from concertino.orchestra.structs import pack, unpack
@@ -233,6 +235,23 @@ async def test_a_caller_whose_tokens_are_used_up_is_refused(folder: Path) -> Non
             assert refused.error_code == "TOKENS_USED_UP"
             assert refused.error_message.startswith("tools.a has used 21 of 21 tokens; ")
             await call_as(hub, "tools.b", "ai_prompt", prompt="Hi")
+
+
+def test_calls_in_progress_count_with_the_tokens_that_they_may_use() -> None:
+    accounts = AiAccounts(max_tokens=100)
+    with accounts.count_call("tools.a", 60) as account, accounts.count_call("tools.a", 60):
+        with (
+            pytest.raises(ToolError, match=r"used 0 of 100 tokens, and its calls .* use 120 more"),
+            accounts.count_call("tools.a", 60),
+        ):
+            pass
+        with accounts.count_call("tools.b", 60):
+            pass
+        account.output_tokens += 15
+    # The answers had fewer tokens, so there is room for another call.
+    with accounts.count_call("tools.a", 60):
+        pass
+    assert (account.calls, account.failures) == (3, 0)
 
 
 @on_a_loop

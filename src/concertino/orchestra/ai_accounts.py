@@ -1,9 +1,14 @@
 """AiAccounts: counts the tokens and time that each caller of a model uses, and limits tokens.
 
-An AI provider (ai_provider.py) opens the account of the caller before it asks its model.
+An AI provider (ai_provider.py) counts each call that it makes of its model.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from time import monotonic
 
 from msgspec import Struct
 
@@ -38,17 +43,36 @@ class AiAccounts:
     def __init__(self, max_tokens: int | None = None) -> None:
         self.max_tokens = max_tokens
         self.by_caller: dict[str, AiAccount] = {}
+        # Caller -> how many tokens the answers to its calls in progress may have.
+        self._reserved: Counter[str] = Counter()
 
-    def open(self, caller: str) -> AiAccount:
-        """Return the account of a caller. Raises ToolError if its tokens are used up."""
+    @contextmanager
+    def count_call(self, caller: str, max_tokens: int) -> Generator[AiAccount, None, None]:
+        """Count a call, its time and its failure. Yields the account, to which to add its tokens.
+
+        max_tokens: how many tokens the answer may have. They count as used during the call, so that
+            calls at the same time cannot use more than the caller has.
+        Raises ToolError if the tokens of the caller are used up.
+        """
         if caller not in self.by_caller and len(self.by_caller) >= MAX_CALLERS:
             caller = OTHERS
         account = self.by_caller.setdefault(caller, AiAccount())
-        used = account.input_tokens + account.output_tokens
-        if self.max_tokens is not None and used >= self.max_tokens:
+        used, reserved = account.input_tokens + account.output_tokens, self._reserved[caller]
+        if self.max_tokens is not None and used + reserved >= self.max_tokens:
+            more = f", and its calls in progress may use {reserved} more" if reserved else ""
             raise ToolError(
                 "TOKENS_USED_UP",
-                f"{caller} has used {used} of {self.max_tokens} tokens; raise "
+                f"{caller} has used {used} of {self.max_tokens} tokens{more}; raise "
                 "max_tokens_per_caller in the plugin's config, or start the plugin again",
             )
-        return account
+        account.calls += 1
+        self._reserved[caller] += max_tokens
+        began = monotonic()
+        try:
+            yield account
+        except BaseException:
+            account.failures += 1
+            raise
+        finally:
+            account.seconds += monotonic() - began
+            self._reserved[caller] -= max_tokens

@@ -18,7 +18,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from msgspec import Struct, ValidationError, convert, to_builtins
@@ -215,24 +214,17 @@ def make_provider(name: str, id: str) -> Plugin:
     model, accounts = _Model(name), AiAccounts()
 
     async def ask(request: Sampling, model_name: str, context: Context) -> ChatAnswer:
-        account = accounts.open(str(context.meta.get("orchestra/caller") or "unknown"))
-        account.calls += 1
-        began, pieces = monotonic(), 0
+        caller, pieces = str(context.meta.get("orchestra/caller") or "unknown"), 0
 
         async def report(text: str) -> None:
             nonlocal pieces
             pieces += 1
             await context.progress(pieces, None, text)
 
-        try:
+        with accounts.count_call(caller, request.max_tokens) as account:
             answer = await model.ask(request, model_name, report)
-        except BaseException:
-            account.failures += 1
-            raise
-        finally:
-            account.seconds += monotonic() - began
-        account.input_tokens += answer.input_tokens
-        account.output_tokens += answer.output_tokens
+            account.input_tokens += answer.input_tokens
+            account.output_tokens += answer.output_tokens
         return answer
 
     @plugin.tool
