@@ -122,6 +122,15 @@ async def test_the_last_login_of_a_person_is_used_whatever_its_options(state: Pa
         )
 
 
+@on_a_loop
+async def test_no_login_is_made_at_another_issuer_than_the_named_one() -> None:
+    async with running(AuthorizationServer()) as server:
+        with pytest.raises(RpcError, match=r"made at https://auth\.example only"):
+            await call(server, by_person(issuer="https://auth.example"))
+        assert not {"/register", "/authorize"} & set(server.paths())
+        await call(server, by_person(issuer=server.origin))
+
+
 @pytest.mark.requirement("AU-21", side="authorization")
 @on_a_loop
 async def test_without_a_login_the_error_names_the_command() -> None:

@@ -67,6 +67,11 @@ async def identify_client(
     """
     if settings.client_id:
         return _registered_before(metadata, settings, known_issuer)
+    if settings.issuer not in ("", metadata.issuer):
+        raise AuthorizationError(
+            f"the server names the authorization server {metadata.issuer}, and the login was to be "
+            f"made at {settings.issuer} only"
+        )
     if settings.client_metadata_url and metadata.client_id_metadata_document_supported:
         return ClientIdentity(client_id=settings.client_metadata_url)
     if known is not None and known_issuer == metadata.issuer and _is_usable(known, redirect_uri):

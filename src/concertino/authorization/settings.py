@@ -29,8 +29,8 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
     and the user logs in with the command `concertino login`.
     client_id: the id of a client that was registered at the authorization server before.
     client_secret: the secret of that client.
-    issuer: the URL of the authorization server that knows this client. The client's secret is sent
-        to no other server.
+    issuer: the URL of the authorization server that knows this client. If it is set, no login is
+        made at another one, and the client's secret is sent to no other one.
     client_metadata_url: an https URL that identifies this client and returns its description (a
         client id metadata document), for authorization servers that accept such documents.
     private_key: a private key in PEM, which signs assertions in place of a secret. It requires the

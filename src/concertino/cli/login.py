@@ -48,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--issuer",
         metavar="URL",
         default="",
-        help="of the authorization server that knows that client; no other one gets the secret",
+        help="of the authorization server to log in at; no other one gets the client's secret",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
