@@ -198,6 +198,12 @@ def test_a_batch_with_a_deep_message_whose_id_is_malformed_is_refused(
     assert answer.json["error"]["code"] in (-32600, -32700)
 
 
+def test_a_batch_whose_ids_are_all_malformed_is_refused(service: HttpService) -> None:
+    session = Session(service, "2025-03-26")
+    refused = session.post([{"jsonrpc": "2.0", "id": None, "method": "ping"}])
+    assert (refused.status, refused.json["error"]["code"]) == (400, -32600)
+
+
 def test_a_batch_with_progress_is_one_stream(service: HttpService) -> None:
     session = Session(service, "2025-03-26")
 

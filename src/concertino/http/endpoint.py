@@ -191,6 +191,9 @@ class McpEndpoint:
                 f"expected one message; only {BATCH_REVISION} allows several in an array",
             )
         ids = [message.request_id for message in batch if message.request_id is not None]
+        if not ids and any(message.id is None for message in batch):
+            # The session's error responses have no id either, so they would reach nobody.
+            raise HttpError(HTTPStatus.BAD_REQUEST, "id: expected a text or an integer")
         session.deliver(exchange, headers.accepted, ids)
 
     def get(self, exchange: Exchange) -> None:
