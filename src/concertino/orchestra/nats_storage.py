@@ -9,6 +9,7 @@ writer has read its version. storage.py defines the interface and its rules.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ from concertino.orchestra.storage import (
 )
 
 __all__ = ["NatsStorage"]
+
+log = logging.getLogger("concertino.orchestra")
 
 # How often a write with UPSERT is tried while other workers write the same document.
 TRIES = 32
@@ -186,11 +189,9 @@ class NatsStorage:
             for start in range(0, len(keys), BATCH):
                 batch = keys[start : start + BATCH]
                 for key, value in zip(batch, self._bucket.get_all(batch), strict=True):
-                    if value.data is not None:
-                        path = decode_key(key)
-                        head, content = _split(path, value.data)
-                        modified_at = datetime.fromtimestamp(head.modified_at, UTC)
-                        entries.append(StorageEntry(path, len(content), head.version, modified_at))
+                    entry = None if value.data is None else _entry_of(decode_key(key), value.data)
+                    if entry is not None:
+                        entries.append(entry)
         return sorted(entries, key=lambda entry: entry.path)
 
     def close(self) -> None:
@@ -211,6 +212,20 @@ def _split(path: str, data: bytes) -> tuple[_Head, bytes]:
         return _decode_head(head), content
     except msgspec.MsgspecError as exc:
         raise StorageError("storage_error", f"{path}: the value cannot be read: {exc}") from None
+
+
+def _entry_of(path: str, data: bytes) -> StorageEntry | None:
+    """Return the entry of a document in a list; None for a value that is no document.
+
+    Another plugin can cause such a value (nats_permissions.py). It must not hide the documents.
+    """
+    try:
+        head, content = _split(path, data)
+    except StorageError as exc:
+        log.warning("%s", exc)
+        return None
+    modified_at = datetime.fromtimestamp(head.modified_at, UTC)
+    return StorageEntry(path, len(content), head.version, modified_at)
 
 
 @contextmanager
