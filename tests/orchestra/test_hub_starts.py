@@ -203,13 +203,18 @@ async def test_a_missing_tool_is_explained_by_the_plugins_that_have_never_run(
 ) -> None:
     (folder / "broken.py").write_text("raise SystemExit(3)\n")
     path = write_plugins_file(
-        folder, sdk(folder, "tools.greeter", GREETER), entry("tools.broken", "broken.py")
+        folder,
+        sdk(folder, "tools.greeter", GREETER),
+        entry("tools.broken", "broken.py"),
+        entry("tools.lost", "./lost.py"),
     )
     async with running(path) as hub:
         hub.withheld = {"tools.new": "not approved"}
         assert (await call_tool(hub, "mend")).tool_call.error_message == (
             "no plugin has the tool 'mend'; these plugins do not run: "
-            "tools.broken (it ended with exit code 3), tools.new (not approved)"
+            "tools.broken (it ended with exit code 3), "
+            f"tools.lost ({folder / 'lost.py'}: No such file or directory), "
+            "tools.new (not approved)"
         )
 
 

@@ -40,6 +40,7 @@ from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings, Plug
 from concertino.orchestra.routes import PluginFeatures
 from concertino.orchestra.rpc_interface import TIMEOUT_S, ForwardingConnection
 from concertino.orchestra.streams import ResponseStream
+from concertino.transports.listeners import errno_message
 
 __all__ = ["PluginProcess", "State"]
 
@@ -315,7 +316,7 @@ class PluginProcess:
             tools, prompts = await new.start(environment, _do_nothing, _do_nothing)
             self._run = new
         except (ConcertinoError, OSError, ValueError) as exc:
-            self.record.failed_change = await new.exit_reason() or str(exc)
+            self.record.failed_change = await new.exit_reason() or errno_message(exc)
             self._settings.log.error(
                 "the changed plugin does not start: %s; the one before the change runs on",
                 self.record.failed_change,
@@ -444,7 +445,7 @@ class PluginProcess:
                 environment, self.first_start.settle, self.first_start.on_work
             )
         except (ConcertinoError, OSError, ValueError) as exc:
-            self._set_state("backing-off", await self._run.exit_reason() or str(exc))
+            self._set_state("backing-off", await self._run.exit_reason() or errno_message(exc))
             return False
         # A bug in this package. If the exception ended this task, the plugin would never start
         # again, and calls would wait for it.

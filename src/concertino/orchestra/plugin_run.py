@@ -243,6 +243,9 @@ class PluginRun:
             address = f"unix:{environment.folder / f'{self._settings.number}.sock'}"
             hub_address = environment.socket_address
             output = PluginOutput(self._log, address)
+        if entry.binary.endswith(".py"):
+            # Python would only exit with code 2.
+            os.stat(entry.binary)
         program, inherited = _program(entry.binary)
         command = [
             *program,
