@@ -160,7 +160,8 @@ BEFORE_THE_FIRST_RESPONSE = {
     "logs": "formats handler redact secret_checks stderr_redirect writer",
     "protocol": "call call_notifications lifecycle request_profile revisions session "
     "session_methods subscriptions wire_results",
-    "runtime": "connection_end entry host output_flow process server_connection shutdown tasks",
+    "runtime": "connection_end entry host output_flow process server_connection shutdown "
+    "spare_descriptor tasks",
     "schema": "arguments constraints docstrings json_values return_values signature type_schema "
     "violations",
     "server": "functions lazy_features registry server server_backend settings tool_errors tools",
