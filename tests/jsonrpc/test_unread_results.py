@@ -278,12 +278,13 @@ def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -
 def test_a_lone_call_waits_while_other_connections_use_up_the_budget_of_the_process() -> None:
     budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
     rigs = [Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(6)]
-    # Nothing is known of the tool, so 8 MiB are expected of each: four fit into 20 and 16 MiB.
+    # Nothing is known of the tool, so 10 MiB are expected of each: three fit into 20 and 16 MiB.
     requests = [rig.start(0) for rig in rigs]
-    assert [request is not None for request in requests] == [True] * 4 + [False] * 2
+    assert [request is not None for request in requests] == [True] * 3 + [False] * 3
     for rig, request in zip(rigs[:3], requests, strict=False):
         assert request is not None
-        rig.peer.respond(request, result(9 * MIB))
+        rig.peer.respond(request, result(9 * MIB - 100))
+    assert start_waiting(rigs[3]) == 1
     # 27 MiB are held, and 9 MiB are expected of the call that runs.
     waiting = rigs[4]
     assert start_waiting(waiting) == 0
@@ -297,10 +298,20 @@ def test_a_lone_call_waits_while_other_connections_use_up_the_budget_of_the_proc
     assert not budget.is_strained
 
 
+def test_the_first_calls_of_many_connections_fit_if_their_results_are_the_largest() -> None:
+    limits = Limits()
+    budget = ProcessBudget(limits)
+    started = [Rig(budget).start(0) for _ in range(60)]
+    count = sum(call is not None for call in started)
+    assert count * limits.max_message_bytes <= limits.max_unread_bytes_total + 16 * MIB
+    assert count >= 24
+
+
 def test_lone_calls_of_other_tools_do_not_wait_for_those_that_use_up_the_budget() -> None:
     budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
     holding = [Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(4)]
-    for rig, request in [(rig, rig.start(0)) for rig in holding]:
+    for rig in holding:
+        request = rig.start(0)
         assert request is not None
         rig.peer.respond(request, result(35 * MIB // 4))
     # 35 MiB are held, and 36 may be. One call of a tool of which nothing is known may start all the

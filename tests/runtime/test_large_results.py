@@ -118,7 +118,12 @@ async def test_calls_begin_only_when_their_results_fit_once_a_result_was_large()
 
 @on_a_loop
 async def test_the_first_calls_of_a_tool_count_when_one_of_them_returns_a_large_result() -> None:
-    served = Served(2, max_unread_bytes=8 * MIB, max_unread_bytes_total=64 * MIB)
+    served = Served(
+        2,
+        max_message_bytes=4 * MIB,
+        max_unread_bytes=8 * MIB,
+        max_unread_bytes_total=64 * MIB,
+    )
     for id in range(8):
         served.call(id, "a", lambda: "x" * 3 * MIB)
     await served.until(lambda: len(served.frames) == 2)

@@ -71,6 +71,7 @@ class ProcessBudget:
     __slots__ = (
         "_first_guess",
         "_guesses",
+        "_largest_bytes",
         "expected",
         "has_pressure",
         "held",
@@ -94,18 +95,27 @@ class ProcessBudget:
         self.on_pressure: Callable[[bool], object] | None = None
         # The expected size of a result of a kind that has never returned, before lower_guess().
         self._first_guess = limits.max_unread_bytes // FIRST_CALLS
+        self._largest_bytes = max(self._first_guess, limits.max_message_bytes)
         # What lower_guess() knows: kind -> expected size, time of the last change, and whether its
         # calls run in threads.
         self._guesses: dict[Kind, tuple[int, float, bool]] = {}
 
     def update_strain(self) -> None:
         """Update is_strained, because `held`, `expected` or `unknown` has changed."""
-        unknown_bytes = self.unknown.total() * self._first_guess if self.unknown else 0
+        unknown_bytes = self.unknown.total() * self._largest_bytes if self.unknown else 0
         self.is_strained = self.held + self.expected + unknown_bytes > self.limit - RESERVE_BYTES
 
     def guess(self, kind: Kind) -> int:
         """Return the expected size of a result for a kind of call that has never returned."""
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
+
+    def guess_of_all(self, kind: Kind) -> int:
+        """Return the same as guess(), for calls of all connections together.
+
+        One connection may exceed its limit a little, but many together may not: the first results
+        may have max_message_bytes.
+        """
+        return self.guess(kind) * self._largest_bytes // self._first_guess
 
     def lower_guess(self, kind: Kind, now: float, in_threads: bool = False) -> None:
         """Lower the expected size of results of a kind, so that more calls of it may start.
@@ -205,9 +215,11 @@ class UnreadResults:
             # known about the size of their results when they started. So add them here. Running
             # calls of other unknown kinds are not added, so that unknown tools do not block each
             # other.
-            size_of_each = expected if expected >= 0 else budget.guess(kind)
+            size_of_each = size_of_all = expected
+            if expected < 0:
+                size_of_each, size_of_all = budget.guess(kind), budget.guess_of_all(kind)
             expected = size_of_each * (self._unknown[kind] + 1)
-            expected_of_all = size_of_each * (budget.unknown[kind] + 1)
+            expected_of_all = size_of_all * (budget.unknown[kind] + 1)
         if self.on_blocked is None or self._will_fit(expected, expected_of_all, is_alone):
             return True
         if is_alone and self.held < self._nearly_read_bytes:
