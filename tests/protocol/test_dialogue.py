@@ -22,8 +22,8 @@ from concertino.protocol.dialogue import (
     MAX_KEY,
     MAX_ROUNDS,
     Dialogue,
-    binding,
     check_response,
+    digest_call,
     resume_dialogue,
     use_state,
 )
@@ -279,16 +279,24 @@ def test_each_kind_of_question_has_its_own_answers(method: str, good: bytes, bad
 
 
 def test_the_spelling_of_params_does_not_matter_and_everything_else_does() -> None:
-    one = binding("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b"")
-    assert one == binding(
+    one = digest_call(
+        "tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b""
+    )
+    assert one == digest_call(
         "tools/call", {"arguments": Raw(b'{ "y" : [2], "x":1 }'), "name": Raw(b'"\\u0061"')}, b""
     )
     others = [
-        binding("prompts/get", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b""),
-        binding("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[3]}')}, b""),
-        binding("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":true,"y":[2]}')}, b""),
-        binding("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b"1000"),
-        binding(
+        digest_call(
+            "prompts/get", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b""
+        ),
+        digest_call("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[3]}')}, b""),
+        digest_call(
+            "tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":true,"y":[2]}')}, b""
+        ),
+        digest_call(
+            "tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b"1000"
+        ),
+        digest_call(
             "tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b"", b"other"
         ),
     ]
@@ -297,7 +305,7 @@ def test_the_spelling_of_params_does_not_matter_and_everything_else_does() -> No
 
 def test_params_that_are_too_deep_to_be_read_still_bind() -> None:
     deep = {"arguments": Raw(b"[" * 5000 + b"]" * 5000)}
-    assert binding("tools/call", deep, b"") == binding("tools/call", deep, b"")
+    assert digest_call("tools/call", deep, b"") == digest_call("tools/call", deep, b"")
 
 
 # Before 2026-07-28

@@ -72,7 +72,7 @@ class CallDialogues:
         requests of revisions before 2026-07-28, which do not define them.
         Raises RpcError if a member is malformed, or if the state was sealed for another call.
         """
-        from concertino.protocol.dialogue import INPUT_METHODS, binding, resume_dialogue
+        from concertino.protocol.dialogue import INPUT_METHODS, digest_call, resume_dialogue
 
         params = incoming.params
         method = incoming.method
@@ -85,7 +85,7 @@ class CallDialogues:
         token: str | None = pop_member(members, "requestState", str)
         answers: dict[str, Raw] = pop_member(members, "inputResponses", dict[str, Raw]) or {}
         dialogue, opened = resume_dialogue(
-            self._seal, token, answers, lambda: binding(method, params, *self._state_owner)
+            self._seal, token, answers, lambda: digest_call(method, params, *self._state_owner)
         )
         incoming.dialogue = dialogue
         return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
@@ -145,12 +145,12 @@ class CallDialogues:
         state: the backend's own state; it becomes part of the sealed state.
         Raises RpcError if the sealed state is too large, or the client was asked too often.
         """
-        from concertino.protocol.dialogue import binding
+        from concertino.protocol.dialogue import digest_call
 
-        bound = binding(call.method, call.params, *self._state_owner)
+        call_digest = digest_call(call.method, call.params, *self._state_owner)
         seal = self._seal()
         try:
-            token = dialogue.seal_state(seal, bound, state)
+            token = dialogue.seal_state(seal, call_digest, state)
         except ValueError as exc:
             raise RpcError(INTERNAL_ERROR, f"Internal error: {exc}") from None
 

@@ -47,8 +47,8 @@ __all__ = [
     "MAX_KEY",
     "MAX_ROUNDS",
     "Dialogue",
-    "binding",
     "check_response",
+    "digest_call",
     "resume_dialogue",
     "use_state",
 ]
@@ -199,12 +199,12 @@ class Dialogue:
     def seal_state(
         self,
         seal: Seal,
-        bound: bytes,
+        call_digest: bytes,
         state: bytes,
     ) -> str:
         """Return the `requestState` for the client: a token that contains this dialogue.
 
-        bound: the result of binding() for the call; only this call can use the token.
+        call_digest: the result of digest_call() for the call; only this call can use the token.
         state: the backend's own state for the next round; the attribute is that of the last one.
         Raises ValueError if the token would be too large, RpcError after MAX_ROUNDS rounds.
         """
@@ -221,7 +221,7 @@ class Dialogue:
             if entry[0] != ANY_REQUEST and key not in asked
         }
         content = encode(_SealedDialogue(self.round, asked, answered, self.saved, state))
-        return seal.create_token(content, bound)
+        return seal.create_token(content, call_digest)
 
     def count_round(self) -> None:
         """Count one more round. Raises RpcError after MAX_ROUNDS rounds."""
@@ -266,7 +266,7 @@ def resume_dialogue(
     get_seal: Callable[[], Seal],
     token: str | None,
     answers: Mapping[str, Raw],
-    get_binding: Callable[[], bytes],
+    get_call_digest: Callable[[], bytes],
 ) -> tuple[Dialogue, OpenedState | None]:
     """Return the dialogue of a call that comes with answers, with a state, or with both.
 
@@ -275,7 +275,7 @@ def resume_dialogue(
     get_seal: returns the Seal that opens the token.
     token: the call's `requestState`; None if it has none.
     answers: the call's `inputResponses`, by key.
-    get_binding: returns binding() of the call.
+    get_call_digest: returns digest_call() of the call.
     Raises RpcError -32602 for a state that is not acceptable, InvalidClientResponse for an answer
     of the wrong shape.
     """
@@ -284,7 +284,7 @@ def resume_dialogue(
         dialogue.accept_early_answers(answers)
         return dialogue, None
     try:
-        opened = get_seal().open_token(token, get_binding())
+        opened = get_seal().open_token(token, get_call_digest())
         dialogue.resume(opened.content, answers)
     except InvalidState as exc:
         raise _refuse_state(exc) from None
@@ -308,16 +308,16 @@ def _refuse_state(reason: InvalidState) -> RpcError:
     return RpcError(INVALID_PARAMS, f"Invalid params: requestState: {reason}")
 
 
-def binding(
+def digest_call(
     method: str,
     params: Mapping[str, Raw],
     principal: bytes,
     server: bytes = b"",
 ) -> bytes:
-    """Return a digest of a call. A state is accepted only from a call with the same digest.
+    """Return a digest of a call, to which the `requestState` of its result is bound.
 
-    method, params: the method and params of the call. Params that are equal as JSON values give the
-        same digest.
+    The server accepts the state only from a call with the same digest: the same caller must repeat
+    the same call. Params that are equal as JSON values give the same digest.
     principal: the identity of the caller, b"" if the connection does not know it.
     server: the server's name.
     """

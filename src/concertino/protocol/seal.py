@@ -1,13 +1,13 @@
 """Seal: makes and opens `requestState`, a token that the client stores for the server.
 
-    token = seal.create_token(b"content", bound)      # sent to the client
-    opened = seal.open_token(token, bound)            # when the client sends it back
+    token = seal.create_token(b"content", call_digest)  # sent to the client
+    opened = seal.open_token(token, call_digest)        # when the client sends it back
     seal.mark_used(opened)
 
 The content is signed but not encrypted: anybody can read it, but only the owner of the key can make
-a token. A token is accepted once, within LIFETIME_S, and only with the same `bound`, which is a
-digest of the method, params and caller of a call. The signature covers `bound`, although the token
-does not contain it.
+a token. A token is accepted once, within LIFETIME_S, and only with the same `call_digest`, which
+identifies the method, params and caller of a call. The signature covers this digest, although the
+token does not contain it.
 
 To accept each token only once, the Seal remembers used tokens until they expire. If they become too
 many, it forgets the oldest ones, and rejects every token that is as old as those.
@@ -128,26 +128,26 @@ class Seal:
         # that age were forgotten.
         self._forgotten_until = 0
 
-    def create_token(self, content: bytes, bound: bytes) -> str:
+    def create_token(self, content: bytes, call_digest: bytes) -> str:
         """Return a token that contains `content`.
 
-        bound: identifies the call; open_token() needs the same value.
+        call_digest: identifies the call; open_token() needs the same value.
         Raises ValueError if the token would be longer than MAX_STATE.
         """
         issued = int(self._clock() * 1000)
         signed = self._random(NONCE) + issued.to_bytes(TIME, "big") + content
-        raw = self._mac(self._keys[0], signed, bound) + signed
+        raw = self._mac(self._keys[0], signed, call_digest) + signed
         token = b2a_base64(raw, newline=False).translate(URL_SAFE).rstrip(b"=")
         if len(token) > MAX_STATE:
             raise ValueError(f"the state has {len(token)} characters; the limit is {MAX_STATE}")
         return token.decode()
 
-    def open_token(self, token: str, bound: bytes) -> OpenedState:
+    def open_token(self, token: str, call_digest: bytes) -> OpenedState:
         """Check a token and return its content.
 
-        bound: the value that was passed to create_token().
-        Raises InvalidState if the token was not made with this key and `bound`, or was altered, is
-        too old, or was used before.
+        call_digest: the value that was passed to create_token().
+        Raises InvalidState if the token was not made with this key and `call_digest`, was altered,
+        is too old, or was used before.
         """
         if len(token) > MAX_STATE:
             raise InvalidState(f"expected at most {MAX_STATE} characters, got {len(token)}")
@@ -159,7 +159,7 @@ class Seal:
 
         signed = raw[MAC:]
         if len(raw) < HEAD or not any(
-            self._compare(raw[:MAC], self._mac(key, signed, bound)) for key in self._keys
+            self._compare(raw[:MAC], self._mac(key, signed, call_digest)) for key in self._keys
         ):
             raise InvalidState(NOT_OURS)
 
@@ -197,8 +197,8 @@ class Seal:
             self._used.discard(nonce)
             self._forgotten_until = max(self._forgotten_until, issued)
 
-    def _mac(self, key: bytes, signed: bytes, bound: bytes) -> bytes:
-        return self._digest(key, bound + signed, "sha256")
+    def _mac(self, key: bytes, signed: bytes, call_digest: bytes) -> bytes:
+        return self._digest(key, call_digest + signed, "sha256")
 
 
 def digest(*parts: bytes) -> bytes:
