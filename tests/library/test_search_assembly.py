@@ -15,7 +15,7 @@ from concertino.library.document import Document
 from concertino.library.index import Index
 from concertino.library.query import Query
 from concertino.library.rendering import Hit, render
-from concertino.library.tokens import Counter, counter
+from concertino.library.tokens import Counter, make_counter
 from concertino.token_estimate import estimate
 
 Mode = Literal["full", "catalog", "index", "minimal"]
@@ -61,7 +61,7 @@ def test_no_text_exceeds_its_budget(
 
 
 def test_no_text_exceeds_its_budget_by_an_exact_tokenizer() -> None:
-    count = counter("o200k_base")
+    count = make_counter("o200k_base")
     documents = [
         make_document(
             f"d{number}", f"# T\n\n{'word ' * number}\n\n## Two\n\ncode: `x={number}`" * 3

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concertino.library import tokens
-from concertino.library.tokens import MAX_PIECE, counter
+from concertino.library.tokens import MAX_PIECE, make_counter
 from concertino.token_estimate import estimate, weigh
 
 # Texts of three kinds, which are on every machine that has Python and this repository.
@@ -52,7 +52,7 @@ def cjk() -> list[str]:
 @each_corpus
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
 def test_no_more_than_one_of_a_hundred_texts_exceeds_the_estimate(name: str, corpus: Path) -> None:
-    exact = counter(name)
+    exact = make_counter(name)
     for texts in (prose(corpus), code(), cjk()):
         texts = [text for text in texts if len(text) > 50]
         over = [text[:50] for text in texts if exact(text) > estimate(text)]
@@ -61,7 +61,7 @@ def test_no_more_than_one_of_a_hundred_texts_exceeds_the_estimate(name: str, cor
 
 @each_corpus
 def test_the_estimate_leaves_about_a_fifth_of_a_budget_unused(corpus: Path) -> None:
-    exact = counter("cl100k_base")
+    exact = make_counter("cl100k_base")
     for texts, most in ((prose(corpus), 0.28), (code(), 0.28), (cjk(), 0.45)):
         shares = [1 - exact(text) / estimate(text) for text in texts if len(text) > 1000]
         assert sum(shares) <= most * len(shares)
@@ -84,12 +84,12 @@ def test_a_text_that_begins_with_a_newline_is_weighed_alone(before: str, after: 
 def test_a_tokenizer_counts_as_its_vocabulary_says() -> None:
     # tiktoken's documentation: "tiktoken is great!" is [83, 1609, 5963, 374, 2294, 0] in
     # cl100k_base.
-    assert counter("cl100k_base")("tiktoken is great!") == 6
-    assert counter("o200k_base")("") == 0
+    assert make_counter("cl100k_base")("tiktoken is great!") == 6
+    assert make_counter("o200k_base")("") == 0
 
 
 def test_long_texts_and_what_looks_like_a_special_token_are_counted() -> None:
-    count = counter("o200k_base")
+    count = make_counter("o200k_base")
     assert count("<|endoftext|>") > 1
     assert count("word " * MAX_PIECE) == pytest.approx(MAX_PIECE, rel=0.01)
 
@@ -99,26 +99,26 @@ def test_a_long_text_is_counted_exactly_although_it_is_counted_in_pieces(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "".join(prose(EXAMPLE))
-    whole = counter(name)(text)
+    whole = make_counter(name)(text)
     monkeypatch.setattr(tokens, "MAX_PIECE", 5000)
-    assert counter(name)(text) == whole
+    assert make_counter(name)(text) == whole
 
 
 def test_an_unknown_tokenizer_is_refused_by_name() -> None:
     with pytest.raises(
         ValueError, match="tokenizer: expected one of estimate, cl100k_base, o200k_base, got 'gpt9'"
     ):
-        counter("gpt9")
+        make_counter("gpt9")
 
 
 def test_without_the_extra_it_is_named() -> None:
     code = (
         "import sys; sys.modules['bpe_openai'] = None\n"
         "from concertino.errors import TargetError\n"
-        "from concertino.library.tokens import counter\n"
+        "from concertino.library.tokens import make_counter\n"
         "from concertino.token_estimate import estimate\n"
-        "assert counter('estimate') is estimate\n"
-        "try: counter('o200k_base')\n"
+        "assert make_counter('estimate') is estimate\n"
+        "try: make_counter('o200k_base')\n"
         "except TargetError as why: print(why)"
     )
     done = subprocess.run(

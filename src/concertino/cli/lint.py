@@ -17,7 +17,7 @@ from concertino.library.folder import Folder
 from concertino.library.library import MAX_FILE_BYTES, MAX_FILES
 from concertino.library.lint import LintFinding, LintReport, lint
 from concertino.library.problems import RULES
-from concertino.library.tokens import counter
+from concertino.library.tokens import make_counter
 
 FOUND = 1
 
@@ -50,7 +50,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     try:
         resources, prompts = _open_folders(args)
         scheme = args.scheme or DEFAULT_SCHEME
-        report = lint(resources, prompts, scheme, counter(args.tokenizer))
+        report = lint(resources, prompts, scheme, make_counter(args.tokenizer))
     except (ConcertinoError, ValueError) as exc:
         raise UsageError(str(exc)) from None
 

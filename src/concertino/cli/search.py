@@ -19,7 +19,7 @@ from concertino.library.index import Index, ScorePart, SearchResult
 from concertino.library.library import Library, open_cache
 from concertino.library.query import Query
 from concertino.library.rendering import Hit
-from concertino.library.tokens import counter
+from concertino.library.tokens import make_counter
 
 # Exit code if nothing was found.
 NOTHING = 1
@@ -117,7 +117,7 @@ def _build_index(args: Namespace) -> Index:
 
     It uses the cache file of `concertino serve`, so that only changed files are read.
     """
-    count_tokens = counter(args.tokenizer)
+    count_tokens = make_counter(args.tokenizer)
     target = None if args.folder == "-" else args.folder
     resources, _ = find_library_folders(target, LibraryOptions(args.resources))
     if resources is None:

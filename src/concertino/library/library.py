@@ -324,9 +324,9 @@ def _load_library(library: Library, settings: _Settings, log: logging.Logger) ->
     from concertino.library.index import Index
     from concertino.library.library_handlers import LibraryHandlers
     from concertino.library.resource_reader import ResourceReader
-    from concertino.library.tokens import counter
+    from concertino.library.tokens import make_counter
 
-    count = counter(settings.tokenizer)
+    count = make_counter(settings.tokenizer)
     for kind, folder in (("resources", library.resources), ("prompts", library.prompts)):
         if folder is not None and not folder.exists:
             log.warning("%s: there is no folder %s: not offered", kind, folder.path)
@@ -384,10 +384,10 @@ def _check_tokenizer(name: str) -> None:
     # Return before the import, which the default does not need.
     if name == "estimate":
         return
-    from concertino.library.tokens import counter
+    from concertino.library.tokens import make_counter
 
     try:
-        counter(name)
+        make_counter(name)
     except (ValueError, TargetError) as exc:
         raise RegistrationError(str(exc)) from None
 

@@ -1,6 +1,6 @@
 """Counts the tokens that a text has for a language model, for budgets.
 
-    counter("estimate")("Hello, world")      # 7
+    make_counter("estimate")("Hello, world")      # 7
 
 `estimate` needs no vocabulary (token_estimate.py). The other tokenizers count exactly, with the
 vocabularies of OpenAI's models, which the extra `tokens` installs. Models of other vendors have
@@ -26,11 +26,12 @@ BETWEEN_WORDS = re.compile("[a-z] [a-z]")
 TOKENIZERS = ("estimate", "cl100k_base", "o200k_base")
 
 
-def counter(name: str) -> Counter:
-    """Return a function that counts the tokens of a text, which any thread may call.
+def make_counter(name: str) -> Counter:
+    """Return a function that counts the tokens of a text. Any thread may call the function.
 
     name: one of TOKENIZERS.
-    Raises ValueError for an unknown name, and TargetError if the extra is not installed.
+    Raises ValueError for an unknown name, and TargetError if the extra `tokens` is needed and not
+    installed.
     """
     if name == "estimate":
         return estimate
