@@ -44,14 +44,16 @@ LOG_S = 1.0
 class Admission:
     """Decides which requests are served, before their bodies are read.
 
+    options: the settings of the server.
+    listeners: the addresses at which clients reach the server.
     endpoint: the path of the MCP endpoint.
     open_paths: the paths that need no token.
-    Raises ValueError if the options do not fit the listeners, see check_exposure().
+    Raises ValueError if the options are not safe for these listeners, see check_exposure().
 
     Attributes:
     challenges: makes refusals of requests without sufficient authorization; None without
         authorization.
-    use: counts the requests of each principal; None without authorization.
+    principal_use: counts the requests of each principal; None without authorization.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Admission:
             self._proxies = TrustedProxies(options.trusted_proxies)
         self._logged_at = -LOG_S
         self.challenges: Challenges | None = None
-        self.use: PrincipalUse | None = None
+        self.principal_use: PrincipalUse | None = None
         self._gate: Gate | None = None
         self._metadata: bytes | None = None
         authorization = options.authorization
@@ -91,7 +93,7 @@ class Admission:
             identity.metadata_url if issuers else None, authorization.scopes
         )
         self._gate = Gate(authorization, self.challenges)
-        self.use = PrincipalUse(options.principal_limits)
+        self.principal_use = PrincipalUse(options.principal_limits)
 
     def access_rules(self, origins: Sequence[str], *, checks_host: bool) -> AccessRules:
         """Return the rules for the headers Host and Origin.
@@ -143,8 +145,8 @@ class Admission:
 
         Raises HttpError 429 if the principal exceeds one of its limits.
         """
-        if self.use is not None:
-            self.use.begin(exchange, principal.identity)
+        if self.principal_use is not None:
+            self.principal_use.begin(exchange, principal.identity)
 
     def answer_metadata(self, exchange: Exchange) -> bool:
         """Answer a request for the metadata. Returns False if the request has another path.

@@ -46,7 +46,7 @@ class OptionalTransports:
     ) -> None:
         self._websockets: WebSocketEndpoint | None = None
         self._sse: SseEndpoint | None = None
-        challenges, use = admission.challenges, admission.use
+        challenges, use = admission.challenges, admission.principal_use
         # Most servers need neither of these modules.
         if options.websocket:
             from concertino.http.websocket import WebSocketEndpoint

@@ -111,7 +111,7 @@ class HttpServer:
         self.options = options = options or HttpOptions()
         self._listeners = listeners
         self.admission = Admission(options, listeners, ENDPOINT, frozenset((HEALTH,)))
-        use = self.admission.use
+        use = self.admission.principal_use
         challenges = self.admission.challenges
         wrap = wrap or unwrapped
         if peers is None and options.shared_sessions is not None:

@@ -54,10 +54,10 @@ def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]
 
 
 def look_up_member(members: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
-    """Return a converter from the JSON value of an enum or Literal member to the member.
+    """Return a converter that looks up the member of an enum or Literal by its JSON value.
 
-    members: pairs of (JSON value, member). JSON values are compared by type and value: 1 equals
-        neither True nor 1.0.
+    The type of the value must match, too: 1 finds neither the member True nor 1.0.
+    members: pairs of (JSON value, member).
     """
 
     def convert(value: Any) -> Any:
@@ -79,9 +79,9 @@ def match_linearly(pattern: str, constraints: dict[str, Any], reason: str) -> Ca
     Raises RegistrationError if no linear engine is installed, or it does not know the syntax.
     """
     # Imported here because only this converter needs it.
-    from concertino.schema.regex_safety import linear_matcher
+    from concertino.schema.regex_safety import make_linear_matcher
 
-    matches = linear_matcher(pattern, reason)
+    matches = make_linear_matcher(pattern, reason)
     annotation = Annotated[str, Meta(**constraints)]
 
     def convert(value: Any) -> Any:

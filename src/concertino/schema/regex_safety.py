@@ -6,7 +6,7 @@ character always decides which alternative applies, because all others fail at o
 
 find_backtracking() tries to prove this, for patterns in the syntax that `re` and ECMA-262 share. It
 tolerates up to MAX_TRIES attempts for each character. If there is no proof, the pattern may still
-be fast, but another engine matches it (linear_matcher).
+be fast, but another engine matches it (make_linear_matcher).
 
 The proof parses the pattern into a tree of parts (_Part). Each part knows with which characters a
 match of it may begin. If two alternatives, or a repetition and the part after it, may begin with
@@ -63,12 +63,12 @@ def find_backtracking(pattern: str) -> str | None:
     return None
 
 
-def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
-    """Return a function that returns whether a pattern matches somewhere in a text.
+def make_linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
+    """Return a function that tells whether a text contains a match of the pattern.
 
     The function uses the engine of jsonschema_rs, which does not backtrack and has the syntax of
     ECMA-262.
-    reason: the result of find_backtracking(), for the error text.
+    reason: why `re` may be slow with this pattern, from find_backtracking(). For the error text.
     Raises RegistrationError if the engine is not installed, or does not know the pattern's syntax.
     """
     try:
