@@ -158,10 +158,11 @@ def _to_json(tool: Any) -> str:
 def compare_tools(
     approved: Mapping[str, str], seen: Mapping[str, str], label_before: str = "approved"
 ) -> list[str]:
-    """Return the differences between two sets of tools as lines of a diff.
+    """Return the tools that are new or differ from the approved ones, as lines of a unified diff.
 
-    approved, seen: name -> the JSON of the tool, before and now. A tool that is missing in `seen`
-        is not reported, because it cannot be called.
+    A tool that is missing in `seen` is not reported: nobody can call it, so nobody need approve it.
+    approved, seen: name -> the JSON of the tool, before and now.
+    label_before: names the approved version in the header lines of the diff.
     """
     lines: list[str] = []
     for name, text in seen.items():

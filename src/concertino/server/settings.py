@@ -273,13 +273,15 @@ def _plain(value: Any) -> Any:
 _encode = Encoder(enc_hook=_plain).encode
 
 
-def check_positive(owner: str, sizes: Mapping[str, Any]) -> None:
-    """Raise ValueError if a number is not positive and finite.
+def check_positive(owner: str, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if a setting is not a positive, finite number.
 
-    owner: the beginning of the error text.
-    sizes: name -> number. It must be an int, unless the name ends with `_s` (seconds).
+    A setting whose name ends with `_s` is a time in seconds and may be a float; all others must be
+    an int.
+    owner: what has these settings, for the error text.
+    settings: name -> value.
     """
-    for name, value in sizes.items():
+    for name, value in settings.items():
         is_time = name.endswith("_s")
         kinds = (int, float) if is_time else (int,)
         if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):

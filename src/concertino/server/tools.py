@@ -87,11 +87,11 @@ class RegisteredTool(Struct):
     handler: the function.
     is_async: whether it is an `async def`.
     inline: whether it is a `def` that runs on the event loop and not in a thread.
-    bind: a function that gets the arguments of a call as JSON, and the context of the call. It
-        returns the arguments for the handler.
+    bind: converts the arguments of a call from JSON, and adds the context of the call if the
+        handler has a parameter for it.
     shape: converts the handler's return value to a result.
-    guard: the backend that handles calls of this tool before the handler does, and may refuse them;
-        None if the tool has no guards.
+    guard: applies the guards of this tool to a call, which may refuse it, and then calls the
+        handler; None if the tool has no guards.
     removed: whether the tool was removed from the server, or is disabled. This is the only field
         that changes after the registration.
     param_headers: the arguments that clients repeat in HTTP headers, see http/param_headers.py.

@@ -14,11 +14,11 @@ __all__ = ["FileReader"]
 
 
 class FileReader:
-    """Reads a descriptor that cannot be polled, in a daemon thread.
+    """Reads, in a daemon thread, a descriptor that the event loop cannot poll.
 
-    The thread reads one chunk, and waits until the event loop has handled it.
+    The thread reads the next chunk only when on_chunk() has returned for the previous one.
     on_chunk: called on the loop with each chunk; an empty one is the end of input.
-    read_bytes: the size of the largest chunk.
+    max_chunk_bytes: the size of the largest chunk.
     """
 
     def __init__(
@@ -26,12 +26,12 @@ class FileReader:
         descriptor: int,
         loop: asyncio.AbstractEventLoop,
         on_chunk: Callable[[bytes], None],
-        read_bytes: int,
+        max_chunk_bytes: int,
     ) -> None:
         self._descriptor = descriptor
         self._loop = loop
         self._on_chunk = on_chunk
-        self._read_bytes = read_bytes
+        self._max_chunk_bytes = max_chunk_bytes
         # Released once for each chunk that the thread may read.
         self._permits = threading.Semaphore(1)
         self._stopped = False
@@ -42,27 +42,26 @@ class FileReader:
         threading.Thread(target=self._run, name="concertino-reader", daemon=True).start()
 
     def pause(self, paused: bool) -> None:
+        """Read no further chunk until reading is resumed. paused: False to resume."""
         self._paused = paused
         if self._permit_owed and not paused:
             self._permit_owed = False
             self._permits.release()
 
     def stop(self) -> None:
+        """End the thread. A read that has begun still calls on_chunk()."""
         self._stopped = True
         self._permits.release()
 
     def _run(self) -> None:
-        """Read chunks until the end of input, each once the loop permits it.
-
-        The thread runs this.
-        """
+        """Read chunks until the end of input, each when the loop permits it; runs in the thread."""
         chunk = b" "
         while chunk:
             self._permits.acquire()
             if self._stopped:
                 return
             try:
-                chunk = os.read(self._descriptor, self._read_bytes)
+                chunk = os.read(self._descriptor, self._max_chunk_bytes)
             except OSError:
                 chunk = b""
             try:

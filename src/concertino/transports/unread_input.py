@@ -22,10 +22,10 @@ READ_BYTES = 65536
 
 
 class UnreadInput:
-    """Collects, in order, the output that could not be written to a child process.
+    """Collects, in order, the bytes that could not be written to the stdin of a child process.
 
-    max_bytes: the largest size of the collected output. Output beyond it is dropped and counts as
-        read.
+    max_bytes: the largest size of the collected bytes. Those beyond it are dropped: their frames
+        are treated as if the process had read them, so they are not sent again.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -33,7 +33,7 @@ class UnreadInput:
         self._free_bytes = max_bytes
 
     def add(self, chunks: Iterable[bytes | memoryview]) -> None:
-        """Add output that was not written.
+        """Add bytes that were not written.
 
         chunks: complete lines, or the end of a line whose beginning was written.
         """
