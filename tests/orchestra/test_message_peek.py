@@ -7,7 +7,14 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concertino.orchestra.message_peek import is_tool_response, join_id, peek_tool_call, split_id
+from concertino.orchestra.message_peek import (
+    is_chunk,
+    is_stream_end,
+    is_tool_response,
+    join_id,
+    peek_tool_call,
+    split_id,
+)
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
     PluginRequest,
@@ -127,3 +134,43 @@ def test_the_response_to_a_tool_call_is_known_as_one(size: int) -> None:
         PluginResponse(tool_call=ToolResponse(success=True, result=bytes(size))).SerializeToString()
     )
     assert not is_tool_response(HEALTH)
+
+
+MINE = b"\x0a\x02id"
+CHUNK = b"\xc2\x02\x03\x12\x01x"
+END = b"\xca\x02\x02\x10\x01"
+
+
+def test_chunks_and_ends_are_known_with_and_without_their_id() -> None:
+    assert PluginResponse.FromString(CHUNK).stream_chunk.data == b"x"
+    assert PluginResponse.FromString(END).stream_end.success
+    assert is_chunk(CHUNK)
+    assert is_chunk(MINE + CHUNK)
+    assert is_stream_end(END)
+    assert is_stream_end(MINE + END)
+    assert not is_chunk(MINE + END)
+    assert not is_stream_end(MINE + CHUNK)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        MINE,
+        MINE[:-1],
+        CHUNK[:-1],
+        CHUNK + MINE,  # a decoder takes this id
+        MINE + MINE + CHUNK,
+        CHUNK + END,  # the last of a oneof counts
+        CHUNK + CHUNK,
+        MINE + b"\x12\x01x" + CHUNK,  # field 2, which nobody knows
+        CHUNK + b"\xc2\x3e\x00",
+        b"\xc2\x02",
+        b"\xc2\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\xc2\x82\x00\x03\x12\x01x",  # the number 40 in three bytes
+        b"\x0a\x82\x00id" + CHUNK,  # the length 2 in two bytes
+    ],
+)
+def test_a_chunk_or_end_with_anything_unusual_is_for_the_decoder(payload: bytes) -> None:
+    assert not is_chunk(payload)
+    assert not is_stream_end(payload.replace(b"\xc2\x02", b"\xca\x02"))

@@ -498,7 +498,10 @@ class Hub:
         except DecodeError:
             return None
         start = request.stream_start
-        is_plain = not (request.path or start.provider or start.HasField("subscribe"))
+        # The body may contain another request id, with which the plugin would respond.
+        is_plain = start.stream_id and not (
+            request.request_id or request.path or start.provider or start.HasField("subscribe")
+        )
         if peer.name is not None or not is_plain or not 0 < start.window <= WINDOW_BYTES:
             return None
         plugin = self._find_relay_plugin(start.tool_name)

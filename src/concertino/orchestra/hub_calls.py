@@ -308,14 +308,13 @@ def plugin_id(certificate_name: str) -> str:
 
 def _relay_response(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException) -> None:
     """Send a response of a relayed stream to its caller. See ToolCalls._end_first_attempt()."""
-    message = split_id(outcome) if isinstance(outcome, bytes) else None
-    if message is not None and is_chunk(message[1]):
-        respond(message[1])
-    elif message is not None and is_stream_end(message[1]):
-        plugin.end_forward()
-        respond(message[1])
-    else:
-        _end_relay(plugin, respond, outcome)
+    if isinstance(outcome, bytes) and (message := split_id(outcome)) is not None:
+        if is_chunk(outcome):
+            return respond(message[1])
+        if is_stream_end(outcome):
+            plugin.end_forward()
+            return respond(message[1])
+    return _end_relay(plugin, respond, outcome)
 
 
 def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException) -> None:

@@ -70,7 +70,7 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
     receiver would use the field's last value, while this function would read its first.
     body: the request without its id, as split_id() returns it.
     """
-    at = _content_start(body)
+    at = _content_start(body, _TOOL_CALL)
     size_of_body = len(body)
     try:
         if at == 0 or body[at] != _FIRST or (size := body[at + 1]) >= 0x80:
@@ -109,27 +109,34 @@ def is_stream_start(body: bytes) -> bool:
 
 
 def is_chunk(payload: bytes) -> bool:
-    """Return whether a response, with or without its id, is a stream_chunk."""
-    start = payload[1] + 2 if len(payload) > 1 and payload[0] == _FIRST else 0
-    return payload.startswith(_STREAM_CHUNK, start)
+    """Return whether a response, apart from its id, contains only a stream_chunk."""
+    return _content_start(payload, _STREAM_CHUNK, _id_end(payload)) > 0
 
 
-def is_stream_end(body: bytes) -> bool:
-    """Return whether a response, without its id, begins with a stream_end."""
-    return body.startswith(_STREAM_END)
+def is_stream_end(payload: bytes) -> bool:
+    """Return whether a response, apart from its id, contains only a stream_end."""
+    return _content_start(payload, _STREAM_END, _id_end(payload)) > 0
 
 
 def is_tool_response(body: bytes) -> bool:
     """Return whether a response, without its id, contains only a tool_call."""
-    return _content_start(body) > 0
+    return _content_start(body, _TOOL_CALL) > 0
 
 
-def _content_start(body: bytes) -> int:
-    """Return the offset of the content of tool_call; 0 if tool_call is not the only field."""
-    if not body.startswith(_TOOL_CALL):
+def _id_end(payload: bytes) -> int:
+    """Return the offset after the id with which a message begins; 0 if it begins with none."""
+    return payload[1] + 2 if len(payload) > 1 and payload[0] == _FIRST else 0
+
+
+def _content_start(payload: bytes, tag: bytes, at: int = 0) -> int:
+    """Return the offset of the content of a field; 0 if there are others from offset `at` on.
+
+    tag: the tag of the field, of two bytes.
+    """
+    if not payload.startswith(tag, at):
         return 0
     try:
-        start, end = read_length(body, 2, len(body))
+        start, end = read_length(payload, at + 2, len(payload))
     except InvalidWire:
         return 0
-    return start if end == len(body) else 0
+    return start if end == len(payload) else 0

@@ -15,7 +15,7 @@ from math import inf
 
 from concertino.errors import Disconnected, ProtocolError, TimedOut
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
-from concertino.orchestra.message_peek import is_chunk, join_id
+from concertino.orchestra.message_peek import is_chunk, is_stream_end, join_id
 from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
 from concertino.orchestra.plugin_messages import (
     DecodeError,
@@ -108,7 +108,7 @@ class RpcClient:
         pending = self._pending.get(key)
         if pending is None:
             return
-        if pending.stream and is_chunk(payload):
+        if pending.stream and (is_chunk(payload) or is_chunk(payload := _encode_again(payload))):
             pending.pass_on(payload)
         else:
             del self._pending[key]
@@ -288,3 +288,18 @@ class RpcClient:
         """Allow the peer to send so many more bytes of chunks."""
         credit = PluginRequest(stream_credit=StreamCredit(stream_id=stream, bytes=size))
         self._send_request(credit.SerializeToString(), b"", inf)
+
+
+def _encode_again(payload: bytes) -> bytes:
+    """Return a response of a stream in the usual form: its id, then one other field that we know.
+
+    Returns the payload itself if it is an ordinary stream_end, or cannot be decoded.
+    """
+    if is_stream_end(payload):
+        return payload
+    try:
+        response = PluginResponse.FromString(payload)
+    except DecodeError:
+        return payload
+    response.DiscardUnknownFields()
+    return response.SerializeToString()
