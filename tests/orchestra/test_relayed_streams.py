@@ -11,6 +11,7 @@ import pytest
 from loops import on_a_loop
 from orchestra.hubs import entry, running, write_plugins_file
 
+from concertino.orchestra import rpc_server
 from concertino.orchestra.frames import encode_frame
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.link import open_link
@@ -149,6 +150,25 @@ async def test_a_link_takes_responses_that_are_written_in_an_unusual_way(tmp_pat
             assert chunk.stream_chunk.data == b"chunk"
             assert end.stream_end.success
         await link.close()
+
+
+@on_a_loop
+async def test_a_plugin_that_ignores_the_window_is_cut_off_if_its_caller_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc_server, "MAX_UNREAD_BYTES", 2**20)
+    async with hub_of(tmp_path, UNUSUAL) as (hub, address), asyncio.timeout(20):
+        _, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        try:
+            writer.write(encode_frame(start("flood")))
+            plugin = hub.plugins["tools.plugin"]
+            while not plugin.record.calls:
+                await asyncio.sleep(0)
+            while plugin.calls:
+                await asyncio.sleep(0)
+        finally:
+            writer.close()
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ MAX_IN_FLIGHT = 1024
 # Total size of the requests in progress on one connection. Above it, reading pauses.
 MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
 # Total size of the responses that the peer has not read; a peer that reads does not reach it.
-# Responses of up to LARGE_BYTES are not counted, because MAX_IN_FLIGHT limits their number.
+# Only chunks and responses of more than LARGE_BYTES are refused, because MAX_IN_FLIGHT limits the
+# number of others. MAX_IN_FLIGHT streams that keep to their windows do not reach it either.
 MAX_UNREAD_BYTES = 256 * 2**20
 LARGE_BYTES = 16 * 1024
 # The requests about streams that get no response.
@@ -243,8 +244,8 @@ class RpcServer:
         try:
             if body is not None:
                 payload = join_id(id, body)
-                if len(payload) <= LARGE_BYTES:
-                    self._respond(key, payload, is_last)
+                if len(payload) <= LARGE_BYTES and is_last:
+                    self._respond(key, payload, True)
                 elif not self._send_response(key, id, payload, is_last):
                     self.cancel(key)
         finally:
@@ -320,10 +321,10 @@ class RpcServer:
             )
             self._send_error(key, id.decode("utf-8", "replace"), "response_too_large", message)
             return False
-        if len(payload) > LARGE_BYTES and self._is_unread(len(payload)):
+        if (len(payload) > LARGE_BYTES or not is_last) and self._is_unread(len(payload)):
             message = (
                 f"the response of {len(payload)} bytes was dropped: {MAX_UNREAD_BYTES >> 20} MiB "
-                "are unread; the request itself was carried out"
+                f"are unread; {'the request itself was carried out' if is_last else 'it ends here'}"
             )
             log.warning("%s: %s", self.peer.address, message)
             self._send_error(key, id.decode("utf-8", "replace"), "unread", message)
