@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from loops import on_a_loop
-from orchestra.linked import TRANSPORTS, Place, health
+from orchestra.linked import TRANSPORTS, Place, echo, health
 
 from concertino.errors import Disconnected, ProtocolError, TimedOut
 from concertino.orchestra import rpc_client, streams
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.plugin_pb2 import (
     HealthResult,
     PluginRequest,
@@ -26,7 +27,7 @@ from concertino.orchestra.plugin_pb2 import (
     StreamStart,
 )
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
-from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
+from concertino.orchestra.streams import WINDOW_BYTES, ReceivedStream, ResponseStream
 
 pytestmark = pytest.mark.waits
 
@@ -186,6 +187,34 @@ async def test_a_chunk_that_is_too_large_for_a_frame_ends_its_stream_with_an_err
         [last] = [response async for response in start(link)]
         assert last.tool_call.error_code == "response_too_large"
         assert sending.closed.is_set()
+
+
+@on_a_loop
+async def test_a_chunk_that_is_too_large_with_its_content_type_ends_its_stream_alone(
+    place: Place,
+) -> None:
+    async def large() -> ResponseStream:
+        data, content_type = bytes(MAX_FRAME_BYTES - 4096), "t" * 4096
+        yield PluginResponse(stream_chunk=StreamChunk(data=data, content_type=content_type))
+
+    async def answer(request: PluginRequest, peer: RemotePeer) -> PluginResponse | ResponseStream:
+        return large() if request.HasField("stream_start") else await echo(request, peer)
+
+    async with place.open_link_to(answer) as link:
+        [last] = [response async for response in start(link)]
+        assert last.tool_call.error_code == "response_too_large"
+        assert (await link.request(health())).HasField("health")
+
+
+@on_a_loop
+async def test_a_receiver_holds_a_window_and_the_largest_chunk_after_it() -> None:
+    received = ReceivedStream(asyncio.get_running_loop())
+    # A sender sends a chunk of any size while a byte of the window is left. Each chunk takes 256
+    # bytes in addition to its data.
+    sizes = WINDOW_BYTES - 256 - 1, MAX_FRAME_BYTES - 20
+    for size in sizes:
+        received.add(chunk(0, size).SerializeToString())
+    assert [len((await received.take())[0].stream_chunk.data) for _ in sizes] == [*sizes]
 
 
 @on_a_loop

@@ -19,7 +19,6 @@ from concertino.orchestra.plugin_messages import (
     DecodeError,
     PluginRequest,
     PluginResponse,
-    StreamChunk,
 )
 from concertino.orchestra.rpc_interface import (
     Cancellable,
@@ -287,11 +286,9 @@ class RpcServer:
             message = f"the stream id {start.stream_id!r} is in use already"
             return self._send_error(key, id, "invalid_request", message)
 
-        def write(chunk: StreamChunk) -> None:
-            response = PluginResponse(request_id=id, stream_chunk=chunk)
-            self._respond(key, response.SerializeToString(), False)
-
-        sender = ChunkSender(start, write, self._unread)
+        sender = ChunkSender(
+            request, lambda payload: self._respond(key, payload, False), self._unread
+        )
         self._windows[start.stream_id] = key, sender
         try:
             response = await run(sender)

@@ -26,6 +26,7 @@ from concertino.errors import ProtocolError
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
 from concertino.orchestra.plugin_messages import (
     DecodeError,
+    PluginRequest,
     PluginResponse,
     StreamChunk,
     StreamEnd,
@@ -61,10 +62,9 @@ WINDOW_BYTES = 256 * 1024
 CHUNK_BYTES = 256
 # A receiver sends a credit when it has processed this many bytes.
 CREDIT_BYTES = WINDOW_BYTES // 2
-# A receiver drops a stream whose sender ignores the window, as Go programs do, beyond this size.
-MAX_HELD_BYTES = 16 * 2**20
-# The largest chunk, so that its frame is not too large.
-MAX_CHUNK_BYTES = MAX_FRAME_BYTES - 4096
+# A receiver drops a stream whose sender ignores the window, as Go programs do, beyond this size. A
+# sender may send the largest chunk while a single byte of the window is left.
+MAX_HELD_BYTES = WINDOW_BYTES + MAX_FRAME_BYTES + CHUNK_BYTES
 # A sender pauses while this many bytes are unread. It checks that every POLL_S.
 MAX_UNREAD_BYTES = 2**20
 POLL_S = 0.01
@@ -80,9 +80,9 @@ def chunk_size(chunk: StreamChunk) -> int:
 class ChunkSender:
     """Sends the chunks of one stream, as fast as its receiver takes them. Create it on the loop.
 
-    start: the request. Its `window` is the number of bytes of chunks that the receiver buffers; 0
-        for no limit.
-    write: sends a chunk to the receiver.
+    request: the stream_start. Its `window` is the number of bytes of chunks that the receiver
+        buffers; 0 for no limit.
+    write: sends a serialized response to the receiver.
     unread: returns how many bytes the receiver has not read.
 
     Attribute:
@@ -90,17 +90,18 @@ class ChunkSender:
     """
 
     def __init__(
-        self, start: StreamStart, write: Callable[[StreamChunk], None], unread: Callable[[], int]
+        self, request: PluginRequest, write: Callable[[bytes], None], unread: Callable[[], int]
     ) -> None:
         self.count = 0
-        self._start = start
-        self._left: float = start.window or inf
+        self._id = request.request_id
+        self._start = request.stream_start
+        self._left: float = self._start.window or inf
         self._write = write
         self._unread = unread
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        # Chunks that may not be sent yet.
-        self._queue: deque[StreamChunk] = deque()
+        # The responses that may not be sent yet, each with the bytes of the window that it takes.
+        self._queue: deque[tuple[bytes, int]] = deque()
         # A future that is done when the queue is empty; None while it is.
         self._drained: asyncio.Future[None] | None = None
         self._poll: asyncio.TimerHandle | None = None
@@ -113,16 +114,17 @@ class ChunkSender:
         On the event loop, await the result to wait until the chunk was sent. In a thread, this
         method itself blocks. Raises FrameTooLarge.
         """
-        if len(chunk.data) > MAX_CHUNK_BYTES:
-            raise FrameTooLarge(len(chunk.data), MAX_CHUNK_BYTES)
         if threading.get_ident() != self._thread:
             asyncio.run_coroutine_threadsafe(self._send(chunk), self._loop).result()
             return DONE
         if self._is_closed or not (chunk.data or self._start.window):
             return DONE
         chunk.stream_id, chunk.sequence = self._start.stream_id, self.count
+        payload = PluginResponse(request_id=self._id, stream_chunk=chunk).SerializeToString()
+        if len(payload) > MAX_FRAME_BYTES:
+            raise FrameTooLarge(len(payload))
         self.count += 1
-        self._queue.append(chunk)
+        self._queue.append((payload, chunk_size(chunk)))
         self._flush()
         return self.drain()
 
@@ -158,9 +160,9 @@ class ChunkSender:
             if self._unread() > MAX_UNREAD_BYTES:
                 self._poll = self._loop.call_later(POLL_S, self._flush)
                 return
-            chunk = self._queue.popleft()
-            self._left -= chunk_size(chunk)
-            self._write(chunk)
+            payload, size = self._queue.popleft()
+            self._left -= size
+            self._write(payload)
         if not self._queue and self._drained is not None:
             self._drained.set_result(None)
             self._drained = None
