@@ -22,7 +22,11 @@ class SessionState:
     """The log level and the subscriptions of one client.
 
     connection: sends the requests.
-    settings: the arguments of the Client.
+    settings: the options of the Client.
+
+    subscribe() and unsubscribe() are for users, who name one resource at a time. watch() is for
+    proxies, which pass on all resources that their own clients subscribe to; a server of 2026-07-28
+    then gets one subscription instead of many.
     """
 
     def __init__(
@@ -36,10 +40,11 @@ class SessionState:
         self._request_s = settings.timeouts.request_s
         self._log = log
         self._log_level: Level | None = None
-        # URI -> the id of its subscriptions/listen request; 0 before 2026-07-28, and while the
-        # subscription is being opened.
+        # URI of subscribe() -> the id of its subscriptions/listen request. The id is 0 while the
+        # subscription is being opened, and always for a server before 2026-07-28.
         self._subscriptions: dict[str, Id] = {}
-        # The URIs of watch(), and the id of the one subscription for all of them (2026-07-28).
+        # The URIs of watch(), and the id of the subscription for all of them. The id is None for a
+        # server before 2026-07-28.
         self._watched: frozenset[str] = frozenset()
         self._watch_id: Id | None = None
 
@@ -75,11 +80,11 @@ class SessionState:
             raise
 
     async def _subscribe(self, uri: str) -> None:
-        """Send the request of the server's revision that subscribes to a resource."""
+        """Send `subscriptions/listen`, or `resources/subscribe` before 2026-07-28."""
         conversation = await self._usable_conversation(f"subscribe {uri}")
         if not self._connection.is_modern:
             await self._connection.call("resources/subscribe", encode({"uri": uri}), uri)
-            return None
+            return
 
         label = f"subscriptions/listen {uri}"
         subscriptions = conversation.subscriptions
@@ -88,7 +93,10 @@ class SessionState:
                 {"resourceSubscriptions": [uri]}, label, self._request_s
             )
         except UnreadRequest:
-            return await self._subscribe(uri)
+            # The server ended before it read the request. Send the request to its successor, which
+            # may speak another revision.
+            await self._subscribe(uri)
+            return
         # In the meantime, unsubscribe() may have been called, or another subscribe() may have
         # succeeded. Then close this subscription.
         known = self._subscriptions.get(uri)
@@ -98,7 +106,6 @@ class SessionState:
             self._subscriptions[uri] = id
         if missing:
             raise ProtocolError(f"{label}: the server does not provide {', '.join(missing)}")
-        return None
 
     async def unsubscribe(self, uri: str) -> None:
         """End the subscription to a resource, if there is one."""
@@ -108,11 +115,11 @@ class SessionState:
         if self._connection.is_modern:
             self._connection.current.subscriptions.close(id)
         elif self._connection.state == "running":
-            # While the server restarts, this is not needed: the new one has no subscriptions.
+            # A server that is restarting does not need this request: it loses its subscriptions.
             await self._connection.call("resources/unsubscribe", encode({"uri": uri}), uri)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Subscribe to these resources, and to no others. Replaces the last call of this method."""
+        """Subscribe to these resources, and end the subscriptions of the previous watch()."""
         before, self._watched = self._watched, uris
         connection = self._connection
         if not connection.is_modern:
@@ -126,7 +133,7 @@ class SessionState:
     async def _listen_to_watched(self) -> None:
         """Open a subscription for all watched resources, then close the previous one (2026-07-28).
 
-        The new one is opened first, so that no update is lost.
+        Without this order, an update between the two would be lost.
         """
         subscriptions = (await self._usable_conversation("subscriptions/listen")).subscriptions
         before, self._watch_id = self._watch_id, None
@@ -142,6 +149,7 @@ class SessionState:
 
     async def _restore_watched(self) -> None:
         """Subscribe to all watched resources after a restart, and report all as changed."""
+        # The subscriptions ended with the server, so watch() has to repeat all of them.
         self._watch_id = None
         uris, self._watched = self._watched, frozenset[str]()
         if uris:
@@ -154,7 +162,7 @@ class SessionState:
         """Request the log level and the subscriptions again, after a restart of the server.
 
         All lists and subscribed resources are reported as changed, because they may have changed
-        in the meantime. If the server ends again meanwhile, this method is called again later.
+        in the meantime. If the server ends again, this method returns, and is called again later.
         """
         handlers = self._handlers
         try:
@@ -185,9 +193,9 @@ class SessionState:
                 self._log.exception("the updated function of this client failed")
 
     async def listen_for_changes(self) -> None:
-        """Subscribe to changes of lists, if the user has passed the function `changed`.
+        """Subscribe to changes of lists, if the Client has the function `changed`.
 
-        Only for 2026-07-28; older servers send such notifications without a subscription.
+        Does nothing for servers before 2026-07-28, which report changes without a subscription.
         """
         if self._handlers.on_list_changed is None or not self._connection.is_modern:
             return
