@@ -1,7 +1,7 @@
 """HttpOptions: the settings of an HTTP server.
 
-`concertino serve --http` makes them of its options. Authors pass them to server.run(),
-server.asgi() or HttpServer.
+`concertino serve --http` builds them from its options on the command line. Programs pass them to
+server.run(), server.asgi() or HttpServer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["HttpOptions", "Polling", "SharedSessions"]
 
 
 class Polling(Struct, frozen=True):
-    """When clients of 2025-11-25 must resume a stream to get the rest of a response.
+    """Makes clients of 2025-11-25 poll for the results of slow calls.
 
-    The server closes a connection that waits for a slow call, and the client later resumes its
-    stream. So few connections are open even if many calls are running.
+    The server ends the response to a call that is still running, which frees the connection. The
+    client resumes the stream later. So few connections are open even if many calls are running.
 
-    wait_s: the time after which a response that is not complete ends, in seconds.
-    retry_s: the time after which the client resumes its stream, in seconds.
+    wait_s: how long a response stays open without the result of its call, in seconds.
+    retry_s: how long the client waits before it resumes the stream, in seconds.
     Raises ValueError for a time that is not positive.
     """
 
@@ -41,10 +41,12 @@ class Polling(Struct, frozen=True):
 class SharedSessions(Struct, frozen=True):
     """How the front ends of several machines share their sessions.
 
+    The front ends record in a key-value bucket of a NATS cluster which of them has which session.
+
     cluster: the address of NATS servers with JetStream, as in `nats://a,b,c`.
     address: HOST:PORT at which the other front ends reach this one, and where it listens for them.
     certs: a folder with `ca.crt`, `front-end.crt` and `front-end.key`.
-    replicas: on how many NATS servers the bucket is stored. For a new bucket.
+    replicas: on how many NATS servers the bucket is stored. Has no effect on an existing bucket.
     """
 
     cluster: str
@@ -57,20 +59,21 @@ class HttpOptions(Struct, frozen=True):
     """The settings of an HTTP server.
 
     origins: the origins of web pages that may use the server, such as `https://app.example.com`.
-        Pages of this machine always may.
+        Pages from this machine are always allowed.
     max_connections: how many connections there may be at the same time.
     max_sessions: how many sessions of revisions before 2026-07-28 there may be.
     timeouts: the time limits of connections and sessions.
     authorization: the tokens that are accepted; None to serve everybody who can connect.
-    principal_limits: the limits of each principal; used with authorization only.
+    principal_limits: the limits of each principal (one user of one client). They have no effect
+        without authorization.
     public_url: the URL by which clients know the MCP endpoint. Without a path, `/mcp` is added.
-    hosts: more names that clients may call the server by, in the header Host.
+    hosts: further names of the server that are accepted in the header Host.
     tls: the certificate; None for connections without TLS.
-    behind_proxy: whether a proxy in front has TLS.
+    behind_proxy: whether clients connect through a reverse proxy that has TLS.
     trusted_proxies: the addresses or networks of proxies whose X-Forwarded-... headers are read.
     no_auth: whether to serve without authorization at addresses that others can reach.
-    polling: when clients of 2025-11-25 must resume a stream to get the rest of a response; None if
-        responses stay open until they are complete.
+    polling: when clients of 2025-11-25 must poll for the result of a slow call; None if responses
+        stay open until they are complete.
     sse: whether to serve clients of 2024-11-05 too, at `/sse` and `/messages`.
     websocket: whether clients may ask for a WebSocket at the MCP endpoint.
     shared_sessions: how processes on several machines share their sessions; None to keep sessions

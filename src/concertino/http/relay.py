@@ -1,7 +1,10 @@
-"""Relay: sends one request to another process of the server, and its response to the client.
+"""Relay: sends a request to the process that has its session, and the response to the client.
 
-WorkerPeers and MachinePeers make a Relay for each request whose session is in another process. That
-process reads the request with read_passed_on(), and does not verify the user again.
+A server may have several processes: workers on one machine (WorkerPeers) or front ends on several
+machines (MachinePeers). A client may connect to any of them, but only one has its session, here
+called the *owner*. The process that gets a request checks the headers and verifies the user. If
+another process is the owner, a Relay passes the request on. The owner reads it with
+read_passed_on(), and does not verify the user again.
 """
 
 from __future__ import annotations
@@ -25,26 +28,26 @@ __all__ = ["MAX_PRINCIPAL_BYTES", "Relay", "read_passed_on"]
 
 log = logging.getLogger("concertino.http")
 
-# The headers of a request that are passed on. The worker that passes it on has already checked the
+# The headers of a request that are passed on to the owner. This process has already checked the
 # others.
-PASSED = (
+PASSED_HEADERS = (
     b"accept",
     b"content-type",
     b"mcp-session-id",
     b"mcp-protocol-version",
     b"last-event-id",
 )
-# The headers of a response that are not passed on to the client, because the worker that the client
-# is connected to writes its own.
+# The headers of the owner's response that are not passed on to the client, because this process
+# writes its own.
 OWN_HEADERS = (b"content-type", b"content-length", b"cache-control", b"connection", b"date")
 # The largest line with a principal that _encode_request() adds to a body, in bytes.
 MAX_PRINCIPAL_BYTES = 64 * 1024
 # The largest head of a response, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_END = b"\r\n\r\n"
-# If a client has more unread output than this, reading from the other worker pauses.
+# If a client has more unread output than this, reading from the owner pauses.
 MAX_UNREAD_BYTES = 256 * 1024
-# How often to check whether the client has read enough to resume, in seconds.
+# How often to check whether the client has read enough to resume reading, in seconds.
 CHECK_S = 0.05
 NOT_PASSED_ON = "the request could not be passed on to the process with its session"
 LOST = "the process with this session has ended; the call may have run"
@@ -53,13 +56,14 @@ _decode_principal = Decoder(Principal | None).decode
 
 
 class Relay(asyncio.Protocol):
-    """The connection to another process for one request. It passes the response on to the client.
+    """The connection to the owner for one request. It passes the response on to the client.
 
     It buffers at most MAX_UNREAD_BYTES of a response that the client does not read. The rest stays
-    in the process with the session, whose limits apply to it.
+    with the owner, whose limits apply to it.
 
-    connect: connects this protocol to the process with the session. It raises OSError if there is
-        none, because the session has ended, and HttpError to refuse the request.
+    exchange: the request, and the way to respond to the client.
+    connect: connects this protocol to the owner. It raises OSError if there is none, because the
+        session has ended, and HttpError to refuse the request.
     """
 
     def __init__(self, exchange: Exchange, connect: Callable[[Relay], Awaitable[None]]) -> None:
@@ -67,12 +71,13 @@ class Relay(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         # The head of the response while it arrives; None afterwards.
         self._head: bytes | None = b""
-        # How many bytes of a body with a known length have not arrived.
+        # How many bytes of the response's body have not arrived; 0 if its length is unknown.
         self._missing_bytes = 0
         self._chunks = ChunkedBody()
         exchange.sends_comments = False
         exchange.on_disconnect = self._close
         task = asyncio.get_running_loop().create_task(self._connect(connect))
+        # A handler that cancels all tasks must not cancel this one.
         self._connecting = hide_from_all_tasks(task)
 
     async def _connect(self, connect: Callable[[Relay], Awaitable[None]]) -> None:
@@ -108,7 +113,7 @@ class Relay(asyncio.Protocol):
         if exchange.is_done:
             return
         if exchange.is_stream or self._missing_bytes:
-            # Abort, because after a regular end an incomplete response would look complete.
+            # The response is incomplete, and would look complete if the connection ended regularly.
             exchange.connection.abort()
         else:
             self._refuse(HttpError(HTTPStatus.BAD_GATEWAY, LOST))
@@ -197,23 +202,24 @@ class Relay(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Close the connection to the process with the session."""
+        """Close the connection to the owner."""
         self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
 
 
 def _encode_request(exchange: Exchange) -> bytes:
-    """Return a request as bytes, to pass it on to another process.
+    """Return a request in the form in which it is passed on to the owner.
 
-    Its body begins with a line that has the principal as JSON. The other process does not verify
-    the user again.
+    A line with the principal as JSON stands before the body.
     """
     head = exchange.head
     target = f"{head.path}?{head.query}" if head.query else head.path
     who = encode(exchange.principal)
     lines = b"".join(
-        b"%b: %b\r\n" % (name, head.headers[name]) for name in PASSED if name in head.headers
+        b"%b: %b\r\n" % (name, head.headers[name])
+        for name in PASSED_HEADERS
+        if name in head.headers
     )
     request = b"%b %b HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n%bContent-Length: %d\r\n\r\n"
     return (request + b"%b\n%b") % (
@@ -227,9 +233,9 @@ def _encode_request(exchange: Exchange) -> bytes:
 
 
 def read_passed_on(exchange: Exchange) -> None:
-    """Set the body and the principal of a request that another worker has passed on, and mark it.
+    """Take the principal out of the body of a request that another process has passed on.
 
-    Raises HttpError 400 if its body has no line with a principal (see _encode_request()).
+    Raises HttpError 400 if the body does not begin with a principal (see _encode_request()).
     """
     exchange.is_passed_on = True
     who, _, exchange.body = exchange.body.partition(b"\n")

@@ -245,7 +245,7 @@ class HttpServer:
             raise method_not_allowed(head.method, "GET, POST, DELETE")
 
     def answer_passed_on(self, exchange: Exchange) -> None:
-        """Answer a request that another worker has passed on. Raises HttpError to refuse it."""
+        """Answer a request that another process has passed on. Raises HttpError to refuse it."""
         read_passed_on(exchange)
         head = exchange.head
         if head.path not in PATHS:

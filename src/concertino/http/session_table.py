@@ -95,7 +95,7 @@ class SessionTable:
             raise unavailable(f"{self.max_sessions} sessions are open")
 
     def find(self, exchange: Exchange, id: str | None) -> SessionConnection | None:
-        """Return the session of a request; None if the request was passed on to another worker.
+        """Return the session of a request; None if the request was passed on to another process.
 
         id: the session id in the request; None if it has none.
         Raises HttpError 400 if id is None, and 404 if there is no such session. A session of
