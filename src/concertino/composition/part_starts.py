@@ -1,7 +1,7 @@
 """PartStarts: starts the parts of a composition, and knows the state of each.
 
-A part is starting, serves, or has failed. CompositionRules.retries_s says when a part that has
-failed is started again.
+A part is starting, serves calls, or has failed. CompositionRules.retries_s says when a part that
+has failed is started again. start_strictly() is for compositions in which no part may fail.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class PartStarts:
         returned.
 
     Attributes:
-    starting: name -> a future that is done when the part has started or failed.
-    failures: name -> the reason why the part is not served.
+    starting: name -> a future that is done when the part has started or failed, or was removed.
+    failures: name -> the reason why the start of the part failed.
     """
 
     def __init__(
@@ -49,8 +49,10 @@ class PartStarts:
         self._parts = parts
         self._rules = rules
         self._on_late_start = on_late_start
-        self._lists_by = 0.0
-        self._has_opened = False
+        # Until this time of the loop, lists wait for parts that are still starting.
+        self._lists_until = 0.0
+        # Whether start() has returned, so that later starts are reported.
+        self._has_returned = False
         # Name -> the task that starts the part, reports its start, and retries after a failure.
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # Name -> an event that is set when a call needs a part that has failed.
@@ -60,17 +62,18 @@ class PartStarts:
     async def start(self, notifier_of: Callable[[str], Notifier]) -> None:
         """Start all parts concurrently, and wait for them.
 
-        Waits for all for at most `rules.start_s`, then until at least one has started. Raises
-        ConcertinoError if all parts fail. With `rules.may_be_empty`, it does not wait until one has
-        started, and does not raise.
+        After `rules.start_s` it waits only until the first part has started. Raises ConcertinoError
+        if all parts fail. With `rules.may_be_empty`, it returns after `rules.start_s` in any case,
+        and does not raise.
+        notifier_of: returns the notifier that a part of this name gets.
         """
-        self._lists_by = asyncio.get_running_loop().time() + self._rules.lists_s
+        self._lists_until = asyncio.get_running_loop().time() + self._rules.lists_s
         for name in self._parts:
             self.begin(name, notifier_of(name))
         try:
             if self.starting:
                 await asyncio.wait(self.starting.values(), timeout=self._rules.start_s)
-            while not self._rules.may_be_empty and self.starting and not self._some_serve():
+            while not self._rules.may_be_empty and self.starting and not self._any_serves():
                 await asyncio.wait(self.starting.values(), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.cancel()
@@ -79,16 +82,16 @@ class PartStarts:
             # Name them in the order of the parts, not of their failures.
             texts = [f"{name}: {describe_failure(self._errors[name])}" for name in self._parts]
             raise ConcertinoError("; ".join(texts))
-        self._has_opened = True
+        self._has_returned = True
         if self.starting:
             log.warning("still starting: %s; the others are served", ", ".join(self.starting))
 
     def begin(self, name: str, notifier: Notifier) -> None:
-        """Start one part."""
-        has_ended = asyncio.get_running_loop().create_future()
+        """Begin to start one part."""
+        first_start = asyncio.get_running_loop().create_future()
         self._wanted[name] = asyncio.Event()
-        self._tasks[name] = asyncio.create_task(self._run(name, notifier, has_ended))
-        self.starting[name] = has_ended
+        self._tasks[name] = asyncio.create_task(self._run(name, notifier, first_start))
+        self.starting[name] = first_start
 
     def forget(self, name: str) -> asyncio.Task[None] | None:
         """Forget a part that has been removed, and cancel its start.
@@ -98,15 +101,15 @@ class PartStarts:
         task = self._tasks.pop(name, None)
         if task is not None:
             task.cancel()
-        if (has_ended := self.starting.pop(name, None)) is not None:
+        if (first_start := self.starting.pop(name, None)) is not None:
             # Set this here and not in the task, because a task that is cancelled before its first
             # step runs none of its code.
-            has_ended.set_result(None)
+            first_start.set_result(None)
         for table in (self._wanted, self.failures, self._errors):
             table.pop(name, None)
         return task
 
-    def _some_serve(self) -> bool:
+    def _any_serves(self) -> bool:
         return bool(self._parts.keys() - self.starting - self.failures.keys())
 
     async def cancel(self) -> None:
@@ -123,10 +126,10 @@ class PartStarts:
         If the rules allow retries, a part that has failed is then started again soon, so that a
         later call may succeed.
         """
-        # A part that is replaced meanwhile starts again.
-        while (has_ended := self.starting.get(name)) is not None:
-            # Do not await has_ended itself: a cancelled call would cancel the future for all calls.
-            await asyncio.wait((has_ended,))
+        # Loop, because the part may be replaced while the call waits; then its successor starts.
+        while (first_start := self.starting.get(name)) is not None:
+            # Do not await the future itself: a cancelled call would cancel it for all calls.
+            await asyncio.wait((first_start,))
         if name not in self._parts:
             raise part_removed(name)
         if (text := self.failures.get(name)) is not None:
@@ -135,7 +138,7 @@ class PartStarts:
 
     async def wait_for_lists(self) -> None:
         """Wait for the parts that are still starting, at most as long as a list may be delayed."""
-        left_s = self._lists_by - asyncio.get_running_loop().time()
+        left_s = self._lists_until - asyncio.get_running_loop().time()
         if self.starting and left_s > 0:
             await asyncio.wait(self.starting.values(), timeout=left_s)
 
@@ -143,13 +146,13 @@ class PartStarts:
         self,
         name: str,
         notifier: Notifier,
-        has_ended: asyncio.Future[None],
+        first_start: asyncio.Future[None],
     ) -> None:
         """Start a part. If it fails, start it again after the delays that the rules name."""
         part = self._parts[name]
         try:
             has_started = await self._start_part(name, part, notifier)
-            self._finish_first_start(name, has_ended)
+            self._finish_first_start(name, first_start)
             await self._report_late(name)
             retries = self._rules.retries_s
             delays = chain(retries, repeat(retries[-1])) if retries else iter(())
@@ -158,18 +161,18 @@ class PartStarts:
                 if has_started := await self._start_part(name, part, notifier):
                     await self._report_late(name)
         finally:
-            self._finish_first_start(name, has_ended)
+            self._finish_first_start(name, first_start)
 
-    def _finish_first_start(self, name: str, has_ended: asyncio.Future[None]) -> None:
+    def _finish_first_start(self, name: str, first_start: asyncio.Future[None]) -> None:
         """Wake all who wait for the first start of a part, which has succeeded or failed."""
-        if not has_ended.done():
+        if not first_start.done():
             # Perhaps another part has the name now.
-            if self.starting.get(name) is has_ended:
+            if self.starting.get(name) is first_start:
                 del self.starting[name]
-            has_ended.set_result(None)
+            first_start.set_result(None)
 
     async def _report_late(self, name: str) -> None:
-        if self._has_opened:
+        if self._has_returned:
             await self._on_late_start(name)
 
     async def _pause(self, name: str, delay_s: float) -> None:
@@ -235,7 +238,10 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 async def start_strictly(
     parts: Mapping[str, Backend], notifier_of: Callable[[str], Notifier]
 ) -> None:
-    """Start all parts concurrently. Raises ConcertinoError with the name of a part that fails."""
+    """Start all parts concurrently, and wait for all of them, however long it takes.
+
+    If one part fails, cancels the other starts. Raises ConcertinoError with the name of that part.
+    """
     starting = {
         asyncio.ensure_future(part.start(notifier_of(name))): name for name, part in parts.items()
     }
@@ -247,7 +253,7 @@ async def start_strictly(
             if start.done() and (error := _exception_of(start)) is not None
         }
     finally:
-        # As soon as one part fails, stop waiting for the others.
+        # If one part has failed, stop waiting for the others.
         for start in starting:
             start.cancel()
         await asyncio.wait(starting)

@@ -24,7 +24,7 @@ __all__ = ["FIRST", "IdleTimer", "Opening", "UpstreamPool"]
 
 log = logging.getLogger("concertino.proxy")
 
-# The key of the upstream that is opened before any client needs one.
+# The key of the upstream that is opened before any client needs it, and is at first unclaimed.
 FIRST = object()
 
 # Called with an upstream that has opened.
@@ -85,7 +85,8 @@ class UpstreamPool:
     def find_for_lists(self) -> Upstream | None:
         """Return an open upstream for calls without a session; None if there is none.
 
-        Verified users may see other lists, so no upstream of a verified user is returned.
+        A server may show a verified user lists that others must not see, so no upstream of a
+        verified user is returned.
         """
         return self.unclaimed or next(
             (
@@ -129,7 +130,8 @@ class UpstreamPool:
     ) -> Upstream:
         """Open an upstream and add it to the pool. begin() describes the parameters.
 
-        Returns the upstream to use, which may be another one that a renewal has opened meanwhile.
+        Returns the upstream that the sessions with this key use: if renew() has opened another one
+        for them in the meantime, that one.
         Raises ConcertinoError.
         """
         try:
@@ -148,7 +150,6 @@ class UpstreamPool:
             raise Disconnected(f"{self._name}: the client has gone")
         other = self.unclaimed if key is FIRST else self._by_key.get(key)
         if other is not None:
-            # A renewal has opened another upstream for this key meanwhile.
             self._close_soon(upstream.close())
             return other
         if key is FIRST:
@@ -193,9 +194,9 @@ class UpstreamPool:
     # Replacing and ending
 
     async def renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
-        """Replace each open upstream by a new one. Returns the new upstreams that are used now.
+        """Replace each open upstream by a new one, for example after the server's code has changed.
 
-        An old upstream is closed when its calls have ended.
+        Returns the new upstreams that are used now. An old one is closed when its calls have ended.
         make: returns the new upstream for an old one. It is called with None if none is open.
         Raises ConcertinoError if a new upstream cannot be opened or if the proxy was closed; then
         the old ones stay.
@@ -207,7 +208,8 @@ class UpstreamPool:
         try:
             return await renewal
         except asyncio.CancelledError:
-            # If close() has cancelled the renewal, and nobody the calling task, raise Disconnected.
+            # If the calling task was not cancelled, then close() has cancelled the renewal, and
+            # _check_open() raises Disconnected.
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 self._check_open()
@@ -215,7 +217,7 @@ class UpstreamPool:
 
     async def _renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
         if self.openings:
-            # These processes may have loaded the old code, so wait for them and replace them, too.
+            # The servers that are starting may have loaded the old code, so replace them, too.
             await asyncio.wait([opening.task for opening in self.openings.values()])
         running = [item for item in self.list_open() if item.client.state != "closed"]
         pairs = [(before, make(before)) for before in running or [None]]
@@ -235,9 +237,8 @@ class UpstreamPool:
         return [upstream for before, upstream in pairs if self._replace(before, upstream)]
 
     def _replace(self, before: Upstream | None, upstream: Upstream) -> bool:
-        """Use an upstream in the place of another one.
+        """Use `upstream` instead of `before`, which is None if no upstream was open.
 
-        before: the upstream to replace; None if there was none.
         Returns False, and closes the new upstream, if it is not needed any more.
         """
         if before is None and self.unclaimed is None:
@@ -291,7 +292,7 @@ class IdleTimer:
     """Ends the upstreams of a pool that have had no call for some time.
 
     name: the name of the server, for the log.
-    idle_s: this time, in seconds; None to end none.
+    idle_s: how long an upstream may be without a call, in seconds; None to end none.
     """
 
     def __init__(self, pool: UpstreamPool, name: str, idle_s: float | None) -> None:
@@ -301,7 +302,7 @@ class IdleTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Check the upstreams from now on."""
+        """Begin to check the upstreams."""
         if self._idle_s is not None:
             self._check_in(self._idle_s, self._idle_s)
 
