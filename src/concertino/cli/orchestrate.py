@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     """
     reject_extra_args(args, server)
     writer = bounded_stderr()
-    # Learn the secrets in the environment before anything is logged.
+    # Learn the secrets in the environment before anything is logged, so that no log shows them.
     refresh()
     logging_setup.configure(format=args.log_format, component="hub", writer=writer)
     log = logging.getLogger("concertino.hub")
@@ -149,7 +149,10 @@ async def _run_hub(
 
 
 async def _start(hub: Hub, control: HubControl, reload: PluginsReload) -> None:
-    """Start a hub, without waiting for plugins that sleep before they are ready."""
+    """Start a hub, and wait until its plugins are ready, have failed or seem to wait for something.
+
+    See Hub.settle().
+    """
     await hub.launch()
     await control.open(os.environ)
     reload.open()
@@ -157,10 +160,13 @@ async def _start(hub: Hub, control: HubControl, reload: PluginsReload) -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit for open descriptors as far as the system allows. A plugin needs seven."""
+    """Raise the limit for open descriptors as far as the system allows.
+
+    The hub needs seven descriptors for each plugin.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft = hard if hard != resource.RLIM_INFINITY else 65536
-    # macOS refuses values that are below the limit it reports.
+    # macOS may report that there is no limit, and still refuse this value.
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     except (ValueError, OSError):

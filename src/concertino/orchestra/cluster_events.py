@@ -44,7 +44,7 @@ class ClusterLog(EventLog):
             cluster, EVENT_STREAM, event_subject(HUB), HUB, max_bytes=MAX_BYTES, follower=self
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._losses = RefusalLog(things="events", participle="lost")
+        self._losses = RefusalLog(noun="events", verb="lost")
 
     async def open(self) -> None:
         """Load the events of the stream. Raises StreamUnavailable, see Stream.open()."""

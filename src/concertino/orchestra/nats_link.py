@@ -3,7 +3,7 @@
     link = NatsLink(cluster, caller="orchestrator", callee="tools.notes")
     response = await link.request(request)
 
-Hubs call plugins by it, and plugins the hub.
+Hubs use it to call plugins, and plugins use it to call the hub.
 
 A worker is one process of the plugin that is called. The worker that gets a request sends an ack at
 once, unless the response itself is ready at once, and sends heartbeats while calls are in progress.
@@ -63,7 +63,7 @@ from concertino.orchestra.rpc_interface import CLOSED, RemotePeer, error_respons
 
 __all__ = ["NatsLink", "open_nats_link"]
 
-# How long to wait for a worker's ack.
+# The times in this module are in seconds. How long to wait for a worker's ack:
 ACK_S = 1.0
 # A worker sends heartbeats every 0.25 s. If none comes for this time, the worker is lost.
 LOST_S = 0.9
@@ -71,8 +71,8 @@ LOST_S = 0.9
 ASK_S = 2.0
 # How often these limits are checked.
 CHECK_S = 0.1
-# The most attempts to send a request that workers refuse. The pause before each repetition is a
-# random part of PAUSE_S, multiplied by the number of refusals so far.
+# How often a request that workers refuse is sent at most. The pause before each repetition is a
+# random time between 0 and PAUSE_S, multiplied by the number of refusals so far.
 MAX_ATTEMPTS = 8
 PAUSE_S = 0.02
 EXECUTED = "the request may have been executed"
@@ -85,11 +85,13 @@ async def open_nats_link(
     callee: str | None,
     timeout_s: float,
 ) -> NatsLink:
-    """Connect to a cluster, to call one plugin. See open_link() and open_cluster().
+    """Connect to a cluster, to call one plugin. Raises as open_link() and open_cluster() do.
 
-    callee: None for the hub.
+    caller: the name of this process's plugin or of its certificate.
+    callee: the plugin to call; None for the hub.
     timeout_s: how long to wait for the callee's answer to a health request.
     """
+    # The certificate with which a plugin connects is named PLUGIN-client.
     caller = caller.removesuffix("-client")
     cluster = await open_cluster(address, caller, certificates)
     link = NatsLink(cluster, caller, callee or HUB, owns_cluster=True)
@@ -105,7 +107,7 @@ class _Inbox:
     """The subscriptions of a link on one connection.
 
     prefix: the beginning of the reply subjects.
-    sids: the numbers of the subscriptions.
+    sids: the numbers of its two subscriptions: to replies, and to heartbeats.
     calls: how many calls have sent their request on this connection and have no response yet.
     """
 
@@ -121,12 +123,17 @@ class _Call(Struct, eq=False):
 
     It is a Struct because msgspec creates Structs in C.
 
+    inbox: where the response arrives.
+    payload: the serialized request; empty when it is certain that it is not sent again.
     id: the id of the request or of the stream.
     deadline: when its time limit ends, by the loop's clock.
     sent: when the request was sent last.
     asked: when the worker was last asked whether it still has the request; at first equal to sent.
     worker: the id of the worker that has accepted the request; empty before its ack.
+    attempts: how often the request was sent.
     chunks: how many chunks of a stream have arrived.
+    outgoing, incoming: the pieces of a request or response that is too large for one message; None
+        for others.
     """
 
     inbox: _Inbox
@@ -143,9 +150,11 @@ class _Call(Struct, eq=False):
 
 
 class NatsLink(RpcClient):
-    """A ForwardingConnection to all workers of a plugin. It lasts as long as the cluster.
+    """A ForwardingConnection (rpc_interface.py) to all workers of a plugin.
 
-    cluster: the connection to the cluster, which may be lost and restored meanwhile.
+    A lost connection to the cluster fails the calls in progress, but does not end the link.
+
+    cluster: reconnects when its connection is lost.
     caller: the name of this process's plugin, or of the hub.
     callee: the name of the plugin that is called.
     owns_cluster: whether close() also closes the cluster.
@@ -225,7 +234,7 @@ class NatsLink(RpcClient):
     # Sending
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
-        # Without a connection, the property raises Disconnected with the reason.
+        # Without an inbox there is no connection, and `cluster.connection` raises Disconnected.
         inbox = self._current or self._inboxes[self._cluster.connection]
         self._last_number += 1
         key = f"{inbox.prefix}.{self._last_number:x}"
@@ -240,7 +249,7 @@ class NatsLink(RpcClient):
         return key
 
     def _publish(self, key: str, call: _Call) -> None:
-        """Send a request to the queue group of the workers."""
+        """Send a request to all workers as a queue group: NATS delivers it to one of them."""
         now = self.loop.time()
         payload, size = call.payload, None
         if len(payload) > MAX_WHOLE_BYTES:
