@@ -1,7 +1,7 @@
-"""ServingHosts: the Hosts that serve one backend. It notifies the clients of all of them.
+"""ServingHosts: the Hosts that serve one backend, and a way to notify the clients of all of them.
 
-Server and Library use it. A Host (runtime/host.py) calls start() and close() of its backend, and
-each Host has other clients.
+Server and Library use it, because several Hosts (runtime/host.py) may serve the same backend. Each
+Host has its own clients, and calls start() and close() of the backend.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ServingHosts:
 
     Attributes:
     count: how many hosts there are.
-    watched: the URIs of the resources that clients subscribe to now.
+    watched: the URIs of the resources that clients are subscribed to; set by the backend.
     """
 
     __slots__ = ("_lock", "_notifiers", "count", "watched")

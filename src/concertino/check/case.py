@@ -30,12 +30,14 @@ class Case(Struct, frozen=True):
     expected: the expected reaction, in one sentence for people.
     source: the page of the specification that demands the reaction, or "policy".
     run: carries out the case; returns, or raises a CheckFinding.
-    needs: the tools (names in server_under_test.TOOLS) and eras that the server must have.
-    era: the era of the session; empty if it does not matter.
+    needs: what the server must support: tools (keys of server_under_test.TOOLS), and eras besides
+        that of the session. If something is missing, the case is skipped.
+    era: the era of the session: "modern" for 2026-07-28, "legacy" for older revisions; empty if it
+        does not matter.
     opens: whether the session is opened before run() is called.
     stdio: the kinds of stdin, stdout and stderr of the server; None for pipes.
     can_fail: whether a finding counts as a failure. False if the fault is an unusual environment
-        that no specification covers; every finding then counts as `differs`.
+        that no specification covers; every finding then has the verdict `differs`.
     slow: whether the case takes more than two seconds even with a perfect server.
     """
 

@@ -1,7 +1,7 @@
-"""CallConnection and AnsweringConnection: the interfaces of ServerConnection for its calls.
+"""CallConnection and AnsweringConnection: what a running call may ask of its ServerConnection.
 
-They are in a separate module, because runtime/context.py and runtime/call_answers.py must not
-import server_connection.py, which imports both.
+The two interfaces are in a module of their own, because server_connection.py imports the modules
+that use them (context.py, call_runner.py and call_answers.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CallConnection(CallerSession, Protocol):
         ...
 
     def hold_open(self, request: SessionRequest) -> None:
-        """Treat a call that is being handled as a subscription. See Caller.hold_open()."""
+        """Keep a call open until its client ends it. See Caller.hold_open()."""
         ...
 
     def post(self, callback: Callable[[], object]) -> None:
@@ -52,10 +52,10 @@ class CallConnection(CallerSession, Protocol):
 
 
 class AnsweringConnection(CallConnection, Protocol):
-    """The CallConnection as runtime/call_runner.py and runtime/call_answers.py use it."""
+    """A CallConnection for call_runner.py and call_answers.py, which run and answer the calls."""
 
     def schedule_flush(self) -> None:
-        """Flush at the end of the current read; outside of a read, in the next loop iteration."""
+        """Send the queued output at the end of the current read, or in the next loop iteration."""
         ...
 
     def run(self, work: Work, request: SessionRequest) -> None:
