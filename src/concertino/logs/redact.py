@@ -317,7 +317,7 @@ def redactor() -> Redactor:
 
 
 def make_clean_check(most: int) -> Callable[[str], bool]:
-    """Return a function that returns whether a text is short and contains no secret.
+    """Return a function that tells whether a text is short and contains no secret.
 
     The function returns True only if the text has at most `most` characters and
     redactor().string() would return it unchanged. Guards call it for every result, so it is fast
