@@ -361,33 +361,59 @@ async def test_a_server_at_a_url_is_a_plugin_with_guards_prompts_and_updates(
             assert content.text == "rain"
 
 
+class MemoSession:
+    """A session with a server that has two resources and two templates, one of them malformed."""
+
+    def __init__(self) -> None:
+        self.watched: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+
+    async def list_resources(self) -> list[Any]:
+        return [SimpleNamespace(uri=uri) for uri in ("memo://one", "memo://two")]
+
+    async def list_resource_templates(self) -> list[Any]:
+        return [SimpleNamespace(uri_template=text) for text in ("memo://by/{name}", "{")]
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        self.watched.put_nowait(uris)
+
+
+async def publish_wanted(events: EventHandlers, watcher: str, *uris: object) -> None:
+    [subscription] = events.subscriptions()
+    payload = {"watcher": watcher, "uris": list(uris)}
+    request = publish_request("resources.watched", payload, "", "")
+    request.publish.subscription_id = subscription.subscription_id
+    await events.answer(request)
+
+
 @on_a_loop
 async def test_only_resources_of_the_server_are_subscribed_and_forgotten_in_the_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched: asyncio.Queue[frozenset[str]] = asyncio.Queue()
     monkeypatch.setattr(mcp_updates, "FORGET_S", 0.2)
-
-    class Session:
-        async def list_resources(self) -> list[Any]:
-            return [SimpleNamespace(uri="memo://one")]
-
-        async def list_resource_templates(self) -> list[Any]:
-            return [SimpleNamespace(uri_template=text) for text in ("memo://by/{name}", "{")]
-
-        async def watch(self, uris: frozenset[str]) -> None:
-            watched.put_nowait(uris)
-
+    session = MemoSession()
     events = EventHandlers("tools.memo", asyncio.to_thread)
-    updates = McpUpdates("tools.memo", events, lambda: cast("Any", Session()), lambda: None)
-    [subscription] = events.subscriptions()
-    uris = ["memo://one", "memo://by/ann", "other://one", 7]
-    request = publish_request("resources.watched", {"watcher": "x", "uris": uris}, "", "")
-    request.publish.subscription_id = subscription.subscription_id
-    await events.answer(request)
-    assert await watched.get() == {"memo://one", "memo://by/ann"}
+    updates = McpUpdates("tools.memo", events, lambda: cast("Any", session), lambda: None)
+    await publish_wanted(events, "x", "memo://one", "memo://by/ann", "other://one", 7)
+    assert await session.watched.get() == {"memo://one", "memo://by/ann"}
     # Whoever wanted them has not said so again.
-    assert await watched.get() == frozenset()
+    assert await session.watched.get() == frozenset()
+    await updates.close()
+
+
+@on_a_loop
+async def test_a_known_hub_backend_is_heard_even_if_no_further_one_is_admitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mcp_updates, "MAX_WATCHERS", 1)
+    session = MemoSession()
+    events = EventHandlers("tools.memo", asyncio.to_thread)
+    updates = McpUpdates("tools.memo", events, lambda: cast("Any", session), lambda: None)
+    await publish_wanted(events, "known", "memo://one")
+    assert session.watched.get_nowait() == {"memo://one"}
+    await publish_wanted(events, "further", "memo://by/ann")
+    assert session.watched.empty()
+    await publish_wanted(events, "known", "memo://two")
+    assert session.watched.get_nowait() == {"memo://two"}
     await updates.close()
 
 

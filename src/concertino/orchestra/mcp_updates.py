@@ -1,10 +1,15 @@
 """McpUpdates: reports changes of an MCP server's resources to the hub of its plugin.
 
-McpPlugin has one. The clients that subscribe to these resources are connected to other processes,
-the HubBackends. Each HubBackend regularly publishes the URIs to which its clients have subscribed.
-If it stops, for example because it was killed, its URIs are forgotten. The plugin subscribes to
-those URIs that its MCP server offers, and publishes their changes in the same form as the hub
-publishes changes of stored documents (hub_events.py).
+A plugin with an MCP server (McpPlugin) has one McpUpdates. MCP clients subscribe to resources at a
+HubBackend (hub_backend.py), which runs in another process. Their subscriptions reach the server,
+and its changes reach them, in three steps:
+
+1. Each HubBackend regularly publishes the URIs to which its clients have subscribed
+   (client_events.py). If it stops doing so, for example because it was killed, the plugin forgets
+   these URIs after FORGET_S seconds.
+2. The plugin subscribes to those URIs that its MCP server offers.
+3. When the server reports a change, the plugin publishes it in the same form as the hub publishes
+   changes of stored documents (hub_events.py).
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from concertino.schema.uri_template import UriTemplate
 
 __all__ = ["McpUpdates"]
 
-# How many HubBackends are known at most. Further ones are ignored.
+# The largest number of HubBackends whose URIs are stored. Further ones are ignored.
 MAX_WATCHERS = 1024
 
 
@@ -36,7 +41,7 @@ class McpUpdates:
 
     name: the plugin's id.
     events: the plugin's event handlers. A handler for the URIs from HubBackends is added to them.
-    find_client: returns the session with the server. Raises RpcError while there is none.
+    find_client: returns the client of the MCP server. Raises RpcError while there is none.
     find_hub: returns the connection to the hub; None if there is none.
     """
 
@@ -51,43 +56,50 @@ class McpUpdates:
         self._log = logging.getLogger(f"concertino.{name}")
         self._find_client = find_client
         self._find_hub = find_hub
-        # Id of a HubBackend -> the URIs that its clients want, and the time when they expire.
+        # Id of a HubBackend -> the URIs that its clients want, and when they expire, by the loop's
+        # clock.
         self._wanted: dict[str, tuple[frozenset[str], float]] = {}
-        self._watched: frozenset[str] = frozenset()
+        # The URIs to which the plugin has subscribed at its server.
+        self._subscribed: frozenset[str] = frozenset()
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         events.add(WATCHED_TOPIC, {}, self._on_wanted)
 
     async def _on_wanted(self, event: Event) -> None:
-        """Handle an event with the resources that the clients of one HubBackend want."""
+        """Store the URIs in an event of a HubBackend, the watcher, and subscribe to them."""
         watcher, uris = str(event.payload.get("watcher")), event.payload.get("uris")
-        if not isinstance(uris, list) or len(self._wanted) >= MAX_WATCHERS:
+        if not isinstance(uris, list):
+            return
+        if watcher not in self._wanted and len(self._wanted) >= MAX_WATCHERS:
             return
         texts = frozenset(uri for uri in cast("list[object]", uris) if isinstance(uri, str))
         self._wanted[watcher] = texts, asyncio.get_running_loop().time() + FORGET_S
         if self._timer is None:
             self._expire()
-        await self._watch()
+        await self._subscribe()
 
     def _expire(self) -> None:
-        """Forget resources that no HubBackend has named again in time. Schedule the next call."""
+        """Forget the URIs that no HubBackend has published again in time.
+
+        Schedules the next call of this method if any URIs are left.
+        """
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._wanted = {id: item for id, item in self._wanted.items() if item[1] > now and item[0]}
         self._timer = loop.call_later(FORGET_S, self._expire) if self._wanted else None
-        self._start(self._watch())
+        self._start(self._subscribe())
 
-    async def _watch(self) -> None:
-        """Subscribe to the wanted resources that the server has."""
+    async def _subscribe(self) -> None:
+        """Subscribe to those wanted resources that the server offers, and to no others."""
         async with self._lock:
             wanted = frozenset[str]().union(*(uris for uris, _ in self._wanted.values()))
             try:
                 client = self._find_client()
-                watched = await _find_offered(client, wanted) if wanted else wanted
-                if watched != self._watched:
-                    await client.watch(watched)
-                    self._watched = watched
+                offered = await _find_offered(client, wanted) if wanted else wanted
+                if offered != self._subscribed:
+                    await client.watch(offered)
+                    self._subscribed = offered
             except ConcertinoError as exc:
                 self._log.warning("changes of resources are not reported: %s", exc)
 
