@@ -68,10 +68,11 @@ _error_decoder = Decoder(_ErrorResponse)
 
 
 def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool) -> str:
-    """Return how a client authenticates at the token endpoint of an authorization server.
+    """Return the `token_endpoint_auth_method` (RFC 7591) for a client of an authorization server.
 
-    has_secret, has_key: whether the client has a secret, or a private key.
-    Raises AuthorizationError if the server does not accept a secret in any way known here.
+    It is private_key_jwt for a client with a private key; client_secret_basic or
+    client_secret_post, whichever the server accepts, for one with a secret; otherwise none.
+    Raises AuthorizationError if the server accepts neither method for the secret.
     """
     if not has_secret and not has_key:
         return "none"

@@ -43,7 +43,7 @@ PLAIN = StdioSetup()
 
 
 class OwnEnds(Struct):
-    """The descriptors of the check's ends of stdin, stdout and stderr.
+    """The descriptors at the check's ends of the server's stdin, stdout and stderr.
 
     A descriptor is -1 if the stream is closed, or if it is a file or device without another end.
 
@@ -83,11 +83,13 @@ def close_descriptor(descriptor: int) -> int:
 
 
 def open_stdio(setup: StdioSetup, ends: OwnEnds) -> list[int]:
-    """Open the streams of a setup. Returns the server's stdin, stdout and stderr.
+    """Open pipes, files or terminals as a server's stdin, stdout and stderr.
 
-    The caller closes the returned descriptors after the server was started.
-    ends: gets the check's ends, which are non-blocking.
-    Raises OSError; then the server's descriptors are closed already.
+    setup: which kinds to open.
+    ends: its members are set to the descriptors of the check's ends, which are non-blocking.
+    Returns the descriptors of the server's ends: stdin, stdout, stderr. The caller closes them when
+    it has started the server.
+    Raises OSError; the server's ends are then closed.
     """
     server_ends: list[int] = []
     try:

@@ -50,7 +50,7 @@ Environment variables (`concertino docs environment`): LOG_LEVEL, CACHE_SIZE,
 CONCERTINO_LOG_FORMAT, CONCERTINO_TRACE, CONCERTINO_ORPHAN, RESOURCES_PATH,
 PROMPTS_PATH, and one for each limit, such as CONCERTINO_MAX_MESSAGE_BYTES.
 """
-# Command -> command lines that it is used with.
+# Command -> example command lines.
 EXAMPLES = {
     "cluster": (
         "concertino cluster up tools.notes",
@@ -113,13 +113,13 @@ EXAMPLES = {
 
 
 def examples(command: str) -> str:
-    """Return the last lines of a command's help; "" if the command has no examples."""
+    """Return the examples for the end of a command's help; "" if the command has no examples."""
     lines = EXAMPLES.get(command, ())
     return "".join(("\nexamples:\n", *(f"  {line}\n" for line in lines))) if lines else ""
 
 
 def describe_commands() -> str:
-    """Return the help without a command: the commands by what people want to do."""
+    """Return the text of `concertino --help`: all commands, grouped by purpose."""
     width = max(map(len, COMMANDS))
     lines = ["usage: concertino [-h] [--version] COMMAND ...", ""]
     lines += ["Write MCP servers, use any server, and stand in front of any."]

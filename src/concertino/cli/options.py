@@ -19,7 +19,7 @@ def add_repeatable(
 
 
 def add_library_options(options: Options, *, with_prompts: bool = True) -> None:
-    """Add --resources, --prompts and --scheme to a parser or a group of it."""
+    """Add --resources, --prompts and --scheme, which select the folders of a library."""
     for kind in ("resources", "prompts") if with_prompts else ("resources",):
         options.add_argument(
             f"--{kind}",
@@ -32,7 +32,7 @@ def add_library_options(options: Options, *, with_prompts: bool = True) -> None:
 
 
 def add_tokenizer(options: Options) -> None:
-    """Add --tokenizer, which selects how tokens are counted, to a parser or a group of it."""
+    """Add --tokenizer, which selects how tokens are counted."""
     options.add_argument(
         "--tokenizer",
         default="estimate",
@@ -57,7 +57,11 @@ def add_trace(options: Options) -> None:
 
 
 def parse_positive(text: str) -> int:
-    """Return the positive integer that a text stands for. Raises ArgumentTypeError for others."""
+    """Return a text as a positive integer, for the `type` of an option.
+
+    Raises ArgumentTypeError for 0 and negative numbers, and ValueError for a text that is not an
+    integer. argparse reports both to the user.
+    """
     number = int(text)
     if number < 1:
         raise ArgumentTypeError(f"expected a positive number, got {text}")

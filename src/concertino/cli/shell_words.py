@@ -10,8 +10,8 @@ __all__ = ["Line", "split_line"]
 class Line(Struct, frozen=True):
     """A line, split into words.
 
-    words: without their quotes and backslashes. The last word is empty if the line is empty or ends
-    with a space.
+    words: the words, without their quotes and backslashes. The last word is empty if the line is
+        empty or ends with a space.
     last_start: index of the character at which the last word begins.
     is_complete: False if a quote is still open at the end of the line.
     """

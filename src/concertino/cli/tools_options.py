@@ -1,6 +1,6 @@
-"""The options --tools and --tools-budget: what clients see of a long list of tools.
+"""The options --tools and --tools-budget: whether clients see all tools, or search for them.
 
-The module with the search is imported only if it is wanted.
+With the search, clients see only the tools find_tools and call_tool (transforms/tool_search.py).
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ def wrap_backend(
     args: Namespace,
     from_file: ToolListOptions | None = None,
 ) -> Backend:
-    """Return a backend with guards and, around these, the search of tools if it is needed.
+    """Return a backend, wrapped in the guards and in the search for tools that the options select.
 
-    The guards are inside, so they see calls of the real tools, and not of `call_tool`.
+    The search is the outer wrapper, so the guards see the calls of the real tools, and not of
+    `call_tool`.
+    guard: wraps the backend in the guards; None for no guards.
     from_file: the options that a server file sets; options of the command line override them.
     """
     if guard is not None:
@@ -51,6 +53,7 @@ def wrap_backend(
     mode = args.tools or ("all" if from_file is None else from_file.mode)
     if mode == "all":
         return backend
+    # Most servers start without the search, and so without importing it.
     from concertino.transforms.tool_search import BUDGET_TOKENS, ToolSearch
 
     budget = args.tools_budget or (BUDGET_TOKENS if from_file is None else from_file.budget_tokens)

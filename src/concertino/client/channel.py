@@ -459,7 +459,7 @@ class Channel:
                 read_batch.end()
 
     def _receive(self, frame: bytes) -> None:
-        """Handle a frame that is not the usual response to a pending request."""
+        """Handle a frame that the fast path in on_frames() has not handled."""
         # An earlier frame of the same read may have ended the channel.
         if not self.ending.over:
             self._messages.receive(frame)

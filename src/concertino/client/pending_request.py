@@ -71,7 +71,7 @@ class PreparedRequest(Struct, eq=False):
     template: the frame, with gaps for the id and the params; made by request_template().
     method: the method of the request.
     subject: the name or URI in the request, such as the name of a tool, for errors.
-    decode: decodes the usual response: returns an object with `id` and `result`, and raises
+    decode: decodes a successful response: returns an object with `id` and `result`, and raises
         msgspec.DecodeError for other responses.
     """
 
@@ -95,7 +95,7 @@ class InputState:
 
     outside_tasks: whether frames are being handled in a callback of the loop, and not in a task.
         Only then a waiting task may be resumed at once.
-    frame: the frame that is being handled, unless it is a usual response.
+    frame: the frame that is being handled; not set in the fast path of Channel.on_frames().
     heard: set to True when frames arrive. The regular ping sets it to False.
     decode: the decoder of the last request, which is tried first for the next response.
     """

@@ -1,8 +1,9 @@
-"""ServerMessages: handles what a server sends, apart from the usual responses.
+"""ServerMessages: handles the frames of a server that Channel does not handle itself.
 
-These are its requests and notifications, errors, invalid lines, and lines that are too long.
-Requests and notifications go to a MessageHandler, which is the Conversation; progress goes to the
-request that it belongs to. The Channel (client/channel.py) handles the usual responses itself.
+Channel.on_frames() (client/channel.py) has a fast path for successful responses. All other frames
+come here: requests and notifications of the server, error responses, and lines that are not
+messages or too long. Requests and notifications go on to a MessageHandler, which is the
+Conversation (client/conversation.py); progress notifications go to the request that they belong to.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ class MessageHandler(Protocol):
 
 
 class ServerMessages:
-    """Handles the frames of a server that are not usual responses.
+    """Handles the frames of a server that the fast path of the Channel does not handle.
 
     peer: parses the frames, and has the table of pending requests.
-    input: the state of reading, for errors that quote the frame.
+    input: the state of reading; its `frame` is set here, because errors quote the frame.
     handler: gets the requests and notifications.
     progress: the progress trackers of pending requests.
-    skipped: counts the lines that are no messages, and the responses to no request.
+    skipped: counts the lines that are not messages, and the responses to no pending request.
     oversize: watches the lines that are too long.
-    max_message_bytes: the limit for lines.
+    max_message_bytes: the largest size of a line.
     time: returns the time of the loop's clock.
     """
 
@@ -73,7 +74,7 @@ class ServerMessages:
     def receive(self, frame: bytes) -> None:
         """Handle one frame."""
         invalid_input = self._peer.invalid_input
-        unmatched = invalid_input.unsolicited
+        unsolicited_before = invalid_input.unsolicited
         self._input.frame = frame
         event = self._peer.receive(frame)
         self._input.frame = b""
@@ -82,8 +83,9 @@ class ServerMessages:
                 self._dispatch(message)
         elif event is not None:
             self._dispatch(event)
-        elif invalid_input.unsolicited != unmatched:
-            self._on_unmatched(frame)
+        # The peer returns None for every response. Its count shows whether it has matched this one.
+        elif invalid_input.unsolicited != unsolicited_before:
+            self._on_unsolicited(frame)
 
     def _dispatch(self, event: IncomingRequest | Message) -> None:
         """Pass a request or notification of the server to its handler."""
@@ -98,8 +100,11 @@ class ServerMessages:
         except Exception:
             self._log.exception("a message of the server could not be handled")
 
-    def _on_unmatched(self, frame: bytes) -> None:
-        """Count a line as skipped. It is not a message, or a response to no pending request."""
+    def _on_unsolicited(self, frame: bytes) -> None:
+        """Count a line that is not a message, or a response to no pending request, as skipped.
+
+        A late response to a request that the client has abandoned is not counted.
+        """
         message = decode(frame)
         if type(message) is not Message:
             self._skipped.add(frame, "not a JSON-RPC message")
@@ -109,7 +114,8 @@ class ServerMessages:
     def on_frame_too_long(self, size: int, now: float) -> None:
         """Fail the request whose response is too long, or count the line as skipped.
 
-        The Connection discards the line. Only its first bytes are known.
+        The Connection discards the line, and keeps its first bytes only.
+        size: how many bytes of it had arrived when it exceeded the limit.
         now: the time by the loop's clock.
         """
         limit = self._max_message_bytes

@@ -56,12 +56,12 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 class SupervisedServer(Struct, frozen=True):
-    """How a supervisor restarts its server.
+    """The functions that a supervisor calls to restart its server.
 
     bring_down: releases the connection and the process of the server that has ended.
     bring_up: starts a new server and negotiates the revision.
-    on_restart: restores the session of the new server.
-    count_answers: returns how many requests the last server has answered.
+    on_restart: restores the session, such as its subscriptions, in the new server.
+    count_answers: returns how many requests the server that was started last has answered.
     """
 
     bring_down: Callable[[], Awaitable[None]]
@@ -79,7 +79,7 @@ class Supervisor:
     Attributes:
     state: see Client.state.
     failure: the error of the server's last end or failed start.
-    restarts: how often the server was restarted.
+    restarts: how many times the server was restarted.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Supervisor:
                     await self._give_up()
                     return
                 tries += 1
-                await self._pause(tries, uniform(0.75, 1) * pause_s)
+                await self._bring_down_and_wait(tries, uniform(0.75, 1) * pause_s)
                 pause_s = min(rules.longest_s, 2 * pause_s)
                 is_up = await self._try_bring_up()
 
@@ -187,10 +187,15 @@ class Supervisor:
                 self.state = "running"
                 self._settled.set()
                 await self._server.on_restart()
+                # The requests of on_restart() do not show that the server has recovered.
                 answers = self._server.count_answers()
 
-    async def _pause(self, tries: int, pause_s: float) -> None:
-        """Release the old server, and wait before the next start."""
+    async def _bring_down_and_wait(self, tries: int, pause_s: float) -> None:
+        """Release the server that has ended, and wait before the next start.
+
+        tries: the number of the next start.
+        pause_s: how long to wait.
+        """
         self.state = "backing-off"
         # First release everything that the new server may need, such as a port.
         await self._server.bring_down()

@@ -56,9 +56,11 @@ class Gate:
         self._pending: dict[bytes, asyncio.Task[Principal]] = {}
 
     def admit(self, head: RequestHead) -> Principal | asyncio.Future[Principal]:
-        """Return the principal of a request, or a future of it if another server must be asked.
+        """Return the principal to whom the bearer token of a request belongs.
 
-        This method and the future raise HttpError to refuse the request.
+        Returns a future of the principal if a verifier must first ask another server, such as the
+        authorization server.
+        Raises HttpError, from this method or from the future, to refuse the request.
         """
         token = self._read_token(head)
         digest = sha256(token).digest()

@@ -1,7 +1,7 @@
 """find_proxy(), open_tunnel(): connect to a server through an HTTP proxy (CONNECT).
 
-Connections to MCP servers are opened in this way if the environment names a proxy for the server.
-The environment variables HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name the proxy.
+The environment variables HTTPS_PROXY and HTTP_PROXY name the proxy for servers with https and http
+URLs, ALL_PROXY the proxy for both if those are not set, and NO_PROXY the servers without a proxy.
 Source: RFC 9110, section 9.3.6 "CONNECT".
 """
 
@@ -16,6 +16,7 @@ from msgspec import Struct
 
 __all__ = ["ProxyAddress", "find_proxy", "open_tunnel"]
 
+# The largest size of the proxy's response to CONNECT.
 MAX_HEAD_BYTES = 16 * 1024
 
 
@@ -36,7 +37,7 @@ def find_proxy(scheme: str, host: str, port: int) -> ProxyAddress | None:
     scheme: the scheme of the server's URL: http or https.
     Raises ValueError if the variable does not contain the URL of an HTTP proxy.
     """
-    text = _variable(f"{scheme}_proxy") or _variable("all_proxy")
+    text = _read_variable(f"{scheme}_proxy") or _read_variable("all_proxy")
     if not text or _is_excluded(host.lower(), port):
         return None
     parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -49,12 +50,11 @@ def find_proxy(scheme: str, host: str, port: int) -> ProxyAddress | None:
     return ProxyAddress(parts.hostname, parts.port or 80, authorization)
 
 
-def _variable(name: str) -> str:
+def _read_variable(name: str) -> str:
     """Return the value of an environment variable; "" if it is not set.
 
-    The variable may have its name in small or in capital letters. HTTP_PROXY in capital letters is
-    ignored in a CGI program, where it is a header of the request and not set by the operator.
-    name: the name in small letters.
+    name: the name in lower case. The name in upper case is read if this one is not set. But in a
+        CGI program HTTP_PROXY is ignored, because it holds the header `Proxy` of the request.
     """
     value = os.environ.get(name, "")
     if not value and not (name == "http_proxy" and "REQUEST_METHOD" in os.environ):
@@ -63,8 +63,8 @@ def _variable(name: str) -> str:
 
 
 def _is_excluded(host: str, port: int) -> bool:
-    """Return whether NO_PROXY lists a server: its host, a domain of the host, or `*`."""
-    for item in map(str.strip, _variable("no_proxy").lower().split(",")):
+    """Return whether NO_PROXY contains the host of a server, a domain of the host, or `*`."""
+    for item in map(str.strip, _read_variable("no_proxy").lower().split(",")):
         name, only_port = item, ""
         # An item with several colons and without brackets is an IPv6 address without a port.
         if item.count(":") == 1 or "]:" in item:

@@ -138,7 +138,10 @@ class ProcessBudget:
     def record_size(self, kind: Kind, size: int) -> None:
         """Remember the size of a response for its kind of call.
 
-        A larger size is remembered at once. A smaller one lowers the remembered size by an eighth.
+        A larger size replaces the remembered one at once. After a smaller one, the remembered size
+        is lowered by an eighth at most, so that one small result does not hide that others are
+        large.
+        kind: the method of the call, with the name of its tool or prompt.
         """
         known = self.sizes.get(kind, 0)
         if known == 0 and len(self.sizes) >= MAX_KINDS:

@@ -1,8 +1,8 @@
 """The certificate authority for hubs and plugins: create_authority(), issue(), renew() and others.
 
-Files are written under a lock, each in one atomic step. Only issuing needs the authority's private
-key: a hub or plugin that has its certificate runs without the authority's key. An authority is
-created only when a user asks for it, because its key can issue any certificate.
+Files are written under a lock, each in one atomic step. The authority's private key is needed only
+to issue and renew certificates; hubs and plugins that have certificates run without it. An
+authority is created only when a user asks for it, because its key can issue any certificate.
 Certificates have the same subjects, extensions and periods as in the Go implementation.
 Source: the Orchestra plugin protocol, "Certificates".
 """
@@ -86,7 +86,10 @@ def create_authority(certificates: Certificates, valid: timedelta = VALID) -> No
         key = Ed25519PrivateKey.generate()
         # The key is written first, because a certificate without its key is useless.
         _write(certificates.key("ca"), _pem(key))
-        _write(certificates.crt("ca"), _authority(key, valid).public_bytes(Encoding.PEM))
+        _write(
+            certificates.crt("ca"),
+            _make_authority_certificate(key, valid).public_bytes(Encoding.PEM),
+        )
 
 
 def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
@@ -98,7 +101,10 @@ def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> Non
         key = certificates.private_key("ca")
         if not isinstance(key, Ed25519PrivateKey):
             raise CertificateError(f"{certificates.key('ca')}: expected an Ed25519 key")
-        _write(certificates.crt("ca"), _authority(key, valid).public_bytes(Encoding.PEM))
+        _write(
+            certificates.crt("ca"),
+            _make_authority_certificate(key, valid).public_bytes(Encoding.PEM),
+        )
 
 
 def issue(
@@ -108,8 +114,10 @@ def issue(
     hosts: Sequence[str] = (),
     valid: timedelta = VALID,
 ) -> x509.Certificate:
-    """Issue a certificate with a new key. An existing certificate of this name is replaced.
+    """Issue a certificate with a new key, write both to the folder, and return the certificate.
 
+    An existing certificate and key of this name are replaced.
+    name: the name of the hub or plugin.
     hosts: host names and IP addresses that peers connect to, besides localhost.
     Raises CertificateError.
     """
@@ -162,10 +170,13 @@ def ensure_certificate(
 
 
 def create_temporary_identity(name: str) -> Identity:
-    """Return a certificate from a new authority, for handshakes in memory; nothing is stored."""
+    """Return an identity with a certificate from a new authority, for handshakes in memory.
+
+    Nothing is stored. The certificates are valid for one hour.
+    """
     signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-    authority = _authority(signer, timedelta(hours=1))
-    certificate = _leaf(name, key, authority, signer, (), timedelta(hours=1))
+    authority = _make_authority_certificate(signer, timedelta(hours=1))
+    certificate = _make_certificate(name, key, authority, signer, (), timedelta(hours=1))
     return Identity(name, certificate, key, authority, certificate.not_valid_after_utc)
 
 
@@ -188,14 +199,14 @@ def _issue(
         authority, certificates.crt("ca"), certificates.command("renew", "ca"), datetime.now(UTC)
     )
     key = Ed25519PrivateKey.generate()
-    certificate = _leaf(name, key, authority, signer, hosts, valid)
+    certificate = _make_certificate(name, key, authority, signer, hosts, valid)
     _write(certificates.key(name), _pem(key))
     _write(certificates.crt(name), certificate.public_bytes(Encoding.PEM))
     return certificate
 
 
-def _authority(key: Ed25519PrivateKey, valid: timedelta) -> x509.Certificate:
-    """Return a new certificate of the authority, for its key."""
+def _make_authority_certificate(key: Ed25519PrivateKey, valid: timedelta) -> x509.Certificate:
+    """Return a new certificate of the authority, signed with its own key."""
     subject = _subject(AUTHORITY)
     usage = _usage(key_cert_sign=True, crl_sign=True)
     return (
@@ -207,7 +218,7 @@ def _authority(key: Ed25519PrivateKey, valid: timedelta) -> x509.Certificate:
     )
 
 
-def _leaf(
+def _make_certificate(
     name: str,
     key: Ed25519PrivateKey,
     authority: x509.Certificate,
@@ -218,6 +229,7 @@ def _leaf(
     """Return a new certificate of a hub or plugin.
 
     key: the key of the hub or plugin.
+    authority: the certificate of the authority.
     signer: the key of the authority.
     """
     if not isinstance(signer, Ed25519PrivateKey):
@@ -242,7 +254,7 @@ def _authority_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdent
     try:
         identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:
-        # _leaf() has checked the type of the key.
+        # _make_certificate() has checked the type of the key.
         key: Any = authority.public_key()
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)

@@ -1,7 +1,9 @@
 """RPC connections over QUIC: the client side, which sends requests.
 
 QUIC connects processes on different machines, and this package with Go programs. quic_listener.py
-has the server side, and quic_connection.py the code that both sides share.
+has the server side, and quic_connection.py the code that both sides share. Here, QuicLink is the
+client's interface (ForwardingConnection in rpc_interface.py): it limits the bytes in flight and
+matches responses. _QuicClientConnection below it has the socket, the handshake and the streams.
 
 Each request uses a new stream. A frame and the end of its stream must be sent in one call: quic-go
 overlooks an end that arrives in a later packet than the last byte, counts the stream as open
@@ -61,7 +63,10 @@ async def open_quic_link(
     expects: str | None,
     timeout_s: float,
 ) -> QuicLink:
-    """Connect to the listener at an address. See open_link()."""
+    """Connect to the listener at an address, with the certificate of a name.
+
+    The arguments and errors are those of open_link() (link.py).
+    """
     return await dial(address, certificates.identity(name), expects, timeout_s)
 
 
@@ -71,7 +76,11 @@ async def dial(
     expects: str | None,
     timeout_s: float,
 ) -> QuicLink:
-    """Connect to the listener at an address, with a loaded certificate. See open_link()."""
+    """Connect to the listener at an address, with a certificate that is already loaded.
+
+    identity: this process's certificate and key.
+    The other arguments, and the errors, are those of open_link() (link.py).
+    """
     host, port = split_quic_address(address)
 
     def check_name(name: str) -> str | None:
@@ -98,7 +107,9 @@ async def dial(
 
 
 class QuicLink(RpcClient):
-    """A ForwardingConnection over QUIC. The keys of its requests are ascending numbers.
+    """The client of one QUIC connection; implements ForwardingConnection.
+
+    The key of a request, by which its response is matched, is its number in the order of sending.
 
     connection: the QUIC connection, which calls the on_... methods.
     """
@@ -125,7 +136,8 @@ class QuicLink(RpcClient):
         self.connection.cancel_request(key)
         self._release(key)
         if stream:
-            # Go programs do not notice the reset, but a StreamCancel on another stream.
+            # A Go program ignores the reset of a stream. It ends the stream when a StreamCancel
+            # arrives, which is a request on a stream of its own.
             cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=stream))
             self._send_request(cancel.SerializeToString(), b"", inf)
 
@@ -157,8 +169,8 @@ class QuicLink(RpcClient):
 class _QuicClientConnection(QuicRpcConnection):
     """The QUIC connection of a QuicLink. Sends each request on a new stream.
 
-    ready: a future that is done when the server has accepted this client. If the server refuses it,
-        the future has the exception.
+    ready: a future that is done when the server has accepted this client; it has an exception if
+        the server has refused the client.
     """
 
     def __init__(self, quic: QuicConnection, link: QuicLink) -> None:
@@ -166,6 +178,7 @@ class _QuicClientConnection(QuicRpcConnection):
         link.connection = self
         self.link = link
         self.ready: asyncio.Future[None] = self._loop.create_future()
+        # The requests without a whole response: stream -> key, and key -> stream.
         self._keys: dict[int, Hashable] = {}
         self._streams: dict[Hashable, int] = {}
         # The frames of requests that wait until the server allows another stream, in order.
@@ -249,8 +262,8 @@ class _QuicClientConnection(QuicRpcConnection):
     def _open_streams(self) -> None:
         """Send queued requests while the server allows more streams.
 
-        aioquic could queue them itself. But cancelling one in its queue would send a reset for a
-        stream that the server has not allowed, and the server would end the connection.
+        aioquic has a queue, too. But if a request in that queue were cancelled, aioquic would reset
+        a stream that the server has not allowed yet, and the server would end the connection.
         """
         allowed = cast(Any, self._quic)._remote_max_streams_bidi
         while self._queue and (stream := self._quic.get_next_available_stream_id()) // 4 < allowed:
@@ -258,11 +271,12 @@ class _QuicClientConnection(QuicRpcConnection):
             frame = self._queue.pop(key)
             self._keys[stream] = key
             self._streams[key] = stream
+            # 0.0, because a frame of the response has no time limit apart from the request's.
             self._incomplete[stream] = (Assembler(), 0.0)
             self._send(stream, frame)
 
     def cancel_request(self, key: Hashable) -> None:
-        """Drop a queued request, or reset its stream."""
+        """Cancel a request: remove it from the queue, or reset its stream if it was sent."""
         if self._is_ended or self._queue.pop(key, None) is not None:
             return
         stream = self._streams.pop(key, None)

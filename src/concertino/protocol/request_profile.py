@@ -1,8 +1,8 @@
 """RequestProfile: the revision by which a request is served, and the client that has sent it.
 
-A request of 2026-07-28 names its revision and its client in `_meta`. All other requests have the
-profile that the handshake (`initialize`) has determined. The session (protocol/session.py) asks
-Profiles for the profile of each request.
+Profiles determines the profile of each request of a session (protocol/session.py). A request of
+2026-07-28 names its revision and its client in `_meta`. All other requests have the profile that
+the handshake (`initialize`) has determined.
 `_meta` is decoded here. All other params stay undecoded JSON until the backend needs them.
 Spec: 2025-11-25 basic/lifecycle; 2026-07-28 basic/versioning, basic/index "_meta".
 """
@@ -103,16 +103,17 @@ class InitializeParams(Struct, rename="camel"):
 
 
 class Profiles:
-    """Creates the profiles of one session's requests.
+    """Determines for each request of a session by which revision it is served, for which client.
 
     get_features: returns the current features of the backend.
     principal: the user who makes the requests; None if that is not known.
 
     Attributes:
     features: the features that get_features() has returned last.
-    methods: the methods that the backend serves: for 2026-07-28 under the key True, for the older
-        revisions under False.
-    legacy: the profile that `initialize` has set; None before.
+    methods: whether a revision is modern (Revision.modern) -> the methods that the backend serves
+        in it.
+    legacy: the profile of all requests that do not name a revision in `_meta`; None before
+        `initialize`.
     declared: the names of the capabilities in the response to `initialize`.
     last_meta: the last `_meta` of a 2026-07-28 request and its profile. Most clients send the same
         `_meta` in every request; the session compares it with this one before it calls read().

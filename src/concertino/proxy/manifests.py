@@ -1,7 +1,8 @@
-"""Manifests: the features and lists of one proxy's server, from the server's last run.
+"""Manifests: what a proxy's server offered when it last ran, so that lists need no running server.
 
-A manifest contains the features and lists that one principal sees. Manifests are read from the
-running server in the background, and stored by a ManifestCache for the next run.
+A manifest contains the server's capabilities and its lists, such as the result of tools/list, as
+one principal sees them. It is read from the running server in the background. A ManifestCache
+stores it for the next run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ log = logging.getLogger("concertino.proxy")
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
 # The limit for reading all lists of the server, in seconds.
 LISTS_S = 60.0
-# The limit at the end of the proxy, so that the lists are stored even after a short session.
+# How long close() waits for lists that are still being read, in seconds. So the lists are stored
+# even if the session was short.
 END_S = 0.2
 
 # Returns the file with a principal's manifest; None if there is none.
@@ -66,10 +68,11 @@ class Manifests:
         return self._known[principal]
 
     def find_list(self, principal: bytes, method: str) -> tuple[str, Raw] | None:
-        """Return the revision and the result of a list method; None if the list is not known.
+        """Return a revision and the result of a list method in it; None if the list is not known.
 
-        Raises RpcError if the server has not declared the feature. Most hosts ask for all lists
-        when they open a session, and should not have to wait for the start to get this error.
+        Raises RpcError if the server has not declared the capability for the method. Most hosts
+        request all lists when they open a session. They get this error before the server has
+        started.
         """
         manifest = self.get(principal)
         if manifest is None:
@@ -120,7 +123,10 @@ class Manifests:
             on_learned(known, manifest)
 
     async def close(self) -> None:
-        """Stop reading lists. Call it before the server ends: it waits a moment for lists."""
+        """Wait at most END_S seconds for the lists that are being read, then stop reading.
+
+        Call this before the server ends.
+        """
         tasks = self._learning.values()
         if tasks:
             await asyncio.wait(tasks, timeout=END_S)
@@ -196,7 +202,7 @@ async def _read_list(
 
 
 def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
-    """Return the names of the differences between two manifests, for the log."""
+    """Return a phrase for each difference between two manifests except their lists, for the log."""
     parts = [
         (f"version {known.info.version} -> {manifest.info.version}", known.info != manifest.info),
         ("revision", known.revision != manifest.revision),

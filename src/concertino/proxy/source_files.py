@@ -151,11 +151,11 @@ class SourceFiles:
 
 
 def forget_bytecode(paths: Iterable[str]) -> None:
-    """Remove the bytecode that Python has compiled from files.
+    """Delete the cached bytecode of source files, so that Python compiles them again.
 
-    Python uses the bytecode if it was made from a file of the same size and of the same
-    modification time in whole seconds. So if a file is saved twice within a second, Python may run
-    the older code.
+    Python compares only the size and the modification time, in whole seconds, of a source file
+    with those stored in the bytecode. If a file is saved twice within a second and keeps its size,
+    Python would run the older code.
     """
     for path in map(Path, paths):
         if path.suffix == ".py":

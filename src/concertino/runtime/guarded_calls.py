@@ -84,9 +84,11 @@ class RedactingCaller:
 class TimedCall:
     """The time limit of one call: a timer that answers and cancels the call when it fires.
 
-    It is made only when a handler waits for something; most handlers return in their first step.
+    It is made only when a handler has to wait. Most handlers return before their first wait.
 
-    hooks: the hooks of the call's guards, whose time_out() makes the response.
+    request: the request of the call.
+    hooks: what the guards do at the end of the call (CallHooks); time_out() returns the result of
+        a call that was not finished in time.
     timeout_s: how many seconds the call may take, from now.
     task: the call's task.
     answer: sends a response: answer(request, result, error).

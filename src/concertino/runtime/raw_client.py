@@ -79,11 +79,13 @@ class RawClient:
     ) -> Any:
         """Send a request and return its decoded result.
 
-        After timeout_s seconds, and when this task is cancelled, the client sends
-        notifications/cancelled for the request.
+        timeout_s: how long to wait for the response, in seconds; None waits until the connection
+            ends.
         Raises RpcError for an error response, ProtocolError for a malformed response, TimeoutError
         after timeout_s seconds, Disconnected when the connection ends first, and ValueError when
         timeout_s is NaN.
+        After a timeout, and if the task that awaits the result is cancelled, the client sends
+        notifications/cancelled for the request.
         """
         # asyncio keeps its timers in a heap. A NaN there breaks the order and delays other timers.
         if timeout_s is not None and isnan(timeout_s):

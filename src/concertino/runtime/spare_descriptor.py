@@ -11,10 +11,10 @@ __all__ = ["spare_descriptor"]
 
 @contextmanager
 def spare_descriptor() -> Generator[None, None, None]:
-    """Hold a descriptor while other code runs, and free it afterwards.
+    """Hold a descriptor while the code of a server starts, and free it afterwards.
 
-    That code may use up all descriptors of the process. Its failure is reported by modules that are
-    imported only then, and an import needs a descriptor.
+    That code may use up all descriptors of the process. The modules that report its failure are
+    imported only after a failure, and an import needs a free descriptor.
     """
     try:
         spare = os.open(os.devnull, os.O_RDONLY)
@@ -23,6 +23,6 @@ def spare_descriptor() -> Generator[None, None, None]:
     try:
         yield
     finally:
-        # The code may have closed it.
+        # The descriptor is -1 if none was free, and the code may close all descriptors.
         with suppress(OSError):
             os.close(spare)

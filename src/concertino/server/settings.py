@@ -37,9 +37,10 @@ NO_VERSION = "0.0.0"
 
 
 def default_version() -> str:
-    """Return the version of the project whose file makes a server; NO_VERSION if it is not known.
+    """Return the version of the calling project; NO_VERSION, "0.0.0", if it is not known.
 
-    The file is that of the innermost stack frame whose module is not part of concertino.
+    The calling project is the one with the file from which concertino was called: the file of the
+    innermost stack frame that is not in concertino.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
