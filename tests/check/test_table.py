@@ -27,7 +27,7 @@ def not_ok(cases: list[Case], era: str | None) -> list[tuple[str, str, tuple[str
     results = run_cases(server, cases, lambda _: None, JOBS)
     assert [result.case for result in results] == cases
     return [
-        (result.case.name, result.verdict, result.came)
+        (result.case.name, result.verdict, result.observed)
         for result in results
         if result.verdict != "ok"
     ]
@@ -62,7 +62,7 @@ def test_every_case_that_is_not_slow_is_ok_in_the_modern_era() -> None:
 def test_a_server_that_ends_after_its_wrappers_is_ok(wrapper: list[str], verdict: str) -> None:
     server = inspect_server([*wrapper, *COMMAND], CheckSettings(timeout_s=30))
     [result] = run_cases(server, select_cases(CASES, ["wrapper-killed"]), lambda _: None)
-    assert (result.verdict, len(result.came)) == (verdict, verdict != "ok")
+    assert (result.verdict, len(result.observed)) == (verdict, verdict != "ok")
 
 
 def test_the_quick_cases_exist_and_are_quick() -> None:

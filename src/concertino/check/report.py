@@ -73,14 +73,14 @@ class TerminalReport:
 
 
 def _explain(result: CaseResult) -> list[str]:
-    """Return lines that say what the case did, what it expected, what came, and the log's end."""
+    """Return lines: what the case did, expected and observed, and the end of the server's log."""
     case = result.case
     lines = _format_paragraph("it", case.does)
     lines += _format_paragraph("expected", f"{case.expected} [{case.source}]")
-    for sentence in result.came:
+    for sentence in result.observed:
         lines += _format_paragraph("came", sentence)
 
-    # If only a policy is not met, the server's log matters less.
+    # If the server breaks only a policy, its log matters less.
     stderr = result.stderr.splitlines()
     if result.verdict == "differs":
         stderr = stderr[-3:]
@@ -99,7 +99,7 @@ def format_summary(results: Sequence[CaseResult]) -> str:
 
 def format_skips(results: Sequence[CaseResult]) -> str:
     """Return the reasons why cases were skipped, and how to run them; empty if none was skipped."""
-    reasons = Counter(result.came[0] for result in results if result.verdict == "skipped")
+    reasons = Counter(result.observed[0] for result in results if result.verdict == "skipped")
     if not reasons:
         return ""
     lines = [f"{reasons.total()} of {len(results)} cases were skipped:"]
@@ -152,7 +152,7 @@ def format_json(
             "does": result.case.does,
             "expected": result.case.expected,
             "source": result.case.source,
-            "came": list(result.came),
+            "came": list(result.observed),
             "stderr": result.stderr,
         }
         for result in results

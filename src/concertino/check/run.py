@@ -40,14 +40,15 @@ class CaseResult(Struct, frozen=True):
     """The verdict on one case.
 
     seconds: how long the case took.
-    came: what the server did instead of the expected reaction: one sentence for each finding.
+    observed: what the server did instead of the expected reaction, one sentence for each finding;
+        for `skipped`, the reason.
     stderr: the last lines that the server has logged; empty for `ok` and `skipped`.
     """
 
     case: Case
     verdict: Verdict
     seconds: float
-    came: tuple[str, ...] = ()
+    observed: tuple[str, ...] = ()
     stderr: str = ""
 
 
@@ -128,9 +129,9 @@ def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
 
     verdict = _grade(case, findings)
     # Several invariants may describe one fault in the same words.
-    came = tuple(dict.fromkeys(str(finding) for finding in findings))
+    observed = tuple(dict.fromkeys(str(finding) for finding in findings))
     is_bad = RANK[verdict] > RANK["skipped"]
-    return CaseResult(case, verdict, time.monotonic() - began, came, stderr if is_bad else "")
+    return CaseResult(case, verdict, time.monotonic() - began, observed, stderr if is_bad else "")
 
 
 def _finish_case(context: CaseContext, findings: list[CheckFinding]) -> None:
