@@ -42,7 +42,7 @@ def storage_failure(
 ) -> PluginResponse:
     """Return the response to a failed storage request.
 
-    kind: the request's field in PluginRequest, such as "storage_read".
+    kind: the field of PluginRequest that the request sets, such as "storage_read".
     """
     failure = StorageFailure(code=code, message=message)
     if kind == "storage_read":

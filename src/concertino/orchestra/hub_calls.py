@@ -2,8 +2,11 @@
 
 A tool can be called with a tool_call request, or as a stream (streams.py). Plugins of this package
 accept both for every tool. A Go plugin accepts only one of the two for each tool, and its list of
-tools does not say which. So if it refuses a call without running it, the call is sent again as the
-other kind of request.
+tools does not say which. So a call that it refuses without running the tool is sent again: a
+tool_call as a stream, and a stream as a tool_call.
+
+A request is *forwarded* as an object that the hub has decoded, or *relayed* as bytes, which is
+faster.
 Source: the Orchestra plugin protocol, "Orchestrator" and "Streaming".
 """
 
@@ -116,14 +119,14 @@ class ToolCalls:
 
     def __init__(self, finder: ToolFinder) -> None:
         self._finder = finder
-        # (plugin id, tool name) of each tool that has refused to be called as a stream.
-        self._plain_tools: set[tuple[str, str]] = set()
+        # (plugin id, tool name) of each tool that cannot be called as a stream.
+        self._tools_without_streams: set[tuple[str, str]] = set()
         # The tasks that call tools as streams, for relayed calls of tools that require it.
         self._collecting: set[asyncio.Task[PluginResponse]] = set()
 
     def forget(self) -> None:
-        """Forget which tools have no streams, after a change of a plugin."""
-        self._plain_tools.clear()
+        """Forget which tools cannot be called as a stream, because a plugin has changed."""
+        self._tools_without_streams.clear()
 
     def cancel(self) -> None:
         """Cancel the tasks that call tools as streams."""
@@ -150,7 +153,7 @@ class ToolCalls:
     ) -> ResponseStream:
         """Forward a stream_start, and yield the responses. The last one is always a stream_end.
 
-        A tool that its plugin does not offer as a stream is called as usual.
+        A tool that cannot be called as a stream is called by a tool_call instead.
         """
         if peer.name is not None:
             start.caller_plugin = plugin_id(peer.name)
@@ -161,7 +164,7 @@ class ToolCalls:
             yield failed_end(id, NOT_FOUND, message)
             return
 
-        if (plugin.id, name) not in self._plain_tools:
+        if (plugin.id, name) not in self._tools_without_streams:
             async with aclosing(_forward_stream(plugin, start, path)) as responses:
                 async for response in responses:
                     if _has_no_stream(response):
@@ -169,7 +172,7 @@ class ToolCalls:
                     yield response
                     if response.HasField("stream_end"):
                         return
-            self._plain_tools.add((plugin.id, name))
+            self._tools_without_streams.add((plugin.id, name))
         request = PluginRequest(tool_call=tool_call_of(start), path=path)
         response = await forward_request(plugin, "tool", name, request, "tool_call")
         yield end_response(id, 0, response.tool_call, has_result=start.window > 0)
@@ -284,7 +287,7 @@ async def forward_request(
     plugin: None if no plugin provides the feature.
     feature: "tool", "prompt" or "storage", for the error message.
     name: the name of the tool or prompt, or the storage type, for the error message.
-    kind: the request's field in PluginRequest.
+    kind: the field of PluginRequest that the request sets, such as `tool_call`.
     """
     id = request.request_id
     if plugin is None:

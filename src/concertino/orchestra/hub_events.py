@@ -8,7 +8,10 @@ acknowledgement. An event without acknowledgement is sent again, also if the plu
 meanwhile. So an event arrives at least once while the hub runs, unless the EventLog has dropped it.
 
 The hub cannot send requests to a bridge, so the bridge opens a stream and gets events on it. When a
-bridge opens its next stream, it names the last event that it has received.
+bridge opens its next stream, it names the last event that it has received. If the bridge asks for
+them, the stream also has *positions*: messages without an event, with the cursor of the last event
+that the hub has compared with the bridge's filters. So the bridge can name a recent event even if
+none has matched for a long time.
 Source: the Orchestra plugin protocol, "Events".
 """
 
@@ -52,7 +55,7 @@ MAX_SUBSCRIPTIONS = 256
 # Time limit for the acknowledgement of an event, and the pause before it is sent again.
 ACKNOWLEDGE_S = 30.0
 RETRY_S = 1.0
-# How often a subscriber that wants its position gets it while there are no events, in seconds.
+# How often a position is sent while there are no events, in seconds.
 POSITION_S = 15.0
 # The error codes of a subscription that is not valid, and of one to a topic that does not exist.
 INVALID = "validation_error"
@@ -99,7 +102,7 @@ class HubEvents:
     def on_storage(self, request: PluginRequest, kind: str, response: PluginResponse) -> None:
         """Publish the change of a document, if a storage request has changed one.
 
-        kind: the request's field in PluginRequest.
+        kind: the field of PluginRequest that the request sets.
         response: the response of the plugin with the storage.
         """
         if kind == "storage_write" and response.storage_write.success:
@@ -181,7 +184,7 @@ class HubEvents:
     ) -> ResponseStream:
         """Yield the events of a subscription as chunks, without end.
 
-        If the subscriber wants positions, a topic that topics() does not have is refused.
+        If the subscriber asks for positions, a topic that topics() does not have is refused.
         id: the id of the stream.
         plugins: see topics().
         """
@@ -227,9 +230,9 @@ class HubEvents:
                 self._deliveries.pop(key)[1].cancel()
 
     async def _deliver(self, plugin: PluginProcess, reader: EventReader) -> None:
-        """Send the events of a subscription to a plugin. Wait for each acknowledgement.
+        """Send the events of a subscription to a plugin, each after the previous acknowledgement.
 
-        It does not return.
+        Runs until it is cancelled.
         """
         while True:
             event = await reader.next()
@@ -272,7 +275,7 @@ async def _all(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
 
 
 async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
-    """Yield the events of a subscription and its positions. See Subscribe.positions."""
+    """Yield the events of a subscription and its positions, without end."""
     loop = asyncio.get_running_loop()
     yield reader.take_position()
     due = loop.time()

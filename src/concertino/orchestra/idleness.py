@@ -1,4 +1,4 @@
-"""wait_until_idle(), watch_work(): observe whether a starting program still works, or sleeps.
+"""wait_until_idle(), watch_work(): observe whether a program that is starting works or sleeps.
 
 While plugins start, a hub lets requests wait for a plugin that is still working, but not for one
 that sleeps, because it may sleep forever. The time since the start does not distinguish the two: on
@@ -41,8 +41,8 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
         await asyncio.sleep(max(for_s, UNKNOWN_S))
         return
 
-    # Count samples and not seconds: on a loaded machine, both processes may get no processor time
-    # for a while.
+    # Count samples, not seconds: on a loaded machine, this process and the observed one may get no
+    # processor time for a while.
     count = round(for_s / SAMPLE_S)
     were_active: deque[bool] = deque(maxlen=count)
     last_ticks: int | None = None
@@ -54,7 +54,7 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
 
 
 async def watch_work(pid: int, on_sample: Callable[[float], None]) -> None:
-    """Report the processor time of a process and its descendants again and again, until cancelled.
+    """Report the processor time of a process and its descendants at each sample, until cancelled.
 
     on_sample: called with the seconds of processor time used so far. On systems without /proc it is
         called with the seconds since the beginning of this function.

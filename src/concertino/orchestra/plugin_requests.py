@@ -73,7 +73,7 @@ class PluginRequests:
     hub: returns the connection to the hub; None if there is none.
 
     Attributes:
-    handlers: the handler for each kind of request, by the request's field in PluginRequest.
+    handlers: the field of PluginRequest that a request sets -> the handler of such requests.
     """
 
     def __init__(
