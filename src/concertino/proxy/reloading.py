@@ -5,8 +5,9 @@ process; calls that are running finish in the old one. If the new code does not 
 of a tool is answered with the reason, and the old code goes on serving.
 
 Files are often saved in steps: an editor empties a file and then writes it, or removes it and puts
-another one in its place, and a user saves twice. So the files must have settled before the new code
-is started, and the start is repeated if they have changed meanwhile. A call waits for all of this.
+another one in its place, and a user saves twice. So the proxy starts the new code when the files
+have not changed for a moment, and starts it again if they change during the start. A call waits for
+all of this, at most WAIT_S.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ log = logging.getLogger("concertino.proxy")
 # If files change during a start, a start that has taken longer than this, in seconds, is cancelled,
 # because importing a module may hang. A shorter one is completed first.
 HANGS_S = 1.0
-# How often the start is repeated because files have changed meanwhile. A server may itself change
-# a watched file when it starts.
+# How many starts follow one another at most because files change during each of them. A server may
+# itself change a watched file when it starts.
 MAX_STARTS = 5
 # The time that calls wait for new code, in seconds.
 WAIT_S = 10.0
@@ -62,7 +63,7 @@ class ReloadingProxy(BackendWrapper):
     """A Backend that forwards calls to a Proxy, and restarts its server when files have changed.
 
     files: the files that are watched.
-    on_close: called at the end to release what the proxy's target uses.
+    on_close: called by close(), to release what the target of the proxy uses.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ReloadingProxy(BackendWrapper):
         # Whether a client has got the reason why the newest code does not run.
         self._is_failure_sent = True
         self._reloading: asyncio.Task[None] | None = None
-        # Whether a call has waited in vain for the start that is running.
+        # Whether a call has waited WAIT_S for the running start, so that others do not wait.
         self._is_late = False
         self._following: asyncio.Task[None] | None = None
         self._comparing: asyncio.Task[None] | None = None
@@ -152,7 +153,7 @@ class ReloadingProxy(BackendWrapper):
             self._record_failure(f"the new code has not started within {WAIT_S:g} s")
 
     async def _follow(self) -> None:
-        """Check the files at intervals, and reload after each change, until cancelled."""
+        """Check the files at intervals, and begin a reload after each change, until cancelled."""
         while True:
             await asyncio.sleep(self._files.poll_s)
             if self._reloading is None and await self._files.check():
@@ -171,7 +172,10 @@ class ReloadingProxy(BackendWrapper):
             log.error("%s: a change could not be applied", self._proxy.name, exc_info=exc)
 
     async def _reload(self) -> None:
-        """Start new processes that take over, again and again until they run the newest code."""
+        """Replace the server's processes by new ones, until these run the newest code.
+
+        Gives up after MAX_STARTS.
+        """
         was_serving = self._serves
         began = asyncio.get_running_loop().time()
         is_completed = False
@@ -195,7 +199,7 @@ class ReloadingProxy(BackendWrapper):
     async def _run(self, start: Coroutine[Any, Any, None]) -> bool:
         """Wait for a start of code, and record whether the code serves or the reason why not.
 
-        Returns False if the start was given up, because it took long and files have changed.
+        A start that takes longer than HANGS_S is cancelled when files change. Returns False then.
         """
         starting = asyncio.get_running_loop().create_task(start)
         try:
