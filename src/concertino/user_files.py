@@ -41,10 +41,12 @@ def open_regular_file(path: str | os.PathLike[str]) -> BinaryIO:
     raise OSError(errno.EINVAL, "expected a regular file", os.fspath(path))
 
 
-def read_private_file(path: Path, max_bytes: int, forbidden: int, expected: str) -> bytes | None:
+def read_private_file(
+    path: Path, max_bytes: int, forbidden_bits: int, expected: str
+) -> bytes | None:
     """Return the content of a file of this user; None if it does not exist.
 
-    forbidden: the bits of the file's mode that must not be set.
+    forbidden_bits: the bits of the file's mode that must not be set.
     expected: a description of an acceptable file, for the error.
     Raises OSError if the file cannot be read. Raises ValueError if it is longer than max_bytes,
     belongs to another user, or has a forbidden bit.
@@ -55,7 +57,7 @@ def read_private_file(path: Path, max_bytes: int, forbidden: int, expected: str)
         return None
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & forbidden:
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & forbidden_bits:
             raise ValueError(f"expected {expected}")
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:

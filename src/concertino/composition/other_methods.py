@@ -29,10 +29,12 @@ def has_tasks(features: ServerFeatures) -> bool:
 def find_part(method: str, parts: Mapping[str, ServerFeatures]) -> str:
     """Return the part to which the requests of a method of an extension are sent.
 
-    This is the first part with a capability whose name the method begins with. If there is
-    none, it is the only part with any capability that concertino does not interpret, or else
-    the only part that accepts requests of other methods. Raises RpcError if that leaves no
-    part, or several.
+    Only parts that accept methods which concertino does not know are considered. Of these, the
+    first rule that fits decides:
+    1. The first part that declares a capability to which the method belongs, see _covers().
+    2. The only part that declares any capability which concertino does not interpret.
+    3. The only part.
+    Raises RpcError if no rule fits.
     parts: the features of the parts that have started, in the order of the composition.
     """
     accepting = {name: part for name, part in parts.items() if part.other_methods}

@@ -36,7 +36,7 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
     """Return a function run(context, args, kwargs) that runs a generator.
 
     The function sends each chunk as progress, and returns the list of all chunks. When the call is
-    cancelled, the generator is closed: an `async def` at once, a `def` after its next chunk.
+    cancelled, an `async def` generator is closed at once, a `def` generator after its next chunk.
     handler: the generator function.
     in_thread: runs a `def` in a thread; None to run it on the event loop.
     """
