@@ -198,7 +198,8 @@ def _read_line(line: bytes) -> NatsEvent | None:
 
 def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
     """Return subject, sid, reply, size of headers, and size of headers and payload together."""
-    fields = line.split()
+    # Servers pass on subjects with any bytes except these spaces and the ends of lines.
+    fields = line.split(b" ")
     # Without headers: MSG, subject, sid, reply, size; the reply may be missing.
     count = len(fields)
     header_size = 0
@@ -209,8 +210,8 @@ def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
         total = int(fields[-1])
         if not 4 <= count <= 5 or not 0 <= header_size <= total <= MAX_PAYLOAD_BYTES:
             raise ValueError
-        reply = fields[3].decode() if count == 5 else ""
-        return fields[1].decode(), int(fields[2]), reply, header_size, total
+        reply = fields[3].decode("utf-8", "replace") if count == 5 else ""
+        return fields[1].decode("utf-8", "replace"), int(fields[2]), reply, header_size, total
     except ValueError:
         raise ProtocolError(f"expected a NATS message, got {line[:80]!r}") from None
 

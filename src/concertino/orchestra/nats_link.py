@@ -49,6 +49,7 @@ from concertino.orchestra.nats_messages import (
     UNKNOWN,
     encode_headers,
     heartbeat_subject,
+    is_worker_id,
     last_name,
     reply_prefix,
     request_headers,
@@ -286,7 +287,8 @@ class NatsLink(RpcClient):
 
     def _on_heartbeat(self, message: NatsMessage) -> None:
         worker = last_name(message.subject)
-        if worker in self._heard:
+        # JetStream may publish its answer to another plugin here, which is never empty.
+        if worker in self._heard and not message.payload:
             self._heard[worker] = self.loop.time()
 
     def _on_message(self, message: NatsMessage) -> None:
@@ -321,6 +323,9 @@ class NatsLink(RpcClient):
             call.outgoing.on_receipt()
 
     def _on_ack(self, key: str, call: _Call, worker: str) -> None:
+        if not is_worker_id(worker):
+            self._give_up(key, "the ack has an invalid worker id")
+            return
         call.worker = worker
         # An accepted request must not be sent again, so its bytes are not needed any more.
         call.payload = b""

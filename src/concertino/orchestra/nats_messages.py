@@ -17,10 +17,15 @@ plugin (its workers) are one queue group, so one of them gets the request:
 Each subject contains the name of its sender, so that the NATS server can check it against the
 permissions (nats_permissions.py). Only CALLER may subscribe to its reply subjects, and only CALLEE
 may publish to them.
+
+LINK, N and WORKER are hexadecimal numbers. Before a program publishes to a subject that another one
+has sent, it must check that. With a line break in the subject, the server would take what follows
+for further commands of the publisher.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 
@@ -54,6 +59,8 @@ __all__ = [
     "encode_headers",
     "event_subject",
     "heartbeat_subject",
+    "is_reply_subject",
+    "is_worker_id",
     "last_name",
     "plugin_of",
     "read_deadline",
@@ -100,6 +107,9 @@ MAX_WHOLE_BYTES = 256 * 1024
 PIECE_BYTES = 64 * 1024
 MAX_WINDOW = 2
 
+_WORKER = re.compile("[0-9a-f]+")
+_LINK_AND_NUMBER = re.compile(r"[0-9a-f]+\.[0-9a-f]+")
+
 
 def last_name(subject: str) -> str:
     """Return the name in the last token of a subject."""
@@ -119,6 +129,19 @@ def request_subject(callee: str, caller: str) -> str:
 def reply_prefix(caller: str, callee: str) -> str:
     """Return the beginning of the reply subjects of requests, before the tokens LINK and N."""
     return f"{inbox_prefix(caller)}{_part(callee)}."
+
+
+def is_reply_subject(subject: str, caller: str, callee: str) -> bool:
+    """Return whether a subject is one for the responses to a request of `caller` to `callee`."""
+    prefix = reply_prefix(caller, callee)
+    return (
+        subject.startswith(prefix) and _LINK_AND_NUMBER.fullmatch(subject, len(prefix)) is not None
+    )
+
+
+def is_worker_id(text: str) -> bool:
+    """Return whether a text can be the id of a worker."""
+    return _WORKER.fullmatch(text) is not None
 
 
 def worker_subject(callee: str, worker: str, caller: str) -> str:
@@ -182,6 +205,6 @@ def read_deadline(fields: Mapping[str, str]) -> float:
     try:
         left_s = int(fields["Left"]) / 1000
         until = int(fields["Until"]) / 1000
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         return MAX_LEFT_S
     return min(left_s, until - time.time(), MAX_LEFT_S)

@@ -43,9 +43,9 @@ from concertino.orchestra.nats_messages import (
     discovery_subject,
     encode_headers,
     heartbeat_subject,
+    is_reply_subject,
     last_name,
     read_deadline,
-    reply_prefix,
     request_subject,
     worker_subject,
 )
@@ -248,7 +248,7 @@ class NatsWorker:
         if reply in self._accepted:
             return
         # Without this check, a caller could make this process publish to any subject.
-        if not reply.startswith(reply_prefix(caller, self._name)):
+        if not is_reply_subject(reply, caller, self._name):
             log.warning("%s: %s wants the response at %s: ignored", self._name, caller, reply)
             return
         fields = read_headers(message.headers)
@@ -426,8 +426,8 @@ class NatsWorker:
         fields = read_headers(message.headers)
         kind, reply = fields.get("Kind"), fields.get("Call", "")
         rpc = self._callers.get(caller)
-        # A caller may control only its own requests, whose reply subjects have its prefix.
-        is_own = reply.startswith(reply_prefix(caller, self._name))
+        # A caller may control only its own requests, whose reply subjects have its name.
+        is_own = is_reply_subject(reply, caller, self._name)
         if kind == STREAM_CONTROL:
             if rpc is not None:
                 rpc.receive_control(message.payload)
