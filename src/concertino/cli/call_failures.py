@@ -18,6 +18,7 @@ from concertino.cli.suggestions import did_you_mean, is_missing, suggest_program
 from concertino.client.client import Client
 from concertino.client.targets import is_address
 from concertino.errors import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
@@ -76,6 +77,10 @@ def explain_failure(
     connect_s: the time limit for opening the session.
     is_open: whether the session was opened.
     """
+    if (refusal := _find_start_failure(error)) is not None:
+        return CommandFailure(
+            f"the server {refusal.message}", "", "unreachable", UNREACHABLE, _rpc(refusal)
+        )
     code, exit_code = next(
         ((code, exit_code) for kind, code, exit_code in CODES if isinstance(error, kind)),
         ("failed", FAILED),
@@ -98,6 +103,14 @@ def explain_failure(
     elif isinstance(error, (ProtocolError, RpcError)):
         hint = _suggest_for_refusal(error, server, is_open=is_open)
     return CommandFailure(text, hint, code, exit_code, _rpc(error))
+
+
+def _find_start_failure(error: ConcertinoError) -> RpcError | None:
+    """Return the response in which a server says why it cannot start; None for other errors."""
+    response = error.__cause__ if isinstance(error, ProtocolError) else error
+    if isinstance(response, RpcError) and response.code == INTERNAL_ERROR:
+        return response if response.message.startswith("cannot start: ") else None
+    return None
 
 
 def describe_traceback(stderr: str) -> str:
