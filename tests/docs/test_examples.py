@@ -147,13 +147,11 @@ def test_every_block_says_what_it_is() -> None:
 
 
 def test_every_page_says_at_its_top_what_it_is_for() -> None:
-    for page in [
-        *(ROOT / "docs" / "tutorial").glob("*.md"),
-        *(ROOT / "docs" / "how-to").glob("*.md"),
-    ]:
-        title, _, purpose, *_ = page.read_text().splitlines()
-        assert title.startswith("# "), page.name
-        assert purpose.startswith("*"), page.name
+    for folder in ("tutorial", "how-to", "reference"):
+        for page in (ROOT / "docs" / folder).glob("*.md"):
+            title, _, purpose, *_ = page.read_text().splitlines()
+            assert title.startswith("# "), page.name
+            assert purpose.startswith("*"), page.name
 
 
 def test_the_index_names_every_page() -> None:
