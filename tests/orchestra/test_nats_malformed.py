@@ -13,18 +13,21 @@ from orchestra.test_nats_faults import caller, connected, fresh_name, reply_to, 
 from concertino.errors import Disconnected
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import NatsMessage
-from concertino.orchestra import nats_link
+from concertino.orchestra import cluster_plugins, nats_link
+from concertino.orchestra.cluster_plugins import ClusterPlugins
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
 from concertino.orchestra.nats_messages import (
     ACK,
     ASK,
+    announcement_subject,
     encode_headers,
     heartbeat_subject,
     request_headers,
     request_subject,
     worker_subject,
 )
+from concertino.orchestra.plugin_pb2 import PluginManifest
 
 
 async def is_worker_connected(listener: NatsListener, name: str) -> bool:
@@ -138,6 +141,25 @@ async def test_an_answer_of_jetstream_to_another_plugin_is_no_heartbeat(
         with pytest.raises(Disconnected, match="worker 1 was lost"):
             await link.request(call(), 20)
         forgery.cancel()
+
+
+@pytest.mark.parametrize(
+    "payload", [b'{"stream":"KV","seq":1}', PluginManifest(id="tools.other").SerializeToString()]
+)
+@on_a_loop
+async def test_an_announcement_without_the_manifest_of_its_plugin_brings_no_plugin(
+    monkeypatch: pytest.MonkeyPatch, payload: bytes
+) -> None:
+    """It would keep a plugin that has left, or take the places of others."""
+    monkeypatch.setattr(cluster_plugins, "FIRST_DISCOVERY_S", 0.0)
+    name = fresh_name()
+    async with connected(shared_nats_server().address) as cluster:
+        plugins = ClusterPlugins(cluster, lambda id: id != name, lambda: None)
+        await plugins.open()
+        cluster.connection.publish(announcement_subject(name, "1"), payload)
+        await cluster.connection.flush()
+        assert not plugins._plugins
+        await plugins.close()
 
 
 @pytest.mark.parametrize("end", ["1", "1.2.3", "1.x", "*.2", "1.", '"a".1'])

@@ -161,7 +161,7 @@ class ClusterPlugin:
         return list(self.features.manifest.provides_ai)
 
     async def fetch(self, manifest: bytes) -> None:
-        """Fetch the lists of tools and prompts. Raises ConcertinoError, DecodeError."""
+        """Fetch the lists of tools and prompts. Raises ConcertinoError."""
         parsed = PluginManifest.FromString(manifest)
         tools = await self._link.request(PluginRequest(list_tools=ListToolsRequest()), LIST_S)
         prompts = await self._link.request(PluginRequest(list_prompts=ListPromptsRequest()), LIST_S)
@@ -299,7 +299,7 @@ class ClusterPlugins:
             if plugin is not None:
                 self._remove_worker(plugin, worker)
             return
-        if self._is_own(id):
+        if self._is_own(id) or not _is_manifest_of(id, message.payload):
             return
         if plugin is None:
             if len(self._plugins) >= MAX_PLUGINS:
@@ -319,7 +319,7 @@ class ClusterPlugins:
     async def _fetch(self, plugin: ClusterPlugin, manifest: bytes) -> None:
         try:
             await plugin.fetch(manifest)
-        except (ConcertinoError, DecodeError) as exc:
+        except ConcertinoError as exc:
             # The lists are fetched again after the next announcement of this manifest.
             for worker in [id for id, item in plugin.manifests.items() if item == manifest]:
                 del plugin.manifests[worker]
@@ -342,3 +342,14 @@ class ClusterPlugins:
         task = self._loop.create_task(plugin.retire())
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
+
+
+def _is_manifest_of(id: str, payload: bytes) -> bool:
+    """Return whether an announcement has the manifest of the plugin that its subject names.
+
+    A plugin can have an answer of JetStream published here, with the name of another plugin.
+    """
+    try:
+        return PluginManifest.FromString(payload).id == id
+    except DecodeError:
+        return False
