@@ -557,7 +557,7 @@ async def test_pieces_of_a_caller_that_falls_silent_are_dropped(
 async def test_a_request_that_is_begun_again_and_again_takes_no_room_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nats_worker, "MAX_INCOMING_BYTES", 2_000_000)
+    monkeypatch.setattr(nats_worker, "MAX_BYTES_IN_FLIGHT", 2_000_000)
     name = fresh_name()
     async with worker(name), connected(shared_nats_server().address) as cluster:
         for _ in range(3):
@@ -570,6 +570,29 @@ async def test_a_request_that_is_begun_again_and_again_takes_no_room_from_others
         async with caller(name) as link:
             response = await link.request(call(arguments=bytes(1_000_000)), 60)
             assert response.tool_call.success
+
+
+@on_a_loop
+async def test_a_worker_refuses_requests_above_the_total_size_of_those_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nats_worker, "MAX_BYTES_IN_FLIGHT", 2_000_000)
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding), caller(name) as link:
+        requests = [
+            asyncio.create_task(link.request(call(arguments=bytes(size)), 60))
+            # One in pieces, and others that are whole.
+            for size in (1_500_000, 200_000, 200_000)
+        ]
+        for _ in requests:
+            await holding.began.acquire()
+        response = await link.request(call(arguments=bytes(200_000)), 60)
+        assert response.tool_call.error_code == "busy"
+        holding.go.set()
+        await asyncio.gather(*requests)
+        # Their bytes do not count any more.
+        assert (await link.request(call(arguments=bytes(1_500_000)), 60)).tool_call.success
 
 
 @on_a_loop

@@ -19,7 +19,6 @@ from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import NatsMessage, read_headers
 from concertino.nats.subjects import token
-from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.nats_messages import (
     ABANDONED,
     ACK,
@@ -70,8 +69,9 @@ DRAIN_POLL_S = 0.05
 # How many requests a worker may have in progress. Further ones are refused, and the caller tries
 # another worker.
 MAX_IN_FLIGHT = 1024
-# The largest total size of the requests that are arriving in pieces.
-MAX_INCOMING_BYTES = 4 * MAX_FRAME_BYTES
+# The largest total size of the requests in progress, and of those that are arriving in pieces.
+# Requests that are sent whole do not reach it.
+MAX_BYTES_IN_FLIGHT = MAX_IN_FLIGHT * MAX_WHOLE_BYTES
 # How long to wait for the next piece of a request, or for the receipt of a piece of a response, in
 # seconds. After this time, the request or response is dropped, because its caller is probably gone.
 PIECE_S = 30.0
@@ -82,15 +82,16 @@ MAX_CALLERS = 256
 class _Accepted:
     """A request that has no response yet.
 
-    caller: the name of its caller.
+    caller: the name of its caller. size: its size in bytes.
     expires: when its caller does not wait for a response any more, by the loop's clock.
     is_acknowledged: whether an ack was sent. chunks: how many chunks of a stream were sent.
     """
 
-    __slots__ = ("caller", "chunks", "expires", "is_acknowledged")
+    __slots__ = ("caller", "chunks", "expires", "is_acknowledged", "size")
 
-    def __init__(self, caller: str, expires: float) -> None:
+    def __init__(self, caller: str, size: int, expires: float) -> None:
         self.caller = caller
+        self.size = size
         self.expires = expires
         self.is_acknowledged = False
         self.chunks = 0
@@ -147,6 +148,8 @@ class NatsWorker:
         self._callers: dict[str, RpcServer] = {}
         # Reply subject -> request.
         self._accepted: dict[Hashable, _Accepted] = {}
+        # Their total size.
+        self._bytes = 0
         self._is_ack_scheduled = False
         self._incoming = LongMessages[PartialRequest]()
         self._outgoing = LongMessages[PartialResponse]()
@@ -253,18 +256,20 @@ class NatsWorker:
             return
         fields = read_headers(message.headers)
         left_s = read_deadline(fields)
-        size = _read_int(fields.get("Size"))
-        reason = self._refusal(left_s, size or 0)
+        whole_size = _read_int(fields.get("Size"))
+        size = len(message.payload) if whole_size is None else whole_size
+        reason = self._refusal(left_s, size)
         if reason:
             self._publish(reply, b"", encode_headers(REFUSED, Reason=reason))
             return
 
         if not self._accepted:
             self._cluster.begin_use(self._connection)
-        self._accepted[reply] = _Accepted(caller, self._loop.time() + _read_limit(fields))
+        self._accepted[reply] = _Accepted(caller, size, self._loop.time() + _read_limit(fields))
+        self._bytes += size
         if self._heartbeats is None:
             self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
-        if size is None:
+        if whole_size is None:
             self._receive(
                 ArrivedRequest(caller, reply, message.payload, self._loop.time() + left_s)
             )
@@ -278,7 +283,7 @@ class NatsWorker:
         if left_s <= 0:
             return LATE
         is_full = len(self._accepted) >= MAX_IN_FLIGHT
-        return BUSY if is_full or self._incoming.held_bytes + size > MAX_INCOMING_BYTES else ""
+        return BUSY if is_full or self._bytes + size > MAX_BYTES_IN_FLIGHT else ""
 
     def _receive(self, request: ArrivedRequest) -> None:
         """Begin to handle a request. If it has no response at once, the caller gets an ack."""
@@ -390,7 +395,11 @@ class NatsWorker:
             self._finish(cast(str, key))
 
     def _finish(self, reply: str) -> None:
-        if self._accepted.pop(reply, None) is not None and not self._accepted:
+        accepted = self._accepted.pop(reply, None)
+        if accepted is None:
+            return
+        self._bytes -= accepted.size
+        if not self._accepted:
             self._cluster.end_use(self._connection)
 
     def _unread_bytes(self) -> int:
