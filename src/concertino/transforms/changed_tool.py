@@ -47,7 +47,9 @@ class ChangedTool:
     hidden: the arguments that clients do not see -> their values.
 
     Attributes:
-    shown: the name of the tool that clients see.
+    client_name: the name of the tool that clients see.
+
+    For an argument, the code calls the server's name `own`, and the name that clients see `shown`.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class ChangedTool:
         hidden: Mapping[str, Any],
     ) -> None:
         self.name = name
-        self.shown = change.name or name
+        self.client_name = change.name or name
         self._change = change
         self._hidden = {own: Raw(encode(value)) for own, value in hidden.items()}
         self._defaults = {
@@ -82,7 +84,7 @@ class ChangedTool:
         """Return the definition of the tool as clients see it."""
         change = self._change
         shown = dict(tool)
-        shown["name"] = Raw(encode(self.shown))
+        shown["name"] = Raw(encode(self.client_name))
         for member, text in (("title", change.title), ("description", change.description)):
             if text is not None:
                 shown[member] = Raw(encode(text))
@@ -189,7 +191,7 @@ class ChangedTool:
 
     # Calls
 
-    def to_own(self, params: Mapping[str, Raw]) -> Mapping[str, Raw]:
+    def to_server_params(self, params: Mapping[str, Raw]) -> Mapping[str, Raw]:
         """Translate the params of a call for the server. Raises RpcError for a refused argument.
 
         Arguments of null count as an empty object. Anything else that is not an object is refused:
@@ -216,7 +218,7 @@ class ChangedTool:
     @property
     def changes_texts(self) -> bool:
         """Return whether messages of the server may contain names that clients do not know."""
-        return self.shown != self.name or bool(self._renamed or self._hidden)
+        return self.client_name != self.name or bool(self._renamed or self._hidden)
 
     def reword(self, text: str) -> str:
         """Translate a message of the server for clients.
@@ -263,7 +265,7 @@ class ChangedTool:
         if self._renamed:
             choices = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
             parts.append(f"(?P<before>{BEFORE})(?P<argument>{choices}){AFTER}")
-        if self.shown != self.name:
+        if self.client_name != self.name:
             parts.append(rf"(?<![\w-])(?P<tool>{re.escape(self.name)})(?![\w-])")
         if not parts:
             return lambda text: text
@@ -273,7 +275,7 @@ class ChangedTool:
             groups = match.groupdict()
             if (argument := groups.get("argument")) is not None:
                 return f"{groups['before']}{names[argument]}"
-            return HIDDEN if groups.get("tool") is None else self.shown
+            return HIDDEN if groups.get("tool") is None else self.client_name
 
         return lambda text: pattern.sub(replace, text)
 

@@ -55,8 +55,8 @@ class Transform(BackendWrapper):
         own.
 
     Error messages contain the names that clients see, and neither the names nor the values of
-    hidden arguments. A call with a hidden argument is refused. If the server does not have a
-    changed tool or argument, the log gets a warning. Raises ValueError if two tools would get the
+    hidden arguments. A call that contains a hidden argument is refused. If the server does not have
+    a changed tool or argument, the log gets a warning. Raises ValueError if two tools would get the
     same name, and ConcertinoError if an environment variable is not set.
     """
 
@@ -78,18 +78,21 @@ class Transform(BackendWrapper):
         self._changed = {
             name: _make_tool(name, change, variables) for name, change in (tools or {}).items()
         }
-        self._by_shown: dict[str, ChangedTool] = {}
+        # The name that clients see -> the tool.
+        self._by_client_name: dict[str, ChangedTool] = {}
         for tool in self._changed.values():
-            other = self._by_shown.setdefault(tool.shown, tool)
+            other = self._by_client_name.setdefault(tool.client_name, tool)
             if other is not tool:
                 raise ValueError(
-                    f"tools: both {other.name!r} and {tool.name!r} would be called {tool.shown!r}"
+                    f"tools: both {other.name!r} and {tool.name!r} would be called "
+                    f"{tool.client_name!r}"
                 )
         # Cursor -> the server's page and the changed page.
         self._pages: dict[bytes, tuple[Struct | Raw, Raw]] = {}
-        # The names of the server's tools, from the first page of the list to the last one read, and
-        # the problems that were logged.
+        # The names of the server's tools, on the pages of the list that clients have read since its
+        # first page.
         self._names: set[str] = set()
+        # The problems that were logged.
         self._reported: set[str] = set()
         super().__init__(inner)
 
@@ -98,16 +101,18 @@ class Transform(BackendWrapper):
             return self._show_page(call, await self.inner.handle(call, context))
         if call.method != "tools/call" or (name := call.name) is None:
             return await self.inner.handle(call, context)
-        tool = self._by_shown.get(name)
+        tool = self._by_client_name.get(name)
         if tool is None:
             if name in self._changed:
                 raise unknown_name("tool", name)
             return await self.inner.handle(call, context)
-        own = Call(call.method, tool.to_own(call.params), call.meta, call.answers, call.state)
+        server_call = Call(
+            call.method, tool.to_server_params(call.params), call.meta, call.answers, call.state
+        )
         if not tool.changes_texts:
-            return await self.inner.handle(own, context)
+            return await self.inner.handle(server_call, context)
         try:
-            result = await self.inner.handle(own, context)
+            result = await self.inner.handle(server_call, context)
         except RpcError as error:
             raise tool.reword_error(error) from None
         return _reword_failure(tool, result)
@@ -115,7 +120,7 @@ class Transform(BackendWrapper):
     def param_headers(self, name: str) -> ParamHeaders:
         """Return the arguments of a tool that clients repeat in HTTP headers, as clients see
         them."""
-        tool = self._by_shown.get(name)
+        tool = self._by_client_name.get(name)
         if tool is None:
             return {} if name in self._changed else super().param_headers(name)
         return tool.show_headers(super().param_headers(tool.name))
@@ -155,7 +160,7 @@ class Transform(BackendWrapper):
             for argument in changed.unknown_arguments(tool):
                 self._report(f"tools: {name}: there is no argument {argument!r} to change")
             return changed.show(tool)
-        return None if name in self._by_shown else tool
+        return None if name in self._by_client_name else tool
 
     def _report(self, problem: str) -> None:
         """Log a warning once, although clients request the list often."""
