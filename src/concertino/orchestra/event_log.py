@@ -74,7 +74,8 @@ class EventLog:
     Attributes:
     id: identifies the log in cursors.
     first, last: the numbers of the oldest event in the log and of the newest one.
-    start: the number of the last event that had happened before this log began; see restart().
+    last_at_start: the number of the newest event when the log began, which restart() sets. A new
+        subscriber gets the events after it.
     topics: the topics of the newest events, also of dropped ones, at most MAX_TOPICS. The keys of
         the dict are an ordered set; the topic of the newest event is last.
     """
@@ -88,7 +89,7 @@ class EventLog:
         self._waiting: set[asyncio.Future[None]] = set()
         self.last = 0
         self.first = 1
-        self.start = 0
+        self.last_at_start = 0
 
     async def publish(self, event: Publish, source: str) -> None:
         """Add an event; see publish_soon(). In a cluster, wait until it is stored."""
@@ -104,7 +105,7 @@ class EventLog:
         self.add(self.last + 1, logged.delivery, logged.payload, logged.size)
 
     async def close(self) -> None:
-        """End the log. No event is added any more."""
+        """Release what the log uses. This class uses nothing; derived classes may."""
 
     def add(
         self, number: int, delivery: EventDelivery, payload: Mapping[str, object], size: int
@@ -117,7 +118,7 @@ class EventLog:
         if number <= self.last:
             return
         if number > self.last + 1:
-            # Events before this one are missing. The log is without gaps, so it begins here.
+            # Events before this one are missing. A log has no gaps, so it begins anew here.
             self._clear(number)
         self.last = number
         delivery.cursor = self.cursor_of(number)
@@ -141,12 +142,12 @@ class EventLog:
 
         id: identifies it.
         first: the number of its first event.
-        last: the number of the last event that has happened already. The events up to it will be
-            added, but only subscribers with a cursor get them.
+        last: the number of the newest event that has already happened. The caller adds the events
+            up to it afterwards, but only subscribers with a cursor get them.
         """
         self.id = id
         self._clear(first)
-        self.last, self.start = first - 1, last
+        self.last, self.last_at_start = first - 1, last
         self._wake()
 
     def _clear(self, first: int) -> None:
@@ -199,9 +200,10 @@ class EventReader:
         self._topic = subscribe.topic
         self._filters = dict(subscribe.filters)
         self._log_id = log.id
+        # Whether the subscriber wants new events only.
         self._is_live = not subscribe.after
-        self._position = max(log.last, log.start)
-        # How many events before the position were missed and not reported yet.
+        self._position = max(log.last, log.last_at_start)
+        # How many events before the position were missed, and not reported yet to the subscriber.
         self._lost = 0
         if subscribe.after:
             cursor = CURSOR.fullmatch(subscribe.after)
@@ -274,9 +276,9 @@ class EventReader:
         if self._log_id != self._log.id:
             self._log_id = self._log.id
             if self._is_live:
-                # If the subscriber is older than the first event, it has missed nothing.
+                # A subscriber at position 0 came before the first event, and has missed nothing.
                 self._lost = UNKNOWN if self._position else 0
-                self._position = self._log.start
+                self._position = self._log.last_at_start
             else:
                 self._position, self._lost = self._log.first - 1, UNKNOWN
 
