@@ -45,7 +45,7 @@ async def log_in(
     if found.is_guessed and status < 400:
         raise AuthorizationError(f"{server.text} asks for no login")
     if settings.client_secret and not settings.issuer and known is None:
-        # The server, which may be anybody's, chooses the authorization server.
+        # A malicious server could name an authorization server of its own, to get the secret.
         raise AuthorizationError(
             f"the client's secret would go to {found.issuer.issuer}, which {server.text} names; if "
             f"the client is registered there, add --issuer {quote(found.issuer.issuer)}"

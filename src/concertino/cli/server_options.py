@@ -123,8 +123,9 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
 
 
 def check_program(args: argparse.Namespace, server: Sequence[str]) -> None:
-    """Raise CommandFailure, which is for the client too, if the program of a command cannot run.
+    """Raise CommandFailure if the program of the server does not exist or cannot be executed.
 
+    The failure is also sent to the MCP client that has started this command, if there is one.
     server: the words after `--`.
     """
     program, path = server[0], search_path(args)

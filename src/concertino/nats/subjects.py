@@ -17,11 +17,12 @@ __all__ = [
     "token",
 ]
 
-# The name in the certificate of each HTTP front end that shares sessions, and so its NATS user.
+# The name in the certificates of HTTP front ends that share sessions. NATS servers use it as the
+# name of the user.
 FRONT_END = "front-end"
 # The name in the certificate of NATS servers of the same authority, as `cluster up` makes it.
 NATS_SERVER = "nats-server"
-# The name with which these front ends begin their reply subjects.
+# The name from which HTTP front ends make the prefix of their reply subjects, see inbox_prefix().
 HTTP_CLIENT = "concertino"
 # The buckets with the addresses of front ends, and with the sealed states that were used.
 FRONT_ENDS_BUCKET = "concertino_front_ends"

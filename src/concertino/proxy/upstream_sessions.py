@@ -27,7 +27,8 @@ class UpstreamSessions(set[CallerSession]):
     Attributes:
     is_private: whether the upstream serves only one user or session. Then notifications of its
         server are not sent to other clients.
-    host: the name of the last new client; "" before the first.
+    host: the application of the client whose session was added last, for reports about the
+        upstream; "" before the first.
     """
 
     def __init__(self, outlet: Notifier) -> None:
