@@ -64,8 +64,9 @@ class OpeningWatch:
         self._name = name
         self._requests = requests
         self._is_optional = False
-        # The first line that is no message, and the number of such lines.
+        # The first line of the program that is not a message.
         self._line = ""
+        # How many such lines there were.
         self._lines = 0
         # Whether the program has repeated a request.
         self._repeats = False

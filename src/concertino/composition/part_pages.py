@@ -56,10 +56,10 @@ class PartPages:
         self._limit_s = limit_s
         self._on_late = on_late
         self._view_of = view_of
-        # Part, method -> the last failure that was logged, so that it is not logged again.
+        # (Part, method) -> the last failure that was logged, so that it is not logged again.
         self._failures: dict[tuple[str, str], str] = {}
-        # Part, method -> the last first page as bytes, and decoded. The same bytes give the same
-        # object, so that the list built from it can be reused.
+        # (Part, method) -> the newest first page of the list, as bytes and decoded. For the same
+        # bytes fetch() returns the same object, so that the list built from it can be reused.
         self._decoded: dict[tuple[str, str], tuple[bytes, PartPage]] = {}
         self._late: set[asyncio.Task[PartPage]] = set()
 

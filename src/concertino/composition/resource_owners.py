@@ -26,8 +26,9 @@ class ResourceOwners:
         self._maps_clashes = maps_clashes
         self._prefix_of = prefix_of
         self._owners: dict[str, str] = {}
-        # Part -> the URIs of the part that clients see with a prefix, and the templates among them.
+        # Part -> its URIs and URI templates that clients see with a prefix.
         self._mapped: dict[str, set[str]] = {}
+        # Part -> those of them that are templates.
         self._templates: dict[str, list[UriTemplate]] = {}
 
     def settle(self, listed: Mapping[str, Collection[str]]) -> Clashes:

@@ -48,7 +48,8 @@ class OperationTable:
         self._limits = limits
         self._rates = [(rate, Patterns(rate.match)) for rate in rates]
         self._matched = Patterns(match)
-        # The windows of rates with `shared`, and of operations without a policy in the table.
+        # Rate -> its window for all operations together if the rate has `shared`, otherwise for
+        # those without a policy in the table.
         self._shared_windows = {rate: Window(rate) for rate in rates}
         self._policies: Mapping[str, dict[str, OperationPolicy]] = {method: {} for method in KINDS}
         # Method -> name -> the function of the policy that begins calls.

@@ -52,7 +52,7 @@ class AsgiChannel(asyncio.Transport):
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
         self._is_paused = False
-        # The arguments and the result of the last call of _encode_head().
+        # A cache of the last call of _encode_head(): its arguments and its result.
         self._last_parts: tuple[object, ...] = ()
         self._last_head = b""
         # The path at which the application is mounted, and the client, of the last request.

@@ -129,9 +129,10 @@ class EventStream:
         self.cancel: Callable[[], object] | None = None
         self._store = store
         self.is_primed = is_primed
-        # The number of the newest event, and of the newest one that was sent.
+        # The number of the newest event.
         self._last = 0
-        self._sent = 0
+        # The number of the newest event that was sent.
+        self._last_sent = 0
 
     def attach(self, exchange: Exchange, on_disconnect: Callable[[], object]) -> None:
         """Send the stream on this HTTP response from now on. The previous response ends.
@@ -172,7 +173,7 @@ class EventStream:
         if self.cancel is None:
             self._store.add(self.number, self._last, frame)
         if self.exchange is not None:
-            self._sent = self._last
+            self._last_sent = self._last
             self.exchange.send_event(encode_event(frame, self._event_id(self._last)))
 
     def resume(self, last_number: int | None = None) -> None:
@@ -185,8 +186,8 @@ class EventStream:
         if exchange is None:
             return
         if last_number is None:
-            last_number = self._sent
-        self._sent = self._last
+            last_number = self._last_sent
+        self._last_sent = self._last
         exchange.open_stream()
         for event in self._store.after(self.number, last_number):
             exchange.send_event(encode_event(event.frame, self._event_id(event.number)))

@@ -30,8 +30,8 @@ class SessionOutput:
     def __init__(self, on_drain: Callable[[int], object]) -> None:
         self._on_drain = on_drain
         self._loop = asyncio.get_running_loop()
-        # The connections with output that is not flushed, or that the client has not read, and how
-        # many unread bytes each had when they were last counted.
+        # Each connection with output that is not flushed or not read by the client -> the number of
+        # unread bytes when they were last counted.
         self._unread: dict[RequestConnection, int] = {}
         self._total_bytes = 0
         self._reported_bytes = 0

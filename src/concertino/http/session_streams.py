@@ -42,8 +42,9 @@ class SessionStreams:
         self._on_use = on_use
         self.standalone = EventStream(STANDALONE, self._store)
         self._count = STANDALONE
-        # The streams that are not complete, by their number, and by each of their requests.
+        # Number of a stream -> the stream, while it is not complete.
         self._streams: dict[int, EventStream] = {}
+        # Id of a request -> the stream for its response.
         self._by_request: dict[Id, EventStream] = {}
 
     @property

@@ -28,8 +28,9 @@ class WriteTurn:
     def __init__(self, connections: Sized) -> None:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
-        # Whether something was written in this loop iteration, and end() will be called.
+        # Whether something was written in this loop iteration, so that end() will be called.
         self._is_open = False
+        # The output that waits for the next loop iteration.
         self._held: list[tuple[asyncio.Transport, bytes]] = []
 
     def write(self, transport: asyncio.Transport, data: bytes) -> None:

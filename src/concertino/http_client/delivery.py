@@ -24,8 +24,9 @@ class MessageDelivery:
 
     def __init__(self) -> None:
         self._receiver: Receiver | None = None
-        # Whether a message was delivered in this loop iteration, and _end() will be called.
+        # Whether a message was delivered in this loop iteration, so that _end() will be called.
         self._is_holding = False
+        # The further messages of this loop iteration, which _end() delivers together.
         self._held: list[bytes] = []
         self._held_bytes = 0
 

@@ -61,20 +61,24 @@ class DocumentRegistry:
     """
 
     def __init__(self) -> None:
-        # Path -> file, and path -> prompt.
+        # Path of a file -> the file.
         self._items: dict[str, Item] = {}
+        # Path of a prompt's file -> the prompt.
         self._prompts: dict[str, PromptFile] = {}
 
-        # Key -> path, alias -> paths, path of a symbolic link -> path.
+        # Key -> path of the file that has it as its URI.
         self._keys: dict[str, str] = {}
+        # Alias -> paths of the files that it may mean.
         self._aliases: dict[str, set[str]] = {}
+        # Path of a symbolic link -> path of its file.
         self._links: dict[str, str] = {}
 
         # Category -> number of its items.
         self._counts: dict[str, int] = {}
 
-        # Caches: the items in the order of their URIs, and the prompts by name. None until needed.
+        # A cache of items(); None until needed.
         self._sorted_items: list[Item] | None = None
+        # A cache of prompts(); None until needed.
         self._prompts_by_name: dict[str, PromptFile] | None = None
         self._lock = threading.Lock()
 

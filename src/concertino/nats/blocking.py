@@ -76,8 +76,9 @@ class BlockingNats:
         self._connect_s = connect_s
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
-        # When the last failed attempt to connect ended, by time.monotonic(), and its reason.
+        # When the last failed attempt to connect ended, by time.monotonic().
         self._failed_at = -RETRY_S
+        # Why this attempt failed.
         self._reason = ""
 
     def request_all(self, requests: Sequence[Request], timeout_s: float) -> Sequence[NatsMessage]:

@@ -116,9 +116,9 @@ class NatsParser:
     """Splits a stream of bytes into events. It holds at most one incomplete message."""
 
     def __init__(self) -> None:
-        # Received bytes that are not a complete line or payload yet, and how many bytes at least
-        # must follow them.
+        # Received bytes that are not a complete line or payload yet.
         self._pieces: list[bytes] = []
+        # How many bytes must follow at least before a line or payload can be complete.
         self._missing = 0
         # The message whose payload has not arrived completely: its subject, sid, reply, size of
         # the headers, and size of headers and payload together.

@@ -80,8 +80,9 @@ class ClientEvents:
         self._topics: dict[CallerSession, frozenset[str]] = {}
         self._cursor = ""
         self._task: asyncio.Task[None] | None = None
-        # The task that publishes the wanted resources, and the name under which it does.
+        # The task that publishes which resources this hub's clients want.
         self._publishing: asyncio.Task[None] | None = None
+        # Identifies this hub in the events that the task publishes.
         self._id = str(uuid.uuid4())
 
     def start(self, outlet: Notifier) -> None:

@@ -35,8 +35,9 @@ class OutgoingPieces:
         self._payload = payload
         self._send = send
         self._count = -(-len(payload) // PIECE_BYTES)
-        # The number of the next piece to send, and the number of receipts so far.
+        # The number of the next piece to send.
         self._next = 0
+        # How many receipts have come so far.
         self._received = 0
 
     @property

@@ -119,8 +119,9 @@ class QuicLink(RpcClient):
     def __init__(self, peer: RemotePeer) -> None:
         super().__init__(peer)
         self._count = 0
-        # Sizes of the requests without a response, by key, and their sum.
+        # Key of each request without a response -> its size in bytes.
         self._sizes: dict[Hashable, int] = {}
+        # The sum of these sizes.
         self._pending_bytes = 0
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
@@ -178,8 +179,9 @@ class _QuicClientConnection(QuicRpcConnection):
         link.connection = self
         self.link = link
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        # The requests without a whole response: stream -> key, and key -> stream.
+        # Stream -> key of its request, while the response is not complete.
         self._keys: dict[int, Hashable] = {}
+        # The inverse: key -> stream.
         self._streams: dict[Hashable, int] = {}
         # The frames of requests that wait until the server allows another stream, in order.
         self._queue: dict[Hashable, bytes] = {}

@@ -45,8 +45,9 @@ class WarmProgram:
         self._command = command
         self._environment = environment
         self._ladder = ladder
-        # The process that was started in advance, and the receiver of its stderr.
+        # The process that was started in advance.
         self._waiting: ChildProcess | None = None
+        # Receives the stderr of this process.
         self._stderr = _StderrReceiver()
         self._timer: asyncio.TimerHandle | None = None
         self._limits = Limits()
