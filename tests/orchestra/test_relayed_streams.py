@@ -26,7 +26,7 @@ UNUSUAL = """
 import asyncio, sys
 flags = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 from concertino.orchestra.plugin_pb2 import *
-names = "id_last", "unknown_field", "other_id", "flood"
+names = "id_last", "unknown_field", "other_id", "flood", "silent"
 # Field 2, which PluginResponse does not have.
 UNKNOWN = b"\\x12\\x01x"
 def encode(**fields):
@@ -44,9 +44,8 @@ def frames_of(start, id):
     elif start.tool_name == "other_id":
         yield id + chunk + encode(request_id="other")
         yield id + end + encode(request_id="other")
-    else:
-        while True:
-            yield id + encode(stream_chunk=StreamChunk(data=bytes(10_000)))
+    while start.tool_name == "flood":
+        yield id + encode(stream_chunk=StreamChunk(data=bytes(10_000)))
 async def serve(reader, writer):
     while size := await reader.read(4):
         request = PluginRequest.FromString(await reader.readexactly(int.from_bytes(size, "big")))
@@ -199,3 +198,31 @@ async def test_an_unusual_request_for_a_stream_gets_all_its_responses(
             writer.close()
         assert kinds == ["stream_chunk", "stream_chunk", "stream_end"]
         assert hub.plugins["tools.plugin"].calls == 0
+
+
+@on_a_loop
+async def test_credits_for_a_plugin_that_does_not_read_are_added_up(folder: Path) -> None:
+    count, stream = 5000, "s" * 1000
+    reading = asyncio.Event()
+    credits: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reading.wait()
+        while sum(credits) < count:
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            request = PluginRequest.FromString(await reader.readexactly(size))
+            credits.append(request.stream_credit.bytes)
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, folder / "plugin"), asyncio.timeout(20):
+        link = await open_link(f"unix:{folder}/plugin")
+        pending = link.forward(start("tool", stream), 60, lambda _: None, stream)
+        assert pending is not None
+        for _ in range(count):
+            pending.grant(1)
+        reading.set()
+        await link.end_reason
+        await link.close()
+    assert sum(credits) == count
+    # A credit takes a KiB. The link holds about a MiB, and the socket less than that.
+    assert len(credits) < 2000

@@ -37,6 +37,9 @@ from concertino.orchestra.streams import (
 
 __all__ = ["RpcClient", "new_request_id"]
 
+# The largest number of bytes in a StreamCredit, whose field has 64 bits.
+MAX_CREDIT_BYTES = 2**63 - 1
+
 # Request ids are UUIDs of version 7: 48 bits of time in milliseconds, 26 random bits that are
 # constant in this process, and a 48-bit counter that starts at a random value.
 _random = int.from_bytes(os.urandom(4), "big")
@@ -77,6 +80,8 @@ class RpcClient:
         # None while the transport accepts output. Otherwise an event that is set when the transport
         # accepts output again.
         self._writable: asyncio.Event | None = None
+        # The sums of the credits that wait for that, by request key and stream id.
+        self._credits: dict[tuple[Hashable, str], int] = {}
 
     # For the transport
 
@@ -96,12 +101,15 @@ class RpcClient:
         raise NotImplementedError
 
     def _set_backpressure(self, is_full: bool) -> None:
-        """Pause requests if the transport's output buffer is full, otherwise resume them."""
+        """Pause requests and credits if the transport's output buffer is full, or resume them."""
         if is_full:
             self._writable = self._writable or asyncio.Event()
         elif self._writable is not None:
             self._writable.set()
             self._writable = None
+            credits, self._credits = self._credits, {}
+            for (key, stream), size in credits.items():
+                self.send_credit(key, stream, size)
 
     def _on_response(self, key: Hashable, payload: bytes) -> None:
         """Deliver a response. A response that is late, or has an unknown key, is dropped."""
@@ -286,6 +294,10 @@ class RpcClient:
 
     def send_credit(self, key: Hashable, stream: str, size: int) -> None:
         """Allow the peer to send so many more bytes of chunks."""
+        if self._writable is not None:
+            before = self._credits.get((key, stream), 0)
+            self._credits[key, stream] = min(before + max(0, size), MAX_CREDIT_BYTES)
+            return
         credit = PluginRequest(stream_credit=StreamCredit(stream_id=stream, bytes=size))
         self._send_request(credit.SerializeToString(), b"", inf)
 
