@@ -201,6 +201,22 @@ async def test_an_unusual_request_for_a_stream_gets_all_its_responses(
 
 
 @on_a_loop
+async def test_the_id_of_a_stream_is_refused_for_another_one_whatever_its_plugin_does(
+    folder: Path,
+) -> None:
+    async with hub_of(folder, UNUSUAL) as (hub, address), asyncio.timeout(20):
+        link = await open_link(address)
+        Responses(link, start("silent", "same"), "same")
+        refused = await Responses(link, start("flood", "same"), "same").take()
+        assert refused.tool_call.error_message == "the stream id 'same' is in use already"
+        # The plugin runs the first stream alone. The cancellation takes another iteration.
+        while hub.plugins["tools.plugin"].calls != 1:
+            await asyncio.sleep(0)
+        assert link.in_progress == 1
+        await link.close()
+
+
+@on_a_loop
 async def test_credits_for_a_plugin_that_does_not_read_are_added_up(folder: Path) -> None:
     count, stream = 5000, "s" * 1000
     reading = asyncio.Event()

@@ -44,7 +44,7 @@ MAX_IN_FLIGHT = 1024
 MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
 # Total size of the responses that the peer has not read; a peer that reads does not reach it.
 # Only chunks and responses of more than LARGE_BYTES are refused, because MAX_IN_FLIGHT limits the
-# number of others. MAX_IN_FLIGHT streams that keep to their windows do not reach it either.
+# number of others. It is the sum of the windows of MAX_IN_FLIGHT streams.
 MAX_UNREAD_BYTES = 256 * 2**20
 LARGE_BYTES = 16 * 1024
 # The requests about streams that get no response.
@@ -224,11 +224,14 @@ class RpcServer:
         pending = relay(body, self.peer, partial(self._on_relay_response, key, id, size))
         if pending is None:
             return False
-        if isinstance(pending, PendingResponse) and pending.stream:
-            # If the peer uses the id of another stream again, the plugin refuses it.
-            self._windows.setdefault(pending.stream, (key, pending))
         self._bytes += size
         tasks[key] = pending
+        if isinstance(pending, PendingResponse) and (stream := pending.stream):
+            if stream in self._windows:
+                pending.cancel()
+                self._refuse_stream(key, id.decode(), stream)
+            else:
+                self._windows[stream] = key, pending
         return True
 
     def _on_relay_response(
@@ -283,8 +286,7 @@ class RpcServer:
         """Run a stream, and send its responses."""
         start, id = request.stream_start, request.request_id
         if start.stream_id in self._windows:
-            message = f"the stream id {start.stream_id!r} is in use already"
-            return self._send_error(key, id, "invalid_request", message)
+            return self._refuse_stream(key, id, start.stream_id)
 
         sender = ChunkSender(
             request, lambda payload: self._respond(key, payload, False), self._unread
@@ -300,6 +302,11 @@ class RpcServer:
         finally:
             sender.close()
             del self._windows[start.stream_id]
+
+    def _refuse_stream(self, key: Hashable, id: str, stream: str) -> None:
+        """Send the error for a stream whose id another stream has."""
+        message = f"the stream id {stream!r} is in use already"
+        self._send_error(key, id, "invalid_request", message)
 
     def _send_response(
         self,
