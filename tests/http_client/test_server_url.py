@@ -31,6 +31,22 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "ftp://me:hunter2@example.com/",
+        "me:hunter2@example.com/mcp",
+        "https://me:hunter2@",
+        # The slash ends the host, so `hunter2` looks like the port.
+        "https://me:hunter2/3@example.com/",
+    ],
+)
+def test_a_password_in_a_malformed_url_is_not_repeated_either(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a URL") as caught:
+        parse_url(text)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "location", ["http://example.com/mcp", "https://other.com/mcp", "https://example.com:444/", ""]
 )
 def test_redirects_to_another_origin_are_not_followed(location: str) -> None:

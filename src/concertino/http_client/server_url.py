@@ -1,7 +1,7 @@
-"""ServerUrl: the parsed URL of a server, from the user or from another server.
+"""ServerUrl: the parsed URL of an HTTP or WebSocket server.
 
-parse_url() refuses what could change the meaning of a request, such as control characters in the
-path.
+The URL may come from a stranger, for example from a redirect. parse_url() refuses characters that
+could change the meaning of the request line or of a header, such as a line break in the path.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
 class ServerUrl(Struct, frozen=True):
     """The URL of a server.
 
-    host: the host, without the brackets of an IPv6 address.
-    path: the path and query, as in the request line.
+    scheme: http, https, ws or wss.
+    host: the host in ASCII and lower case, without the brackets of an IPv6 address.
+    port: the port; the default of the scheme if the URL has none.
+    path: the path and query, as in the request line; at least "/".
     """
 
     scheme: str
@@ -32,29 +34,29 @@ class ServerUrl(Struct, frozen=True):
 
     @property
     def is_tls(self) -> bool:
-        """Whether connections to this URL are encrypted."""
+        """Return whether connections to this URL are encrypted."""
         return self.scheme in ("https", "wss")
 
     @property
     def is_websocket(self) -> bool:
-        """Return whether the server is reached by a WebSocket."""
+        """Return whether connections to this URL are WebSockets."""
         return self.scheme in ("ws", "wss")
 
     @property
     def over_http(self) -> ServerUrl:
-        """Return the URL with http(s) instead of ws(s), as proxies and tokens need it."""
+        """Return the URL with http(s) instead of ws(s), to select its proxy and its token."""
         scheme = "https" if self.is_tls else "http"
         return ServerUrl(scheme, self.host, self.port, self.path)
 
     @property
     def authority(self) -> str:
-        """The value of the header Host."""
+        """Return the host, with the port unless it is the default, as in the header Host."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def text(self) -> str:
-        """The URL without its query, which may contain secrets."""
+        """Return the URL without its query, which may contain secrets."""
         return f"{self.scheme}://{self.authority}{self.path.partition('?')[0]}"
 
     @property
@@ -63,10 +65,10 @@ class ServerUrl(Struct, frozen=True):
         return f"{self.scheme}://{self.authority}{self.path}"
 
     def follow(self, location: str) -> ServerUrl | None:
-        """Return the URL to which a redirect leads.
+        """Return the URL to which a redirect leads; None if it must not be followed.
 
-        Returns None if it is malformed or has another origin, which must not get the headers with
-        the credentials.
+        A redirect is followed only within the origin, because another origin must not get the
+        credentials in the headers. A malformed URL is not followed either.
         location: the header Location of the redirect.
         """
         try:
@@ -78,15 +80,20 @@ class ServerUrl(Struct, frozen=True):
 
 
 def parse_url(text: str) -> ServerUrl:
-    """Parse the URL of a server. Raises ValueError, whose text contains no password of the URL."""
+    """Parse the URL of a server.
+
+    Raises ValueError for a malformed URL. The text of the error never contains a password.
+    """
     expected = "expected a URL such as https://example.com/mcp"
+    # Even in a malformed URL, the text before an `@` may contain a password.
+    may_quote = "@" not in text
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as exc:
-        raise ValueError(f"{expected}: {exc}") from None
+        raise ValueError(f"{expected}: {exc}" if may_quote else expected) from None
     if parts.scheme not in PORTS or not parts.hostname:
-        raise ValueError(f"{expected}, got {text!r}")
+        raise ValueError(f"{expected}, got {text!r}" if may_quote else expected)
     if parts.username is not None:
         raise ValueError("a URL must not contain a name and password: use the header Authorization")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
