@@ -125,7 +125,7 @@ def _make_opener(may_open: bool) -> PageOpener:
     from concertino.authorization import flow
 
     class TerminalOpener(flow.PageOpener):
-        """Shows pages on the terminal, and opens them for a person who sits there."""
+        """Shows the address of a page on the terminal, and opens the page in a browser."""
 
         def show(self, page: str) -> None:
             from concertino.authorization.browser import open_page

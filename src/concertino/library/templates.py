@@ -27,14 +27,14 @@ class Templates:
     def __init__(self, scheme: str) -> None:
         # The URI for a search within a category has the category in its path, not as a parameter.
         within_category = tuple(name for name in PARAMETERS if name != "categories")
-        limit = f"within maxTokens tokens (default 3000). {MODE}"
+        size_and_mode = f"within maxTokens tokens (default 3000). {MODE}"
         templates = [
             (
                 ResourceTemplate(
                     f"{scheme}://{MATCH}{{?{','.join(PARAMETERS)}}}",
                     "match",
                     title="Match",
-                    description=f"Documents that match the query, {limit}",
+                    description=f"Documents that match the query, {size_and_mode}",
                 ),
                 PARAMETERS,
             ),
@@ -43,7 +43,7 @@ class Templates:
                     f"{scheme}://{{category}}/{MATCH}{{?{','.join(within_category)}}}",
                     "match-category",
                     title="Match within a category",
-                    description=f"Documents of one category that match the query, {limit}",
+                    description=f"Documents of one category that match the query, {size_and_mode}",
                 ),
                 ("category", *within_category),
             ),

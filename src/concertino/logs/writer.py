@@ -89,9 +89,10 @@ class BoundedWriter:
     def write(self, lines: bytes) -> None:
         """Write one or more lines, each with its newline.
 
-        Lines that the descriptor does not accept are held; lines above the limit are dropped. After
-        a line was dropped, all following lines are dropped until the held lines were written, so
-        that the output stays in order. Then `N lines dropped (stderr was not read)` is written.
+        Lines that the descriptor does not accept are held, up to `limit` bytes in all. A line that
+        exceeds the limit is dropped, and so are all lines after it until the held lines have been
+        written; this keeps the output in order. Then `N lines dropped (stderr was not read)` is
+        written in their place.
         """
         self._reset_after_fork()
         if self._closed:

@@ -205,9 +205,9 @@ class YamlMembers:
         return self.by_name[name]
 
     def read(self, name: str, method: Callable[[YamlValue], T]) -> T | None:
-        """Return method(member). Returns None if the member is missing or null.
+        """Return the value of a member; None if the member is missing or null.
 
-        method: a method of YamlValue, such as YamlValue.text.
+        method: the method of YamlValue that checks and returns the value, such as YamlValue.text.
         """
         value = self.by_name.get(name)
         return None if value is None or is_null(value.node) else method(value)

@@ -1,4 +1,4 @@
-"""Client requests in the forms of the five revisions: to_wire_request() and downgrade_request().
+"""Requests to clients in the five revisions: to_wire_request() and downgrade_request().
 
 A handler asks its client with an Elicitation, a Sampling or a ListRoots. to_wire_request() checks
 it, and returns its method and params in the form of 2026-07-28. downgrade_request() translates
@@ -36,7 +36,7 @@ QUOTED_CHARS = 200
 
 
 def to_wire_request(request: ClientRequest) -> InputRequest:
-    """Return a client request as an InputRequest: a method and params in the form of 2026-07-28.
+    """Return a request to the client as an InputRequest: method and params in 2026-07-28 form.
 
     A request that is an InputRequest already is checked and returned.
     Raises ValueError for an incomplete request, and for an unknown method.
@@ -88,8 +88,9 @@ def downgrade_request(
     client: ClientFacts,
     make_id: Callable[[], str],
 ) -> InputRequest:
-    """Return a client request in a form that the client's revision defines.
+    """Translate a request to the client, such as an elicitation, to the client's revision.
 
+    request: the request in the form of 2026-07-28.
     revision: the revision by which the call is served.
     client: the client, with the capabilities that it has declared.
     make_id: returns the elicitationId of an elicitation with a URL, for 2025-11-25.

@@ -5,13 +5,15 @@ modules, in an order for reading:
 
 - One server: proxy.py forwards calls; upstream.py is one connection to the server, and
   upstream_pool.py has all of them. forwarded_call.py, server_questions.py and parked_calls.py pass
-  questions of the server to the client; manifests.py remembers the lists of the server's last run.
+  the server's requests to the client, such as elicitations; manifests.py remembers the lists of
+  the server's last run.
 - A server file: server_file.py reads it, with server_members.py and server_options.py; expansion.py
   and secret_sources.py replace `${...}`. definitions.py and approvals.py record which servers the
   user has approved; file_parts.py, file_server.py and servers.py make one Backend of the approved
   ones.
-- Commands: reloading.py and warm_program.py serve `concertino dev`, running_proxies.py serves
-  `concertino ps`, and abandoned_servers.py serves `concertino reap`.
+- Commands: reloading.py and warm_program.py (a process that is started in advance) belong to
+  `concertino dev`, running_proxies.py to `concertino ps`, and abandoned_servers.py to
+  `concertino reap`.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ __all__ = ["RunningServer", "read_servers"]
 
 # The limit for the answer of a proxy, in seconds. A proxy that hangs does not delay the others.
 ANSWER_S = 1.0
+# The largest size of an answer in bytes.
 MAX_ANSWER = 2**20
 
 
@@ -37,7 +38,9 @@ class RunningServer(Struct, frozen=True):
     """One server behind a proxy.
 
     proxy: the id of the proxy's process.
-    host: the name of the client, or else of the program that has started the proxy.
+    host: the name by which the client introduced itself; without a client, the name of the program
+        that has started the proxy.
+    server: the name of the server.
     age_s, memory_bytes: the age and the memory of the server's process group; None if the server
         has no process, or the system has no /proc.
     ServerStatus describes the other fields.
@@ -58,8 +61,10 @@ class RunningServer(Struct, frozen=True):
 def read_servers(environment: Mapping[str, str]) -> list[RunningServer]:
     """Return the servers behind all proxies of this user, sorted by proxy.
 
-    Also removes the sockets of proxies that have ended. Proxies in other pid namespaces are found
-    only if they use the same folder.
+    Each proxy has a socket in a folder of this user; see status_folders(). Proxies in other pid
+    namespaces are found only if they use the same folder. Sockets of proxies that have ended are
+    removed.
+    environment: the environment variables, which may select the folder.
     """
     statuses = {status.pid: status for status in _read_statuses(environment)}
     memory = _memory_by_group() if statuses else {}

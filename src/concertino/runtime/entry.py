@@ -59,13 +59,13 @@ _is_program = False
 
 
 def begin_program() -> None:
-    """Record that this process is a server, which serves until its end and does nothing else."""
+    """Record that this process only runs a server, until it ends."""
     global _is_program
     _is_program = True
 
 
 def is_program() -> bool:
-    """Return whether this process is a server, and not a program that uses concertino."""
+    """Return whether this process only runs a server; False in a program that embeds concertino."""
     return _is_program
 
 
@@ -152,11 +152,11 @@ def _is_import_system(frame: FrameType) -> bool:
 
 
 def _extend_excepthook() -> None:
-    """Make sys.excepthook send an exception that ends the script to the script's MCP client.
+    """Make sys.excepthook report an exception that ends the script to the script's MCP client.
 
-    The traceback is still written to stderr, without the frames of this package and without
-    secrets. If the script or its environment has installed a hook before, that one gets the
-    exception instead, and writes what it wants.
+    The client gets it as the response to its request. The traceback is still written to stderr,
+    without the frames of this package and without secrets. If another hook was installed before,
+    that hook is called instead of writing the traceback.
     """
     write_exception = sys.excepthook
 

@@ -8,7 +8,7 @@ another user of the machine (Unix socket), or any address (TCP). The rules:
 - One stranger (one user, or one address) gets at most three quarters of a listener's places.
 - A stranger may connect and send nothing for hours. But when more than half of the places are taken
   and another client connects, the stranger that has been silent longest is disconnected.
-- A client of our own user is never disconnected.
+- A client that runs as the user of this process is never disconnected.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def places_per_listener(max_connections: int, listeners: int) -> int:
 def client_identity(facts: Mapping[str, object]) -> str:
     """Return the identity of a client: "uid 1000", "192.0.2.1" or "2001:db8::/64".
 
-    Returns "" for a client of our own user, which is never a stranger. Only the first 64 bits of an
-    IPv6 address are used, because a machine chooses the other 64 bits itself and could have any
-    number of addresses.
+    Returns "" for a client that runs as the user of this process, which has no limit. Only the
+    first 64 bits of an IPv6 address are used, because a machine chooses the other 64 bits itself
+    and could have any number of addresses.
     facts: the facts of the accepted connection, with `uid` (Unix socket) or `address` (TCP).
     """
     uid = facts.get("uid")
@@ -63,7 +63,8 @@ class ListenerPlaces:
 
     Attributes:
     limit: how many clients there may be.
-    limit_per_stranger: how many clients may have the same identity, unless it is our own user.
+    limit_per_stranger: how many clients may have the same identity, unless it runs as the user of
+        this process.
     taken: how many clients there are.
     silent_strangers: the file descriptors of the sockets of strangers that have sent nothing so
         far, oldest first: a dict that is used as an ordered set. The Acceptor changes it.

@@ -34,7 +34,7 @@ class _Trial:
     """The trial of one kind of call.
 
     running: how many calls have begun, or wait for a free thread.
-    allowed: how many may.
+    allowed: the largest number of running calls.
     results: how many small results have come.
     changed_at: when the last result came, or `allowed` was doubled.
     """
@@ -105,8 +105,9 @@ class ThreadTrials:
             self._known.add(kind)
 
     def grow(self, is_waiting: Callable[[Kind], bool]) -> None:
-        """Allow more calls of the kinds whose running calls may wait for further ones.
+        """Double the number of allowed calls of each kind whose running calls may be stuck.
 
+        They may be stuck because they wait for calls of the same kind that have not begun.
         is_waiting: returns whether all running calls of a kind wait for another thread.
         """
         now = self._clock()

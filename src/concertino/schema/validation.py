@@ -3,11 +3,13 @@
     find_violations = violation_finder(schema, "input_schema")
     find_violations({"age": "x"}, 11)       # [SchemaViolation("age", '"x" is not of type ...')]
 
-The check whether a value is valid takes limited time: for each subschema it is linear in the size
-of the value, and patterns are matched by a linear engine. The explanation why a value is invalid
-may take far longer, because an error contains the errors of all alternatives. Therefore violations
-are listed one by one only if schema and value are small enough. Otherwise only the names of the
-invalid top-level members are reported. References to other documents are never fetched.
+The second argument, 11, is the size of the value as JSON in bytes.
+
+Whether a value is valid is found in limited time: for each subschema, the time grows linearly with
+the size of the value, also for patterns. To list the violations may take far longer, because an
+error contains the errors of all alternatives. Therefore they are listed one by one only if schema
+and value are small enough. Otherwise the result is coarse: only the names of the invalid top-level
+members. References to other documents are never fetched.
 
 Spec: 2026-07-28 basic/index "JSON Schema Usage". custom_schema.py says which schemas are accepted.
 """
@@ -167,6 +169,7 @@ def _coarse_finder(schema: dict[str, Any], dialect: str) -> Callable[[Any], list
     return find
 
 
+# For a value whose violations cannot be named.
 _WHOLE = SchemaViolation("", "does not fit the schema")
 
 

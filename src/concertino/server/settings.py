@@ -30,9 +30,7 @@ T = TypeVar("T")
 
 # One year in seconds. RFC 2616 section 14.21 has the same limit for HTTP caches.
 MAX_TTL_S = 31_536_000
-
-
-# The version of a server that has none.
+# The version of a server whose project has none.
 NO_VERSION = "0.0.0"
 
 
@@ -72,7 +70,8 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
 class CacheHints(Struct, frozen=True):
     """How long clients may cache a result, and who may share it (server/utilities/caching).
 
-    ttl_ms: milliseconds.
+    ttl_ms: how long a client may cache the result, in milliseconds.
+    scope: `private` for the user of the request only, `public` for all users.
     """
 
     ttl_ms: int = 0
@@ -105,7 +104,7 @@ def check_options(options: T, declaration: type, owner: str) -> T:
     try:
         checked = _round_trip(values, declaration)
         _check_keys(checked.get("meta"))
-    except _UNFIT as exc:
+    except _ROUND_TRIP_ERRORS as exc:
         hints = get_type_hints(declaration)
         types = {name: hints[name] for name in values}
         text = _describe(values, types) or str(exc)
@@ -175,7 +174,7 @@ def check_setting(value: S) -> S:
     """
     try:
         checked = _round_trip(value, type(value))
-    except _UNFIT:
+    except _ROUND_TRIP_ERRORS:
         values = {field.name: getattr(value, field.name) for field in fields(value)}
         types = {field.name: field.type for field in fields(value)}
         raise ValueError(_describe(values, types)) from None
@@ -206,7 +205,7 @@ def check_against_schema(value: S, owner: str) -> S:
 
 
 def _describe(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
-    """Return a text with the errors of all values; "" if each value alone is valid.
+    """Return an error text that names each invalid value; "" if each value alone is valid.
 
     values: the values by name.
     types: the type that each value should have, by name.
@@ -215,7 +214,7 @@ def _describe(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
     for name, value in values.items():
         try:
             _round_trip(value, types[name])
-        except _UNFIT as exc:
+        except _ROUND_TRIP_ERRORS as exc:
             violations += violations_of(exc, name)
     return "; ".join(map(str, violations))
 
@@ -244,13 +243,13 @@ def _check_extensions(extensions: Mapping[str, Any] | None) -> None:
 
 
 # The exceptions of _round_trip() for a value that has no JSON form, or another type than declared.
-_UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
+_ROUND_TRIP_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _round_trip(value: Any, kind: Any) -> Any:
     """Encode a value as JSON, decode it as the type `kind`, and return the decoded value.
 
-    Raises one of the exceptions in _UNFIT if the value has no JSON form or another type.
+    Raises one of _ROUND_TRIP_ERRORS if the value has no JSON form or another type.
     """
     raw = _encode(value)
     # msgspec encodes NaN and infinity as null without an error, so look for them.

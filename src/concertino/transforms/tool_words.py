@@ -64,10 +64,11 @@ SHAPES = (
 
 
 def words_of_query(query: str) -> list[str]:
-    """Return the words to search for, in their order.
+    """Return the words of a query by which tools are searched, in the order of the query.
 
-    Words that say nothing are dropped. Data, such as `notes.txt`, is replaced by words that occur
-    in definitions of tools. Only the first MAX_QUERY characters are read.
+    Stop words, fillers and numbers are left out. Data in the query is replaced by words that tool
+    definitions use for it: `notes.txt`, for example, by `file`. Only the first MAX_QUERY characters
+    are read.
     """
     text = query[:MAX_QUERY]
     for shape, words in SHAPES:

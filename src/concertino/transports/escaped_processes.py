@@ -7,8 +7,8 @@ ended. On systems without /proc, such as macOS, none are found.
 
 A process that has cleared the variable, whose parent has ended and that has closed stdout and
 stderr is not found. Linux could report it to a "subreaper", prctl(2). But that is a setting for the
-whole process of our user, which would then become the parent of all orphans of its children, and
-would have to reap them. A cgroup needs rights that few users have.
+whole process, which may be a program of the user. It would become the parent of all orphans of its
+children, and would have to reap them. A cgroup needs rights that few users have.
 """
 
 from __future__ import annotations

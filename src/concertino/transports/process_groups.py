@@ -1,4 +1,4 @@
-"""The process groups of our children, and kill_process_groups() for the end of this process.
+"""The process groups of this process's children, and kill_process_groups() to end them.
 
 A process that ends with os._exit() runs no cleanup code. Children that ignore the end of their
 input and SIGTERM would remain, with the processes that they have started. runtime/shutdown.py calls
