@@ -1,9 +1,16 @@
-"""The certificate authority for hubs and plugins: create_authority(), issue(), renew() and others.
+"""The certificate authority for hubs and plugins: creates it, and issues and renews certificates.
 
-Files are written under a lock, each in one atomic step. The authority's private key is needed only
-to issue and renew certificates; hubs and plugins that have certificates run without it. An
-authority is created only when a user asks for it, because its key can issue any certificate.
-Certificates have the same subjects, extensions and periods as in the Go implementation.
+    certificates = Certificates("~/.orchestra/certs")
+    create_authority(certificates)                    # writes ca.crt and ca.key
+    issue(certificates, "tools.greeter")              # writes tools.greeter.crt and .key
+
+`concertino certs` calls these functions when a user asks for it. Hubs, plugins and bridges call
+ensure_certificate() when they start. They need the authority's private key only if they have no
+certificate yet, or one that expires soon. An authority is never created without a user's command,
+because its key can issue any certificate.
+
+Files are written under a lock, each in one atomic step. Certificates have the same subjects,
+extensions and periods as in the Go implementation.
 Source: the Orchestra plugin protocol, "Certificates".
 """
 
@@ -53,23 +60,27 @@ __all__ = [
     "renew_authority",
 ]
 
+# For how long a new certificate is valid, unless the caller says otherwise.
 VALID = timedelta(days=365)
-# Certificates are valid from one minute ago, because the clocks of two machines differ.
+# A new certificate is valid from one minute ago, because the clocks of two machines differ.
 BACKDATED = timedelta(minutes=1)
+# The organization in each subject, and the common name of the authority.
 ORGANIZATION = "Orchestra"
 AUTHORITY = "Orchestra CA"
 # One part of a host name, between two dots.
 LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
-# The hosts in every certificate.
+# The hosts for which every certificate is valid.
 HOSTS = ("localhost", "127.0.0.1", "::1")
+# A certificate that expires within this time is renewed when it is next used.
 RENEW_BEFORE = timedelta(days=30)
 
 
 def create_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
-    """Create the authority: the folder, and its certificate and key in it.
+    """Create the folder if it does not exist, and in it a new authority: its certificate and key.
 
-    valid: how long the certificate is valid.
-    Raises CertificateError if the certificate or the key of an authority exists already.
+    valid: how long the authority's certificate is valid.
+    Raises CertificateError if the certificate or the key of an authority exists already, or if the
+    files cannot be written.
     """
     try:
         certificates.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,7 +96,7 @@ def create_authority(certificates: Certificates, valid: timedelta = VALID) -> No
                 )
         key = Ed25519PrivateKey.generate()
         # The key is written first, because a certificate without its key is useless.
-        _write(certificates.key("ca"), _pem(key))
+        _write(certificates.key("ca"), _encode_key(key))
         _write(
             certificates.crt("ca"),
             _make_authority_certificate(key, valid).public_bytes(Encoding.PEM),
@@ -95,7 +106,8 @@ def create_authority(certificates: Certificates, valid: timedelta = VALID) -> No
 def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
     """Issue a new certificate for the authority's existing key.
 
-    The certificates that the authority has issued before stay valid. Raises CertificateError.
+    The certificates that the authority has issued before stay valid, because they were signed with
+    the same key. Raises CertificateError.
     """
     with certificates.lock(fcntl.LOCK_EX):
         key = certificates.private_key("ca")
@@ -117,8 +129,11 @@ def issue(
     """Issue a certificate with a new key, write both to the folder, and return the certificate.
 
     An existing certificate and key of this name are replaced.
-    name: the name of the hub or plugin.
-    hosts: host names and IP addresses that peers connect to, besides localhost.
+    name: the role of the process that will present the certificate, such as a plugin's id; see
+        certificates.py.
+    hosts: the host names and IP addresses at which clients connect to this process, besides
+        localhost.
+    valid: how long the certificate is valid.
     Raises CertificateError.
     """
     check_name(name)
@@ -146,7 +161,7 @@ def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) ->
     """Issue a certificate again, with a new key, for the same hosts. Raises CertificateError."""
     check_name(name)
     with certificates.lock(fcntl.LOCK_EX):
-        return _issue(certificates, name, _hosts(certificates.certificate(name)), valid)
+        return _issue(certificates, name, _hosts_of(certificates.certificate(name)), valid)
 
 
 def ensure_certificate(
@@ -155,8 +170,10 @@ def ensure_certificate(
     """Return the certificate of a name; issue or renew it first if necessary.
 
     A missing certificate is issued. One that expires within 30 days is renewed if the folder has
-    the authority's key, and returned unchanged otherwise.
-    Raises CertificateError.
+    the authority's key, and returned unchanged otherwise. It is not checked further, see
+    Certificates.identity().
+    now: the time with which to compare; None for the current time.
+    Raises CertificateError, also if a certificate is missing and the folder has no authority's key.
     """
     check_name(name)
     now = now or datetime.now(UTC)
@@ -166,13 +183,13 @@ def ensure_certificate(
         current = certificates.certificate(name)
         if current.not_valid_after_utc - now > RENEW_BEFORE or not certificates.key("ca").exists():
             return current
-        return _issue(certificates, name, _hosts(current), VALID)
+        return _issue(certificates, name, _hosts_of(current), VALID)
 
 
 def create_temporary_identity(name: str) -> Identity:
-    """Return an identity with a certificate from a new authority, for handshakes in memory.
+    """Return an identity whose certificate is from a new authority, for handshakes in memory.
 
-    Nothing is stored. The certificates are valid for one hour.
+    Nothing is written to files. Both certificates are valid for one hour.
     """
     signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     authority = _make_authority_certificate(signer, timedelta(hours=1))
@@ -200,17 +217,17 @@ def _issue(
     )
     key = Ed25519PrivateKey.generate()
     certificate = _make_certificate(name, key, authority, signer, hosts, valid)
-    _write(certificates.key(name), _pem(key))
+    _write(certificates.key(name), _encode_key(key))
     _write(certificates.crt(name), certificate.public_bytes(Encoding.PEM))
     return certificate
 
 
 def _make_authority_certificate(key: Ed25519PrivateKey, valid: timedelta) -> x509.Certificate:
     """Return a new certificate of the authority, signed with its own key."""
-    subject = _subject(AUTHORITY)
-    usage = _usage(key_cert_sign=True, crl_sign=True)
+    subject = _make_subject(AUTHORITY)
+    usage = _make_key_usage(key_cert_sign=True, crl_sign=True)
     return (
-        _builder(subject, subject, key, valid)
+        _make_builder(subject, subject, key, valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -238,9 +255,9 @@ def _make_certificate(
     sides = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     names = dict.fromkeys((name, *HOSTS, *hosts))
     return (
-        _builder(_subject(name), authority.subject, key, valid)
+        _make_builder(_make_subject(name), authority.subject, key, valid)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(_make_key_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage(sides), critical=False)
         .add_extension(
             x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
@@ -260,7 +277,7 @@ def _authority_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdent
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
 
 
-def _builder(
+def _make_builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: Ed25519PrivateKey,
@@ -279,12 +296,12 @@ def _builder(
     )
 
 
-def _subject(name: str) -> x509.Name:
+def _make_subject(name: str) -> x509.Name:
     organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION)
     return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _usage(
+def _make_key_usage(
     *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
 ) -> x509.KeyUsage:
     return x509.KeyUsage(
@@ -313,7 +330,7 @@ def _general_name(host: str) -> x509.GeneralName:
         ) from None
 
 
-def _hosts(certificate: x509.Certificate) -> list[str]:
+def _hosts_of(certificate: x509.Certificate) -> list[str]:
     """Return the host names and addresses of a certificate, without its own name."""
     try:
         alternatives = certificate.extensions.get_extension_for_class(
@@ -328,7 +345,7 @@ def _hosts(certificate: x509.Certificate) -> list[str]:
     return [name for name in names if name != certificate_name(certificate)]
 
 
-def _pem(key: Ed25519PrivateKey) -> bytes:
+def _encode_key(key: Ed25519PrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

@@ -44,8 +44,8 @@ class Bridge(HubBackend):
     """A Backend that forwards calls to the hub at an address.
 
     address: unix:PATH, or HOST:PORT for QUIC.
-    certificates: needed for QUIC; see prepare_bridge().
-    connected: called with the address each time a connection to the hub is made.
+    certificates: the result of prepare_bridge() for this address; None for a Unix socket.
+    connected: called with the address each time that the bridge has connected to the hub.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Bridge(HubBackend):
         self._link: ForwardingConnection
         # Set when the first attempt to connect has succeeded or failed.
         self._first_attempt: asyncio.Event
-        # Set when a connection is made, because the hub's lists may have changed.
+        # Set after each connect, to fetch the lists at once: they may have changed meanwhile.
         self._refresh_now: asyncio.Event
         self._refresh_task: asyncio.Task[None]
 
     async def start(self, outlet: Notifier) -> None:
         """Begin to connect, and wait up to two seconds for the first attempt.
 
-        A hub that cannot be reached is not an error: the bridge keeps trying.
+        If the hub cannot be reached, this method does not fail: the bridge keeps trying.
         """
         await super().start(outlet)
         # The server can answer `initialize` now, because nothing below can fail.
@@ -96,8 +96,9 @@ class Bridge(HubBackend):
         await asyncio.wait((self._refresh_task,))
         await self._hub.close()
 
-    # The functions with which HubBackend sends requests. While the hub is down, the second and the
-    # third return None; HubBackend then calls the first one, which raises the reason.
+    # The functions with which HubBackend sends requests. While the hub is down, the functions for
+    # forward and stream return None. HubBackend then calls _ask_over_link(), which raises
+    # Disconnected with the reason.
 
     def _ask_over_link(self, request: PluginRequest, timeout_s: float) -> Awaitable[PluginResponse]:
         return self._hub.request(request, timeout_s)
@@ -109,7 +110,7 @@ class Bridge(HubBackend):
         return self._link.stream(request, timeout_s) if self._hub.is_up else None
 
     async def _connect(self) -> RpcConnection:
-        """Connect to the hub. ReconnectingLink calls it for each attempt."""
+        """Connect to the hub. ReconnectingLink calls this method for each attempt."""
         try:
             self._link = link = await self._open()
         except BaseException:
@@ -118,7 +119,7 @@ class Bridge(HubBackend):
         return link
 
     def _on_link_change(self, is_up: bool) -> None:
-        """Wake what waits for a new connection to the hub. A lost connection needs no action."""
+        """After a connect, end the wait of start(), and let _refresh_lists() fetch the lists."""
         if is_up:
             self._first_attempt.set()
             self._refresh_now.set()
@@ -147,9 +148,10 @@ def prepare_bridge(
     """Return the certificates that a Bridge to this address needs; None for a Unix socket.
 
     If the bridge has no certificate yet and the folder contains the authority's key, a certificate
-    is issued. Then the certificate is checked.
+    is issued. Then the certificate is checked, so that the bridge reports a problem at its start.
     folder: the folder of certificates; by default ~/.orchestra/certs.
-    Raises ValueError for a malformed address, and CertificateError.
+    Raises ValueError for a malformed address. Raises CertificateError if there is no valid
+    certificate.
     """
     if check_hub_address(address).startswith("unix:"):
         return None

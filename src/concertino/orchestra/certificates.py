@@ -1,9 +1,11 @@
-"""Certificates: a folder of certificates and keys, which it loads and checks.
+"""Certificates: loads and checks the certificates and keys in a folder.
 
-authority.py issues the certificates. The folder has mode 0700 and contains, in PEM:
+With them, hubs, plugins and bridges prove who they are, over QUIC and in a NATS cluster.
+authority.py issues the certificates. The folder has mode 0700, its files have mode 0600. It
+contains, in PEM:
 
-    ca.crt, ca.key        the authority; the key is needed to issue certificates only
-    NAME.crt, NAME.key    a certificate and its key; files have mode 0600
+    ca.crt, ca.key        the authority; only issuing certificates needs its key
+    NAME.crt, NAME.key    the certificate of a process, and its key
 
 NAME states the role of the process that presents the certificate:
 
@@ -13,8 +15,8 @@ NAME states the role of the process that presents the certificate:
     PLUGIN-client             a plugin, as a client of the hub
 
 The Go implementation uses the same folder and file names. This package issues certificates with
-Ed25519 keys, and accepts ECDSA P-256 keys of other implementations too. Every error names the
-command that corrects it.
+Ed25519 keys, and accepts ECDSA P-256 keys of other implementations too. The text of each error
+names the command that corrects the problem.
 Sources: the Orchestra plugin protocol, "Certificates"; RFC 5280; RFC 8446 section 4.4.2.
 """
 
@@ -62,6 +64,7 @@ PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 Side = Literal["server", "client"]
 # 64 characters is the limit of a common name, RFC 5280 appendix A.1.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# Side of a handshake -> the extended key usage that the certificate of this side must have.
 PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
 MAX_FILE_BYTES = 2**20
 
@@ -79,9 +82,9 @@ def default_folder() -> Path:
 
 
 def check_name(name: str) -> str:
-    """Return the name unchanged if it is valid for a certificate and its file.
+    """Return the name unchanged if it is valid for a certificate and for the name of its file.
 
-    Raises CertificateError otherwise.
+    Raises CertificateError otherwise, also for "ca", the name of the authority's files.
     """
     if NAME.fullmatch(name) is None or name == "ca" or ".." in name:
         raise CertificateError(
@@ -93,8 +96,10 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """This process's certificate and key, and the certificate of the authority that it trusts.
+    """What a process needs for a handshake: its certificate and key, and the authority it trusts.
 
+    name: the common name in the certificate.
+    authority: the certificate of the authority. Peers must have a certificate from it.
     expires: the time when the first of the two certificates expires.
     """
 
@@ -106,7 +111,11 @@ class Identity:
 
 
 class Certificates:
-    """A folder of certificates. Renewed certificates take effect without a restart."""
+    """A folder of certificates. It need not exist yet.
+
+    The files are read again when they have changed, so renewed certificates take effect without a
+    restart.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).expanduser().absolute()
@@ -122,14 +131,16 @@ class Certificates:
         return self.folder / f"{name}.key"
 
     def identity(self, name: str, now: datetime | None = None) -> Identity:
-        """Load and check the certificate, the key and the authority for handshakes under a name.
+        """Return the identity of a process, after checking its certificate, key and authority.
 
+        name: the name of the certificate, such as a plugin's id.
+        now: the time at which the certificates must be valid; None for the current time.
         Raises CertificateError when a file is missing, when another user owns it or may read it,
         when a certificate has expired, or when key, certificate and authority do not match.
         """
         check_name(name)
-        # Cached, because loading takes a fifth of the time of a handshake, and hundreds of clients
-        # may connect at once.
+        # The identity is cached, because loading takes a fifth of the time of a handshake, and
+        # hundreds of clients may connect at once.
         state = self._state_of_files(name)
         cached = self._identities.get(name)
         moment = now or datetime.now(UTC)
@@ -138,7 +149,8 @@ class Certificates:
             if state == state_then and moment <= identity.expires:
                 return identity
 
-        # Under one lock, because a renewal replaces certificate and key one after the other.
+        # Read all files under one lock, because a renewal replaces certificate and key one after
+        # the other.
         with self.lock(fcntl.LOCK_SH):
             authority = self.authority()
             certificate = self.certificate(name)
@@ -183,12 +195,12 @@ class Certificates:
     def authority(self) -> x509.Certificate:
         """Load the authority's certificate. Raises CertificateError."""
         data = self._read("ca.crt", self.command("init"))
-        return _certificate(self.crt("ca"), data, self.command("renew", "ca"))
+        return _parse_certificate(self.crt("ca"), data, self.command("renew", "ca"))
 
     def certificate(self, name: str) -> x509.Certificate:
         """Load a certificate without checking it. Raises CertificateError."""
         remedy = self.command("issue", name)
-        return _certificate(self.crt(name), self._read(f"{name}.crt", remedy), remedy)
+        return _parse_certificate(self.crt(name), self._read(f"{name}.crt", remedy), remedy)
 
     def private_key(self, name: str) -> PrivateKey:
         """Load a private key; "ca" is the authority's. Raises CertificateError."""
@@ -233,7 +245,8 @@ class Certificates:
         """Lock the folder while files are read (LOCK_SH) or written (LOCK_EX).
 
         The folder itself is locked, so there is no lock file.
-        Raises CertificateError, also when the mode or owner of the folder is not safe.
+        Raises CertificateError if the folder does not exist, or if other users own it or may read
+        it.
         """
         try:
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -249,6 +262,10 @@ class Certificates:
             os.close(descriptor)
 
     def _read(self, name: str, remedy: str) -> bytes:
+        """Return the content of a file. Raises CertificateError if it is missing or not private.
+
+        remedy: the command that corrects the problem, for the message.
+        """
         path = self.folder / name
         try:
             # Non-blocking, so that a named pipe cannot block the process.
@@ -283,7 +300,7 @@ def _check_private(path: Path, status: os.stat_result, mode: int) -> None:
         )
 
 
-def _certificate(path: Path, data: bytes, remedy: str) -> x509.Certificate:
+def _parse_certificate(path: Path, data: bytes, remedy: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
@@ -303,16 +320,16 @@ def check_dates(
     """
     if now > certificate.not_valid_after_utc:
         raise CertificateError(
-            f"{path} expired {_format(certificate.not_valid_after_utc)}: {remedy}"
+            f"{path} expired {_format_time(certificate.not_valid_after_utc)}: {remedy}"
         )
     if now < certificate.not_valid_before_utc:
         raise CertificateError(
-            f"{path} is not valid before {_format(certificate.not_valid_before_utc)}; "
+            f"{path} is not valid before {_format_time(certificate.not_valid_before_utc)}; "
             "is the clock of this machine right?"
         )
 
 
-def _format(when: datetime) -> str:
+def _format_time(when: datetime) -> str:
     return f"{when:%Y-%m-%d %H:%M} UTC"
 
 
@@ -328,12 +345,13 @@ def verify(
     side: Side,
     now: datetime | None = None,
 ) -> str:
-    """Check a peer's certificate and return the name in it.
+    """Check a peer's certificate, and return the name in it.
 
-    side: the peer's side of the handshake ("client" or "server"). The certificate must be issued
-        for this side.
-    Raises CertificateError if the authority has not issued the certificate itself, if it is not
-    valid now, if it was issued for the other side, or if it has no name.
+    authority: the certificate of the authority that this process trusts.
+    side: the peer's side of the handshake ("client" or "server").
+    now: the time at which both certificates must be valid; None for the current time.
+    Raises CertificateError if the peer's certificate was not issued directly by the authority, is
+    not valid now, is not for the peer's side, is itself an authority's, or has no name.
     """
     now = now or datetime.now(UTC)
     name = certificate_name(certificate)
@@ -350,10 +368,10 @@ def verify(
         usage: Sequence[x509.ObjectIdentifier] = list(
             certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         )
-        constraints = _constraints(certificate)
+        constraints = _basic_constraints(certificate)
     except (x509.ExtensionNotFound, ValueError):
         raise CertificateError(f"{label} has no valid extended key usage") from None
-    # Otherwise the owner of a client certificate could pose as a server.
+    # Without this check, the owner of a client certificate could pose as a server.
     if PURPOSE[side] not in usage:
         raise CertificateError(f"{label} is not for a {side}")
     if constraints is not None and constraints.ca:
@@ -365,14 +383,14 @@ def verify(
 
 def _check_time(certificate: x509.Certificate, label: str, now: datetime) -> None:
     if now > certificate.not_valid_after_utc:
-        raise CertificateError(f"{label} expired {_format(certificate.not_valid_after_utc)}")
+        raise CertificateError(f"{label} expired {_format_time(certificate.not_valid_after_utc)}")
     if now < certificate.not_valid_before_utc:
         raise CertificateError(
-            f"{label} is not valid before {_format(certificate.not_valid_before_utc)}"
+            f"{label} is not valid before {_format_time(certificate.not_valid_before_utc)}"
         )
 
 
-def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints | None:
+def _basic_constraints(certificate: x509.Certificate) -> x509.BasicConstraints | None:
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     except x509.ExtensionNotFound:

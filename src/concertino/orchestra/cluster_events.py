@@ -1,8 +1,9 @@
 """ClusterLog: the EventLog of a hub in a NATS cluster, whose events are in a stream of JetStream.
 
-All hubs publish to one stream, and each hub copies it into a log of its own. So the subscribers of
-every hub get the events of all hubs. The numbers of events come from the stream, so a cursor of one
-hub is valid at all of them, also after a restart.
+All hubs publish their events to one stream, and each hub copies the messages of this stream into a
+log of its own. So the subscribers of every hub get the events of all hubs. The number of an event
+is the number of its message in the stream, so a cursor from one hub is valid at all hubs, also
+after a restart. HubEvents uses a ClusterLog in place of an EventLog.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ MAX_WAITING = 1000
 
 
 class ClusterLog(EventLog):
-    """The latest events of all hubs. Call open() before use, and close() at the end."""
+    """The latest events of all hubs. Call open() before use, and close() at the end.
+
+    It is also the Follower of the stream, which means that the Stream calls begin() and handle().
+    """
 
     def __init__(self, cluster: NatsCluster) -> None:
         super().__init__()
@@ -47,7 +51,7 @@ class ClusterLog(EventLog):
         self._losses = RefusalLog(noun="events", verb="lost")
 
     async def open(self) -> None:
-        """Load the events of the stream. Raises StreamUnavailable, see Stream.open()."""
+        """Load the events of the stream. Raises StreamUnavailable if this hub cannot use it."""
         await self._stream.open()
 
     async def close(self) -> None:
@@ -57,7 +61,10 @@ class ClusterLog(EventLog):
         self._losses.report_end("the log of the cluster's events")
 
     async def publish(self, event: Publish, source: str) -> None:
-        """See EventLog.publish(). Raises Disconnected if the cluster does not acknowledge it."""
+        """Store an event in the stream. It comes back with the other messages, see handle().
+
+        Raises InvalidEvent. Raises Disconnected if the cluster does not acknowledge the event.
+        """
         data = log_event(event, source).delivery.SerializeToString()
         try:
             await self._stream.publish(data)
@@ -65,7 +72,7 @@ class ClusterLog(EventLog):
             raise InvalidEvent(str(exc)) from None
 
     def publish_soon(self, event: Publish, source: str) -> None:
-        """See EventLog.publish_soon(). A failure is logged, not raised."""
+        """Store an event in the stream, without waiting. A failure is logged, not raised."""
         if len(self._tasks) >= MAX_WAITING:
             self._losses.add(
                 f"an event of {event.topic} is lost: {MAX_WAITING} events are not stored yet"
@@ -84,7 +91,7 @@ class ClusterLog(EventLog):
     # The messages of the stream (Follower)
 
     def begin(self, id: str, first: int, last: int) -> None:
-        """Begin a new log if the stream is another one than before. See Follower.begin()."""
+        """Begin a new log if this is another stream than before. See Follower.begin()."""
         # The id of a log is part of its cursors, so it is short.
         log_id = sha256(id.encode()).hexdigest()[:8]
         if log_id != self.id:
@@ -92,7 +99,7 @@ class ClusterLog(EventLog):
             self.restart(log_id, max(first, 1), last)
 
     def handle(self, number: int, payload: bytes) -> None:
-        """Add an event of the stream. See Follower.handle()."""
+        """Add an event of any hub to the log. See Follower.handle()."""
         try:
             delivery = EventDelivery.FromString(payload)
             values = (

@@ -1,9 +1,10 @@
-"""ClusterOffers: the plugins of a hub that the other hubs of its cluster can call.
+"""ClusterOffers: lets the other hubs of a NATS cluster call the plugins of this hub.
 
-For each of its plugins that runs, the hub is a worker in the cluster (nats_listener.py). Hubs that
-offer the same plugin share its calls, as all workers of a plugin do. A call goes straight to the
-plugin's process and not through the hub's routes, so hubs of a cluster cannot call in a circle.
-Tools and prompts are offered. Storage is not, because its documents are on one machine only.
+A worker is a process that answers the calls of a plugin in the cluster (nats_listener.py). For each
+of its plugins that runs, the hub is a worker, and passes the calls on to the plugin's process. If
+several hubs offer the same plugin, the cluster distributes its calls among them. The hub does not
+use its routes for these calls, so hubs of a cluster cannot call each other in a circle. Tools and
+prompts are offered. Storage is not, because its documents are on one machine only.
 """
 
 from __future__ import annotations
@@ -43,24 +44,29 @@ log = logging.getLogger("concertino.hub")
 
 
 class ClusterOffers:
-    """Offers the plugins of a hub to the other hubs of a cluster. Use it on one event loop."""
+    """Offers the plugins of a hub to the other hubs of a cluster. Use it on one event loop.
+
+    HubCluster owns it, and calls update() after each change of a plugin.
+    """
 
     def __init__(self, cluster: NatsCluster) -> None:
         self._cluster = cluster
+        # Plugin id -> its offer.
         self._offers: dict[str, _Offer] = {}
+        # The tasks that check new offers and close old ones.
         self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, plugins: Iterable[PluginProcess]) -> None:
-        """Offer exactly the plugins that run and whose entries allow it (`offer`).
+        """Offer exactly those of the plugins that run and whose entries in the file have `offer`.
 
-        The hub calls this after any change of a plugin.
+        plugins: all plugins of this hub.
         """
         running = {
             item.id: item for item in plugins if item.entry.offer and item.state == "running"
         }
         for id, offer in list(self._offers.items()):
             if running.get(id) is not offer.plugin:
-                # Calls may take as long as those of the hub's own clients.
+                # Calls in progress go on until the time limit of a call.
                 self._start(self._offers.pop(id).close(CALL_S))
         for id, plugin in running.items():
             offer = self._offers.get(id)
@@ -76,7 +82,7 @@ class ClusterOffers:
         task.add_done_callback(self._tasks.discard)
 
     def withdraw(self) -> None:
-        """Accept no more calls. Those in progress go on."""
+        """Accept no more calls of any plugin. Calls in progress go on."""
         for offer in self._offers.values():
             offer.leave()
 
@@ -92,7 +98,10 @@ class ClusterOffers:
 
 
 class _Offer:
-    """A plugin of this hub in the cluster. It is the ToolFinder of its own calls."""
+    """One plugin of this hub that is offered to the cluster.
+
+    It is the ToolFinder of its ToolCalls, because it knows the plugin of each call.
+    """
 
     def __init__(self, cluster: NatsCluster, plugin: PluginProcess) -> None:
         self.plugin = plugin
@@ -102,7 +111,7 @@ class _Offer:
         self._listener = NatsListener(cluster, plugin.id, self._answer, self._relay, manifest)
 
     async def check(self) -> None:
-        """Log a warning if the server does not let this hub offer the plugin."""
+        """Log a warning if the NATS server does not let this hub answer calls of the plugin."""
         try:
             await self._listener.wait_accepted()
         except Disconnected as exc:
@@ -132,7 +141,7 @@ class _Offer:
             self._calls.cancel()
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess:
-        """See ToolFinder.find_tool. The hub that has sent the call has chosen the plugin."""
+        """See ToolFinder.find_tool(). The hub that has sent the call has chosen this plugin."""
         return self.plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
@@ -142,9 +151,13 @@ class _Offer:
     async def _answer(
         self, request: PluginRequest, peer: RemotePeer
     ) -> PluginResponse | ResponseStream:
-        """Answer a request of another hub or of a plugin of the cluster. A RequestHandler."""
+        """Answer a request of another hub, or of a plugin of the cluster.
+
+        It is the RequestHandler of the listener.
+        """
         kind, id = request.WhichOneof("request") or "nothing", request.request_id
-        # A hub names the caller for which it forwards. A plugin can only call for itself.
+        # ToolCalls replaces the caller in a request by the name of the peer, if the peer has one.
+        # But a hub sends requests of other callers, whose names must stay.
         caller = RemotePeer(peer.address) if _is_hub(peer) else peer
         if kind == "tool_call":
             return await self._calls.call(request, caller)
@@ -164,7 +177,7 @@ class _Offer:
         return error_response(id, "unknown_request", message)
 
     def _relay(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
-        """Forward a tool call of another hub as bytes. A RelayHandler."""
+        """Forward a tool call of another hub as bytes. It is the RelayHandler of the listener."""
         if not _is_hub(peer) or peek_tool_call(body) is None:
             return None
         return self._calls.relay(self.plugin, body, respond)
@@ -175,7 +188,11 @@ def _is_hub(peer: RemotePeer) -> bool:
 
 
 def _manifest(plugin: PluginProcess) -> bytes:
-    """Return the manifest that is announced for a plugin."""
+    """Return the serialized manifest that the hub announces for a plugin.
+
+    It contains a digest of the lists of tools and prompts. When the digest changes, the other hubs
+    fetch the lists again.
+    """
     features = plugin.features
     own = features.manifest
     lists = hashlib.sha256()

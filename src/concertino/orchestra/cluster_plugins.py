@@ -1,8 +1,9 @@
 """A hub in a NATS cluster: HubCluster, and the plugins that it finds there.
 
-The workers of plugins (nats_listener.py) announce themselves with their manifest: when they
-connect, when they leave, and when a hub asks. A hub asks every DISCOVER_S seconds, and forgets
-workers that do not answer. A plugin exists as long as it has workers.
+A worker is a process that answers the calls of a plugin in the cluster (nats_listener.py). Workers
+announce themselves with the manifest of their plugin: when they connect, when they leave, and when
+a hub asks. A hub asks every DISCOVER_S seconds, and forgets workers that do not answer. To the hub,
+a plugin exists as long as it has workers.
 """
 
 from __future__ import annotations
@@ -52,20 +53,21 @@ DISCOVER_S = 2.0
 FORGET_S = 5.0
 # How long open() waits for the announcements of workers that already run.
 FIRST_DISCOVERY_S = 0.25
-# How often retire() checks whether calls are in progress.
+# How often retire() checks whether calls are in progress, in seconds.
 DRAIN_POLL_S = 0.1
-# The time limit for fetching one list of a plugin.
+# The time limit for fetching one list of a plugin, in seconds.
 LIST_S = 10.0
-# The plugins and workers that a hub keeps; further ones are ignored.
+# How many plugins of the cluster a hub knows, and how many workers of each plugin. Additional ones
+# are ignored.
 MAX_PLUGINS = 1024
 MAX_WORKERS = 4096
 
 
 class HubCluster:
-    """Connects a hub to a cluster: it finds plugins there, and answers their requests.
+    """Connects a hub to a cluster: finds plugins, answers their requests, and offers its own.
 
     address: the address of the cluster; see open_cluster().
-    own: returns the hub's own plugins.
+    own: returns the hub's own plugins, as id -> plugin.
     on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
     """
 
@@ -93,10 +95,11 @@ class HubCluster:
         return [plugin for _, plugin in sorted(self._plugins.by_id.items())]
 
     async def open(self, answer: RequestHandler, relay: RelayHandler) -> NatsCluster:
-        """Connect, answer requests for the hub, and find plugins. Returns the connection.
+        """Connect, begin to answer requests to the hub, and find plugins. Returns the connection.
 
+        answer, relay: answer the requests; see listen_for_links().
         Raises ValueError, OSError, Disconnected, CertificateError and ImportError, as
-        open_cluster() does.
+        open_cluster() does. Call close() after an error, too.
         """
         self._cluster = await open_cluster(self._address, HUB, self._certificates)
         self._listener = NatsListener(self._cluster, HUB, answer, relay)
@@ -107,12 +110,12 @@ class HubCluster:
         return self._cluster
 
     def offer_plugins(self) -> None:
-        """Offer the hub's own plugins to other hubs, as they are now."""
+        """Offer the hub's own plugins to other hubs, as they are now; see ClusterOffers."""
         if self._offers is not None:
             self._offers.update(self._own().values())
 
     def withdraw(self) -> None:
-        """Accept no more calls of the hub's own plugins from the cluster."""
+        """Accept no more calls from the cluster to the hub's own plugins. Others go on."""
         if self._offers is not None:
             self._offers.withdraw()
 
@@ -130,15 +133,15 @@ class HubCluster:
 
 
 class ClusterPlugin:
-    """A plugin whose workers run elsewhere in the cluster.
+    """A plugin whose workers are other processes of the cluster. It is a HubPlugin.
 
     Attributes:
     id: the plugin's id.
-    features: the tools and prompts that it offers.
-    workers: worker id -> the time of its last announcement.
-    manifests: worker id -> the manifest that it announced when the lists were fetched for it, or
-        when it joined others with the same manifest. Workers may differ: a hub that offers the
-        plugin provides no storage, and one of them may run another version.
+    features: the tools, prompts and types of storage that it offers.
+    workers: worker id -> the time of its last announcement, by the clock of the event loop.
+    manifests: worker id -> the serialized manifest that it announced, for the workers whose
+        manifest `features` takes into account. Manifests of workers may differ: a hub that offers
+        the plugin provides no storage, and a worker may run another version.
     """
 
     uses_quic = False
@@ -161,7 +164,11 @@ class ClusterPlugin:
         return list(self.features.manifest.provides_ai)
 
     async def fetch(self, manifest: bytes) -> None:
-        """Fetch the lists of tools and prompts. Raises ConcertinoError."""
+        """Fetch the lists of tools and prompts from a worker, and set `features`.
+
+        manifest: the serialized manifest of the worker whose announcement causes this.
+        Raises ConcertinoError if no worker answers.
+        """
         parsed = PluginManifest.FromString(manifest)
         tools = await self._link.request(PluginRequest(list_tools=ListToolsRequest()), LIST_S)
         prompts = await self._link.request(PluginRequest(list_prompts=ListPromptsRequest()), LIST_S)
@@ -174,7 +181,11 @@ class ClusterPlugin:
         )
 
     def needs_fetch(self, worker: str, manifest: bytes) -> bool:
-        """Return whether the lists must be fetched after a worker's announcement."""
+        """Return whether the lists must be fetched after a worker's announcement.
+
+        That is the case if the worker has changed its manifest, or if it is new and no other worker
+        has the same manifest. A new worker with the manifest of another one is recorded.
+        """
         before = self.manifests.get(worker)
         if before is None and manifest in self.manifests.values():
             self.manifests[worker] = before = manifest
@@ -183,21 +194,21 @@ class ClusterPlugin:
     def forget_manifest(self, worker: str) -> None:
         """Forget the manifest of a worker that has left.
 
-        If no other worker has the same one, the lists are fetched again, because they may be those
-        of the worker that has left.
+        If no other worker has the same manifest, the lists may be those of the worker that has
+        left. Then all manifests are forgotten, so that the next announcement causes a fetch.
         """
         manifest = self.manifests.pop(worker, None)
         if manifest not in self.manifests.values():
             self.manifests.clear()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """See RpcConnection.request()."""
+        """Send a request to one of the workers. See RpcConnection.request()."""
         return await self._link.request(request, timeout_s)
 
     def forward(
         self, body: bytes, timeout_s: float, callback: ResponseCallback, stream: str = ""
     ) -> PendingResponse | None:
-        """See ForwardingConnection.forward(). Returns None also when the call cannot be sent."""
+        """See HubPlugin.forward()."""
         try:
             return self._link.forward(body, timeout_s, callback, stream)
         except ConcertinoError:
@@ -208,12 +219,15 @@ class ClusterPlugin:
         return self._link.stream(request, timeout_s)
 
     def end_forward(self) -> None:
-        """Do nothing: nothing waits for forwarded calls to finish."""
+        """Do nothing: a plugin of the cluster does not count its calls."""
 
     async def retire(self) -> None:
-        """Wait for the calls in progress, which workers that leave finish. Then close()."""
+        """Wait until the calls in progress have ended, then close().
+
+        Called when no worker is left. Workers that leave still finish their calls.
+        """
         try:
-            # Poll: this is rare. The link itself notices when a worker is lost.
+            # Poll, because this is rare. The link itself fails the calls of lost workers.
             while self._link.in_progress:  # noqa: ASYNC110
                 await asyncio.sleep(DRAIN_POLL_S)
         finally:
@@ -225,7 +239,7 @@ class ClusterPlugin:
 
 
 class ClusterPlugins:
-    """Finds the plugins of a cluster. Use it on one event loop; call open() next.
+    """Finds the plugins of a cluster. Create it on an event loop, then call open().
 
     is_own: returns whether the hub itself has a plugin with an id. A plugin of the cluster with
         that id is ignored.
@@ -248,8 +262,11 @@ class ClusterPlugins:
         self._loop = asyncio.get_running_loop()
         # All plugins that have workers, even if their lists are not known yet.
         self._plugins: dict[str, ClusterPlugin] = {}
+        # Plugin id -> the task that fetches its lists.
         self._fetches: dict[str, asyncio.Task[None]] = {}
+        # The tasks that close plugins without workers.
         self._closings: set[asyncio.Task[None]] = set()
+        # Calls _discover() next.
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
@@ -283,6 +300,7 @@ class ClusterPlugins:
         self._timer = self._loop.call_later(DISCOVER_S, self._discover)
         with suppress(Disconnected):
             self._cluster.connection.publish(discovery_subject(HUB), b"")
+        # Without a connection, this hub hears no worker, though they may run.
         if not self._cluster.is_up:
             return
         now = self._loop.time()
@@ -292,6 +310,7 @@ class ClusterPlugins:
                 self._remove_worker(plugin, worker)
 
     def _on_announcement(self, message: NatsMessage) -> None:
+        """Handle an announcement: record its worker, and fetch the plugin's lists if needed."""
         id, worker = plugin_of(message.subject), last_name(message.subject)
         plugin = self._plugins.get(id)
         # A worker that leaves sends an announcement with headers.
@@ -317,6 +336,7 @@ class ClusterPlugins:
             task.add_done_callback(lambda _: self._fetches.pop(id, None))
 
     async def _fetch(self, plugin: ClusterPlugin, manifest: bytes) -> None:
+        """Fetch the lists of a plugin, and offer it to the hub. A failure is logged."""
         try:
             await plugin.fetch(manifest)
         except ConcertinoError as exc:
@@ -330,6 +350,7 @@ class ClusterPlugins:
             self._on_change()
 
     def _remove_worker(self, plugin: ClusterPlugin, worker: str) -> None:
+        """Forget a worker, and its plugin if this was the last worker."""
         if plugin.workers.pop(worker, None) is None:
             return
         log.info("%s: worker %s has left the cluster", plugin.id, worker)

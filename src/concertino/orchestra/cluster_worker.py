@@ -1,7 +1,8 @@
-"""ClusterWorker: the process of a plugin in a NATS cluster: `python x.py --cluster ADDRESS`.
+"""ClusterWorker: runs a plugin as a worker in a NATS cluster: `python x.py --cluster ADDRESS`.
 
-No hub starts the process or sends it a configuration. The calls of the plugin are shared among all
-of its processes, which may run on several machines.
+A user starts the process, and gives it the settings that a hub would otherwise send at boot. The
+cluster distributes the calls of the plugin among all of its processes, which may run on several
+machines. plugin_main.py uses a ClusterWorker for the flag --cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ THIS_PROCESS = RemotePeer("this process")
 
 
 def read_settings(words: Sequence[str]) -> Mapping[str, str]:
-    """Return the settings of `--config NAME=VALUE` flags. Raises ValueError."""
+    """Return the settings in `--config NAME=VALUE` flags.
+
+    words: the values of the flags. Raises ValueError for one without a name or without "=".
+    """
     settings: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -36,9 +40,9 @@ def read_settings(words: Sequence[str]) -> Mapping[str, str]:
 
 
 class ClusterWorker:
-    """A plugin in a cluster.
+    """One process of a plugin in a cluster.
 
-    answer: answers the requests; see listen_for_links().
+    answer: answers the requests that hubs and other plugins send; see listen_for_links().
     """
 
     def __init__(self, plugin: RunnablePlugin, answer: RequestHandler) -> None:
@@ -52,6 +56,8 @@ class ClusterWorker:
     ) -> str:
         """Run the plugin's on_boot functions, and join the cluster. Returns the plugin's address.
 
+        address, certificates: see open_cluster().
+        settings: the configuration for the on_boot functions.
         Raises the errors of open_cluster(), and ConcertinoError if an on_boot function fails.
         """
         name = self._plugin.name

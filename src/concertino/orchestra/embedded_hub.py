@@ -1,6 +1,7 @@
 """EmbeddedHub: an MCP server with a hub in the same process, for `concertino serve plugins.yaml`.
 
-The hub listens for its own plugins only, so any number of these processes can run side by side.
+Each MCP client that starts such a server has a hub and plugins of its own. The hub listens for its
+own plugins only, so the hubs of several servers do not disturb each other.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ THIS_PROCESS = RemotePeer("this process")
 class EmbeddedHub(HubBackend):
     """A Backend that runs a hub in this process. The hub starts the plugins of a plugins file.
 
-    trust: whether changes of the file are applied without approval.
+    file: the plugins file. Its changes are applied while the hub runs (plugins_reload.py).
+    trust: whether changes of the file are applied without the user's approval.
     poll_s: how often the file is checked for changes, in seconds.
 
     Attribute:
@@ -47,7 +49,7 @@ class EmbeddedHub(HubBackend):
         super().__init__(self._ask_hub, stream=self._stream_from_hub)
         self.cluster: str | None = None
         self._file = file
-        self._follow = partial(PluginsReload, file=file, trust=trust, poll_s=poll_s)
+        self._make_reload = partial(PluginsReload, file=file, trust=trust, poll_s=poll_s)
         self._reload: PluginsReload | None = None
         self._hub: Hub | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,12 +64,14 @@ class EmbeddedHub(HubBackend):
         for warning in self._file.warnings:
             log.warning("%s", warning)
         self._hub = Hub(self._file, is_private=True, cluster=self.cluster, stop_s=STOP_S)
-        # refresh() reports a list only if the client holds an older version of it.
+        # refresh() sends a notification only if a client has got an older version of a list.
         self._hub.on_change = lambda _: self._run(self.refresh())
         await self._hub.launch()
         self._run(self._hub.settle())
-        self._reload = self._follow(self._hub)
+        self._reload = self._make_reload(self._hub)
         self._reload.open()
+        # A program is a process that only serves. `concertino hub` sees the hubs of programs, and
+        # not one that is part of another Python program.
         if entry.is_program():
             self._control = HubControl(self._hub)
             await self._control.open(os.environ)

@@ -1,8 +1,8 @@
 """FirstStart: the progress of a plugin's first start, for which other plugins and requests wait.
 
-Each PluginProcess has one. A plugin starts after its dependencies, and one over QUIC also after the
-one before it in the file. Requests that arrive while a hub starts wait for the plugins that they
-need (hub.py).
+Each PluginProcess has one. A plugin starts after the plugins that it depends on. A plugin over QUIC
+also starts after the previous plugin over QUIC in the file. Requests that arrive while a hub starts
+wait for the plugins that they need (hub.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ __all__ = ["FirstStart"]
 # is not ready, the next one starts anyway. Go programs, which may depend on the order of starts,
 # need 0.03 s; ours need 0.2 s over QUIC.
 NEXT_S = 0.1
-# After this much processor time, calls that another plugin can answer no longer wait for it.
+# When a plugin has used this much processor time and is not ready, calls that another plugin can
+# answer no longer wait for it. Processor time in seconds is used, because a start takes longer on a
+# loaded machine (idleness.py).
 LATE_S = 0.4
 
 
@@ -24,7 +26,8 @@ class FirstStart:
     """The progress of a plugin's first start. Use it on one event loop.
 
     on_change: called when is_late or is_settled has changed.
-    previous: the plugin that must let this one start; None to start at once.
+    previous: the first start of the previous plugin over QUIC, which must let this one start; None
+        for a plugin that need not wait for another one.
 
     Attributes:
     lets_next_start: set when the next plugin over QUIC may start: the start is settled, or the
@@ -50,10 +53,11 @@ class FirstStart:
     ) -> None:
         """Wait until the dependencies have run, and until the previous plugin lets this one start.
 
-        If a dependency fails, the first start of this plugin counts as over, but this method goes
-        on waiting for the dependency.
-        dependencies: id -> the first start of that plugin.
-        on_failure: called with the id of a dependency that has failed.
+        If the first start of a dependency fails, the first start of this plugin counts as over, so
+        that requests do not wait for it. But this method goes on waiting, because the hub starts
+        the dependency again.
+        dependencies: id of a plugin that must run before -> its first start.
+        on_failure: called with the id of a dependency that has failed to start.
         """
         for id, other in dependencies.items():
             await other.is_settled.wait()
@@ -68,7 +72,7 @@ class FirstStart:
             await self._previous.lets_next_start.wait()
 
     def on_work(self, used_s: float) -> None:
-        """Handle a report of the processor time that the plugin has used before it is ready."""
+        """Handle a report of how much processor time the plugin has used, while it is not ready."""
         if used_s >= NEXT_S:
             self.lets_next_start.set()
         if used_s >= LATE_S and not self.is_late:
@@ -76,12 +80,12 @@ class FirstStart:
             self._on_change()
 
     def settle(self) -> None:
-        """Let requests and other plugins no longer wait for this start."""
+        """Let requests and other plugins no longer wait for this start, which may go on."""
         self.is_settled.set()
         self.lets_next_start.set()
         self._on_change()
 
     def end(self) -> None:
-        """Note that the start has succeeded or failed."""
+        """Record that the start has succeeded or failed."""
         self.is_over.set()
         self.settle()

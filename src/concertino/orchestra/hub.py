@@ -5,9 +5,10 @@
     response = await hub.answer(request, peer)   # or connect to hub.addresses and send the request
     await hub.stop()
 
-Arguments and results are forwarded as bytes, without decoding them. A call to a plugin that is not
-running fails at once, and no call is sent twice. plugin_process.py supervises each plugin, and
-routes.py decides which plugin gets which request.
+Arguments and results are forwarded as bytes, without decoding them. While the plugins start for the
+first time, a request waits for the plugin that it needs. Later, a call to a plugin that does not
+run fails at once. No call is run twice. plugin_process.py supervises each plugin, and routes.py
+decides which plugin gets which request.
 Source: the Orchestra plugin protocol, "Orchestrator" and "Gaps".
 """
 
@@ -64,26 +65,31 @@ STOP_S = 5.0
 START_S = 15.0
 # How many plugins an error names that may have a missing tool.
 MAX_NAMED = 5
-# Requests for lists. They wait until the first start of every plugin is settled (FirstStart).
+# The kind of a request is the name of the field that it sets in PluginRequest. Requests for lists
+# wait until the first start of every plugin is settled: it is over, or takes so long that requests
+# no longer wait for it (FirstStart).
 LIST_REQUESTS = ("list_tools", "list_prompts", "list_events", "storage_list")
 EVENT_KINDS = ("publish", "subscribe", "unsubscribe", "list_events")
-# Other requests than tool calls that a single plugin answers.
+# Requests that one plugin answers, apart from tool calls.
 STORED_KINDS = ("prompt_get", "storage_read", "storage_write", "storage_delete")
 
 
 class Hub:
     """Runs the plugins of a file, and answers requests at one address. Use it on one event loop.
 
-    listen_addr, certs_dir, cluster: override the settings in the file.
+    file: its `enabled` plugins are started. The settings in it apply where a parameter is None.
+    listen_addr: the address at which bridges and other programs reach the hub.
+    certs_dir: the folder of certificates for QUIC and the cluster.
     is_private: listen only for the hub's own plugins, and not at listen_addr.
-    cluster: the address of a NATS cluster (nats_cluster.py). The hub offers the plugins that it
-        finds there, too, and its own plugins to the other hubs of the cluster.
+    cluster: the address of a NATS cluster (nats_cluster.py). The hub also forwards requests to the
+        plugins that it finds there, and offers its own plugins to the other hubs of the cluster.
     stop_s: seconds for plugins to end by themselves; killing them may take as long again.
 
     Attributes:
     on_change: called with "tools" or "prompts" when that list has changed.
-    withheld: plugin id -> reason, for each plugin that is not started, or that still runs with an
-        older entry of the file.
+    withheld: plugin id -> reason, for each plugin whose change in the file is not applied yet, for
+        example because the user has not approved it. PluginsReload sets it. Such a plugin is not
+        started, or still runs as before the change.
     """
 
     def __init__(
@@ -99,8 +105,9 @@ class Hub:
         self.on_change: Callable[[ListName], None] | None = None
         self.withheld: Mapping[str, str] = {}
         certificates = Certificates(certs_dir or file.certs_dir or default_folder())
-        # Bridges to other hubs use this folder, too. The entries of the file keep that of the
-        # file, so that their approvals do not depend on how the hub was started.
+        # The folder for plugins that are bridges to other hubs; None for the one in the file. It is
+        # not written into the entries of `file` itself, because the user's approval of an entry
+        # must not depend on how the hub was started.
         self._certs_dir = str(certificates.folder) if certs_dir else None
         cluster = cluster or file.cluster
         self._cluster = (
@@ -117,11 +124,12 @@ class Hub:
         self._logged_conflicts: set[str] = set()
         self._calls = ToolCalls(self)
         self._events = HubEvents()
-        # Whether the first start of each plugin is over.
+        # False while a plugin starts for the first time, or is replaced by its changed program.
+        # Only then may a request have to wait.
         self._is_started = not file.enabled
         # A future that is done when the state of a plugin changes; None while no request waits for
         # that.
-        self._changed: asyncio.Future[None] | None = None
+        self._next_change: asyncio.Future[None] | None = None
         self._list_changes = ListChanges(self._serialize_lists, self._report_change)
 
         self._plugins = PluginSet(self._adapt(file.enabled), stop_s, self._on_plugin_change)
@@ -156,7 +164,7 @@ class Hub:
 
         From now on requests are answered, and wait for the plugins that they need. Raises OSError,
         ValueError, CertificateError and Disconnected when the hub cannot listen or cannot reach the
-        cluster. Then nothing needs to be closed.
+        cluster. Before that, it calls stop() itself.
         """
         needs_network = any(not plugin.entry.socket for plugin in self._plugins.by_start)
         try:
@@ -169,7 +177,10 @@ class Hub:
         self._plugins.start(environment)
 
     async def settle(self) -> None:
-        """Wait until the first start of each plugin is settled (FirstStart). Log how many run."""
+        """Wait for the first start of each plugin, and log how many plugins run.
+
+        Does not wait for a plugin that sleeps while it starts, or for longer than START_S.
+        """
         await self._wait_settled()
         log.info("%d of %d plugins run", self._count_running(), len(self.plugins))
 
@@ -189,9 +200,12 @@ class Hub:
         await self._listeners.close()
 
     async def change_plugins(self, entries: Sequence[PluginEntry]) -> None:
-        """Make these entries the hub's plugins. See PluginSet.change().
+        """Start, replace and end plugins, so that the hub has exactly the plugins of these entries.
 
-        Raises ValueError, and as launch() if the hub must listen for the first plugin over QUIC.
+        Waits until the replaced plugins have started; see PluginSet.change(). Raises ValueError,
+        and changes nothing, if a dependency is missing or dependencies form a circle. If the hub
+        had no plugin over QUIC before and now has one, it begins to listen for it, and may raise
+        the errors of launch().
         """
         before = set(self.plugins)
         environment = await self._listeners.environment_for(
@@ -243,7 +257,10 @@ class Hub:
     async def handle(
         self, request: PluginRequest, peer: RemotePeer
     ) -> PluginResponse | ResponseStream:
-        """Answer a request of a plugin, a bridge or any other peer. A RequestHandler."""
+        """Answer a request of any kind. It is the RequestHandler of the hub's listeners.
+
+        peer: the plugin, bridge or other program that has sent the request.
+        """
         if request.HasField("stream_start"):
             return self.stream(request.stream_start, peer, request.path)
         return await self.answer(request, peer)
@@ -256,12 +273,15 @@ class Hub:
         return await self._answer(request, kind, peer)
 
     async def _check_saves(self) -> None:
-        """Announce the replacement of plugins whose watched files have changed."""
+        """Mark the plugins whose watched files have changed as replaced.
+
+        The request that is about to be answered then waits for the changed program.
+        """
         if self._plugins.has_watches:
             await self._plugins.check_saves()
 
     async def _answer(self, request: PluginRequest, kind: str, peer: RemotePeer) -> PluginResponse:
-        """Answer a request of this kind."""
+        """Answer a request. kind: the field of PluginRequest that it sets, or "nothing"."""
         if kind == "tool_call":
             return await self._calls.call(request, peer)
         if kind in LIST_REQUESTS:
@@ -302,6 +322,7 @@ class Hub:
     async def _answer_event(
         self, request: PluginRequest, kind: str, peer: RemotePeer
     ) -> PluginResponse:
+        """Answer a request about events. kind: one of EVENT_KINDS."""
         if kind == "list_events":
             topics = self._events.topics(self._manifests())
             return PluginResponse(list_events=ListEventsResponse(topics=topics))
@@ -310,7 +331,8 @@ class Hub:
             return self._events.subscribe(plugin, request.subscribe)
         if kind == "unsubscribe":
             return self._events.unsubscribe(plugin, request.unsubscribe.subscription_id)
-        # Use the verified sender, if it is known, and not the sender that the request names.
+        # The source of an event is the verified sender of the request: a plugin of this hub, or the
+        # name in the peer's certificate. The name in the request counts only without both.
         source = (request.publish.source_plugin or "unknown") if plugin is None else plugin.id
         if plugin is None and peer.name is not None:
             source = plugin_id(peer.name)
@@ -330,9 +352,11 @@ class Hub:
     def stream(
         self, start: StreamStart, peer: RemotePeer, path: Sequence[str] = ()
     ) -> ResponseStream:
-        """Forward a stream_start. Yields the responses; the last one is always a stream_end.
+        """Answer a stream_start. Yields the responses.
 
-        A stream_start with `subscribe` gets events, without end.
+        A stream_start with `subscribe` gets events, without end. Any other one is forwarded to the
+        plugin with the tool, and its last response is a stream_end.
+        path: the bridges through which the request has come from other hubs (request_path.py).
         """
         if start.HasField("subscribe"):
             return self._stream_events(start, peer)
@@ -362,7 +386,10 @@ class Hub:
         return plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
-        """See ToolFinder.explain_missing_tool. Names the plugins whose tools are not known."""
+        """See ToolFinder.explain_missing_tool.
+
+        The sentence also names plugins that have never run: one of them may have the tool.
+        """
         text = self.routes.explain_missing_tool(name, ai)
         unknown = {
             plugin.id: plugin.reason
@@ -423,8 +450,10 @@ class Hub:
     async def _wait_settled(self, peer: RemotePeer | None = None) -> None:
         """Wait up to START_S until the first start of each plugin is settled (see FirstStart).
 
-        After START_S, later requests do not wait for these plugins either.
-        peer: the sender of the request; do not wait if it is a plugin that is itself starting.
+        After START_S, the starts that are not settled count as settled, so that later requests do
+        not wait for these plugins. Then waits up to START_S for plugins that are being replaced.
+        peer: the sender of the request; None if the hub itself waits. Does not wait for a peer that
+            is a plugin which is itself starting.
         """
         if self._is_started or (peer is not None and self._is_starting(peer)):
             return
@@ -447,11 +476,14 @@ class Hub:
                 break
 
     async def _wait_change(self, until: float) -> bool:
-        """Wait for a change of a plugin. Returns False if there is none until this time."""
+        """Wait until the state of a plugin changes. Returns False if it does not change in time.
+
+        until: the end of the wait, by the clock of the event loop.
+        """
         loop = asyncio.get_running_loop()
-        if self._changed is None:
-            self._changed = loop.create_future()
-        done, _ = await asyncio.wait((self._changed,), timeout=max(0.0, until - loop.time()))
+        if self._next_change is None:
+            self._next_change = loop.create_future()
+        done, _ = await asyncio.wait((self._next_change,), timeout=max(0.0, until - loop.time()))
         return bool(done)
 
     def _is_starting(self, peer: RemotePeer) -> bool:
@@ -470,9 +502,10 @@ class Hub:
     ) -> Cancellable | None:
         """Forward a tool call or stream, and the responses, as bytes without a task.
 
-        A RelayHandler. Returns None if handle() must handle the request instead, because it is not
-        a plain tool call or stream, names another caller than the peer's certificate, or cannot be
-        sent now.
+        It is the RelayHandler of the hub's listeners. Returns an object that cancels the call.
+        Returns None if handle() must handle the request instead: because it is no tool call or
+        stream, or its form is unusual (message_peek.py), because it names another caller than the
+        peer's certificate, or because the plugin is not ready to get it.
         body: the request, serialized without its id.
         respond: sends a response to the peer.
         """
@@ -490,15 +523,17 @@ class Hub:
     def _relay_stream(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
         """Forward a stream and its responses as bytes. See relay().
 
-        Only between two Unix sockets, since a Go plugin may refuse to stream a tool. The peer and
-        the plugin agree on the window, so this hub holds no more than WINDOW_BYTES of chunks.
+        This is done only if the peer and the plugin use Unix sockets, so that both are programs of
+        this package: a Go plugin may refuse to stream a tool. The plugin sends at most `window`
+        bytes of chunks that the peer has not read, so this hub holds at most WINDOW_BYTES.
         """
         try:
             request = PluginRequest.FromString(body)
         except DecodeError:
             return None
         start = request.stream_start
-        # The body may contain another request id, with which the plugin would respond.
+        # A repeated field `request_id` in the body would replace the id that this hub adds. The hub
+        # must also read a path, a provider and a subscription itself.
         is_plain = start.stream_id and not (
             request.request_id or request.path or start.provider or start.HasField("subscribe")
         )
@@ -510,13 +545,16 @@ class Hub:
         return self._calls.relay_stream(plugin, body, start.stream_id, respond)
 
     def _find_relay_plugin(self, tool: str) -> HubPlugin | None:
-        """Return the plugin for relayed calls of a tool; None if calls must not be relayed now."""
+        """Return the plugin to which calls of a tool are relayed.
+
+        Returns None if no plugin has the tool, and while a call may have to wait for a plugin.
+        """
         if not self._is_started or self._plugins.has_watches:
             return None
         return (self._routes or self.routes).tools.get(tool)
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
-        """Answer a request to register a plugin. peer: the process that sends it."""
+        """Answer a request to register a plugin, and use the manifest if the hub accepts it."""
         reason = registration_problem(manifest.id, peer, self.plugins)
         if reason:
             log.warning("%s, pid %s: registration refused: %s", peer.address, peer.pid, reason)
@@ -554,10 +592,10 @@ class Hub:
             plugin.first_start.is_over.is_set() and not plugin.is_replaced
             for plugin in self._plugins.by_start
         )
-        if self._changed is not None:
-            if not self._changed.done():
-                self._changed.set_result(None)
-            self._changed = None
+        if self._next_change is not None:
+            if not self._next_change.done():
+                self._next_change.set_result(None)
+            self._next_change = None
         self._list_changes.compare_soon()
 
     def _report_change(self, name: ListName) -> None:
@@ -566,7 +604,7 @@ class Hub:
             self.on_change(name)
 
     def _serialize_lists(self) -> tuple[bytes, bytes]:
-        """Return the current lists of tools and prompts as bytes, to compare them with others."""
+        """Return the current lists of tools and of prompts as bytes. ListChanges compares them."""
         routes = self.routes
         return (
             routes.tool_list.list_tools.SerializeToString(),

@@ -4,9 +4,9 @@ It is the base class of Bridge, whose hub runs in another process (bridge.py), a
 whose hub runs in this process (embedded_hub.py). translation.py and
 resource_translation.py convert the messages.
 
-Each tools/list and prompts/list of a client requests the list from the hub again. The result is
-rebuilt only if the hub's response has changed. refresh() notifies clients that have an older list
-(list_changed).
+For each tools/list and prompts/list of a client, HubBackend requests the list from the hub again.
+It rebuilds the MCP result only if the hub's response has changed. refresh() sends list_changed
+notifications if a list has changed since a client last got it.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class HubBackend:
     """A Backend that forwards every MCP call to a hub.
 
     ask: sends a request to the hub.
-    forward: sends a serialized tool call without a task; see ForwardingConnection.forward(). It
-        returns None when `ask` must be used instead.
-    stream: sends a stream_start, like ForwardingConnection.stream(); returns None when `ask` must
-        be used instead.
+    forward: sends a serialized tool call without creating a task, and returns the pending response;
+        see ForwardingConnection.forward(). If it returns None, `ask` sends the call instead.
+    stream: sends a stream_start, and returns the responses as ForwardingConnection.stream() does.
+        If it returns None, `ask` sends the call instead.
     """
 
     def __init__(
@@ -124,6 +124,8 @@ class HubBackend:
         self._stream = stream
         self._events = ClientEvents(ask, stream)
         self._mcp_events = McpEvents(self._ask, stream)
+        # The serialized fields that name this HubBackend as the caller of a tool. Plugins may keep
+        # state for each session id, so the id is unique.
         self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
         # The warnings about lists that were already logged. Each one is logged once, although lists
@@ -182,7 +184,10 @@ class HubBackend:
         return await self.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Report changes of stored documents that are made through the hub."""
+        """Report changes of these resources to the clients: stored documents and those of servers.
+
+        uris: all URIs to which clients have subscribed, in place of those of the last call.
+        """
         self._events.watch(uris)
 
     async def close(self) -> None:
@@ -216,7 +221,8 @@ class HubBackend:
         """
         request = call_request(call.params, call.meta, self._caller)
         if PATH in call.meta:
-            # Serialized messages in a row are one message with the fields of all.
+            # The call has come from another hub. Its path prevents circles (request_path.py). In
+            # Protobuf, two serialized messages in a row are one message with the fields of both.
             request += PluginRequest(path=read_path(call.meta)).SerializeToString()
         try:
             if context.caller.wants_progress:
@@ -236,7 +242,7 @@ class HubBackend:
 
         request: the serialized tool call.
         Returns None if the hub is down or, like a Go hub, has no streams. The caller must then send
-        the call as usual.
+        the call as a tool_call request.
         """
         whole = PluginRequest.FromString(request)
         start = start_of_call(whole.tool_call)
@@ -303,9 +309,11 @@ class HubBackend:
         return await self._mcp_events.list(call)
 
     async def _ask(self, request: PluginRequest, call: Call | None = None) -> PluginResponse:
-        """Send a request to the hub, and return the response. Raises RpcError.
+        """Send a request to the hub, and return the response.
 
-        call: the call of a client for which the request is sent; None if there is none.
+        call: the call of a client for which the request is sent, whose path (request_path.py) the
+            request gets. None if no client's call causes the request.
+        Raises RpcError if the hub does not answer.
         """
         if call is not None and PATH in call.meta:
             request.path.extend(read_path(call.meta))
@@ -334,9 +342,9 @@ _LIST_REQUESTS: dict[str, Callable[[], Any]] = {
 
 
 class _CachedList:
-    """The list of tools or of prompts that was fetched last.
+    """The list of tools or of prompts that was fetched last, and the one that clients know.
 
-    kind: the kind of request that fetches the list, "list_tools" or "list_prompts".
+    kind: the field of PluginRequest that requests the list, "list_tools" or "list_prompts".
     convert: returns the MCP result for the hub's response.
 
     Attributes:
@@ -350,6 +358,7 @@ class _CachedList:
         self.current = b""
         self.sent: bytes | None = None
         self._convert = convert
+        # The hub's last response, serialized; None before the first one.
         self._bytes: bytes | None = None
         self._result: Struct
 
@@ -375,7 +384,7 @@ def _client_error(exc: ConcertinoError) -> RpcError:
 
 
 def _refuse_cursor(call: Call) -> None:
-    """Raise RpcError if a list request has a cursor, since every list has a single page.
+    """Raise RpcError if a list request has a cursor: this server sends each list in one page.
 
     The empty cursor is accepted; it stands for the beginning.
     """
@@ -389,11 +398,12 @@ async def _gather(requests: Sequence[Awaitable[PluginResponse]]) -> list[PluginR
     try:
         async with asyncio.TaskGroup() as group:
             tasks.extend(group.create_task(_await(request)) for request in requests)
-    # Not `except*`: Python 3.11.2 wraps an exception raised inside it into a group again.
+    # `except*` is not possible: Python 3.11.2 wraps the exception that is raised in it in a group.
     except ExceptionGroup as exc:
         raise exc.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
 async def _await(request: Awaitable[PluginResponse]) -> PluginResponse:
+    """Await a request. A task needs a coroutine, and a request may be any awaitable."""
     return await request

@@ -80,21 +80,31 @@ class HubPlugin(PluginProvider, Protocol):
         ...
 
     async def request(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
-        """See RpcConnection.request(). Raises Disconnected if the plugin does not run."""
+        """Send a request, and return the response; see RpcConnection.request().
+
+        Raises Disconnected if the plugin does not run.
+        """
         ...
 
     def forward(
         self, body: bytes, timeout_s: float, callback: ResponseCallback, stream: str = ""
     ) -> PendingResponse | None:
-        """See ForwardingConnection.forward(). Returns None also when the call cannot be sent."""
+        """Send a serialized request, and call `callback` with each response, or with an exception.
+
+        See ForwardingConnection.forward(). Returns None if the request cannot be sent now.
+        Otherwise, call end_forward() when the call has ended.
+        """
         ...
 
     def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
-        """See ForwardingConnection.stream(). Raises Disconnected if the plugin does not run."""
+        """Send a stream_start, and yield the responses; see ForwardingConnection.stream().
+
+        Raises Disconnected if the plugin does not run.
+        """
         ...
 
     def end_forward(self) -> None:
-        """Count a forwarded call as finished."""
+        """Count a call that forward() has sent as ended. A plugin is replaced after its calls."""
         ...
 
 
@@ -104,8 +114,9 @@ class ToolFinder(Protocol):
     def find_tool(self, name: str, ai: str, peer: RemotePeer) -> Awaitable[HubPlugin | None]:
         """Return the plugin that has the tool, after waiting for its start; None if none has it.
 
+        name: the name of the tool.
         ai: the AI provider that the call names; empty for none.
-        peer: the sender of the call.
+        peer: the sender of the call. The call of a plugin that is itself starting does not wait.
         """
         ...
 
@@ -121,7 +132,7 @@ class ToolCalls:
         self._finder = finder
         # (plugin id, tool name) of each tool that cannot be called as a stream.
         self._tools_without_streams: set[tuple[str, str]] = set()
-        # The tasks that call tools as streams, for relayed calls of tools that require it.
+        # The tasks that repeat relayed calls as streams, for tools that require it.
         self._collecting: set[asyncio.Task[PluginResponse]] = set()
 
     def forget(self) -> None:
@@ -129,12 +140,12 @@ class ToolCalls:
         self._tools_without_streams.clear()
 
     def cancel(self) -> None:
-        """Cancel the tasks that call tools as streams."""
+        """Cancel the tasks that repeat relayed calls as streams. All other calls go on."""
         for task in self._collecting:
             task.cancel()
 
     async def call(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
-        """Forward a tool call, and return the response."""
+        """Forward a tool call, and return the response. Failures become error responses."""
         call = request.tool_call
         # Use the name in the peer's certificate, because the caller in the request could be false.
         if peer.name is not None:
@@ -154,6 +165,7 @@ class ToolCalls:
         """Forward a stream_start, and yield the responses. The last one is always a stream_end.
 
         A tool that cannot be called as a stream is called by a tool_call instead.
+        path: the bridges through which the request has come from other hubs (request_path.py).
         """
         if peer.name is not None:
             start.caller_plugin = plugin_id(peer.name)
@@ -175,6 +187,7 @@ class ToolCalls:
             self._tools_without_streams.add((plugin.id, name))
         request = PluginRequest(tool_call=tool_call_of(start), path=path)
         response = await forward_request(plugin, "tool", name, request, "tool_call")
+        # Only programs of this package state a window, and only they read the result.
         yield end_response(id, 0, response.tool_call, has_result=start.window > 0)
 
     async def _collect(
@@ -183,8 +196,10 @@ class ToolCalls:
         """Call a tool of a Go plugin as a stream, and join the chunks into one tool_call response.
 
         A Go plugin answers `tool_not_found` to a tool_call for a tool that can only be called as a
-        stream. Returns `not_found` if the plugin does not have the tool as a stream either, and an
-        error response if the chunks are too large together.
+        stream.
+        not_found: this answer. It is returned if the plugin does not have the tool as a stream
+            either.
+        Returns an error response if the chunks are too large together.
         """
         id = request.request_id
         collected = CollectedStream()
@@ -208,10 +223,13 @@ class ToolCalls:
         body: bytes,
         respond: Respond,
     ) -> Cancellable | None:
-        """Forward a tool call and its response as bytes. See RelayHandler.
+        """Forward a tool call and its response as bytes.
 
-        body: the request, without its id.
+        body: the serialized request, without its id.
+        respond: sends the response to the caller; see RelayHandler.
+        Returns an object that cancels the call, or None if it cannot be sent now.
         """
+        # Only Go plugins refuse calls that must be repeated as streams, and they use QUIC.
         if not plugin.uses_quic:
             return plugin.forward(body, CALL_S, partial(_end_relay, plugin, respond))
         call = _RelayedCall()
@@ -223,10 +241,10 @@ class ToolCalls:
     def relay_stream(
         self, plugin: HubPlugin, body: bytes, stream: str, respond: Respond
     ) -> Cancellable | None:
-        """Forward a stream_start and its responses as bytes. See RelayHandler.
+        """Forward a stream_start and its responses as bytes. See relay().
 
         The plugin must offer every tool as a stream.
-        body: the request, without its id. stream: its stream_id.
+        stream: the stream_id of the request.
         """
         return plugin.forward(body, CALL_S, partial(_relay_response, plugin, respond), stream)
 
@@ -265,13 +283,13 @@ class ToolCalls:
 
 
 class _RelayedCall:
-    """A relayed call of a Go plugin. work: the call, or the stream that repeats it."""
+    """A relayed call of a Go plugin. work: the call, or the task that repeats it as a stream."""
 
     def __init__(self) -> None:
         self.work: Cancellable | None = None
 
     def cancel(self) -> object:
-        """Cancel the call or stream that is in progress."""
+        """Cancel whichever of the two is in progress."""
         return None if self.work is None else self.work.cancel()
 
 
@@ -305,12 +323,19 @@ async def forward_request(
 
 
 def plugin_id(certificate_name: str) -> str:
-    """Return the id of the plugin to which a client certificate with this name belongs."""
+    """Return the id of the plugin that a client certificate names.
+
+    certificate_name: PLUGIN-client for a plugin, `orchestrator` for a hub (certificates.py).
+    """
     return certificate_name.removesuffix("-client")
 
 
 def _relay_response(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException) -> None:
-    """Send a response of a relayed stream to its caller. See ToolCalls._end_first_attempt()."""
+    """Send a response of a relayed stream to its caller.
+
+    outcome: a chunk or the end of the stream, serialized with its id. Or anything that ends the
+        stream otherwise, see _end_relay().
+    """
     if isinstance(outcome, bytes) and (message := split_id(outcome)) is not None:
         if is_chunk(outcome):
             return respond(message[1])
@@ -321,7 +346,10 @@ def _relay_response(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseEx
 
 
 def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException) -> None:
-    """Send the outcome of a relayed call to its caller. See ToolCalls._end_first_attempt()."""
+    """Send the outcome of a relayed call to its caller.
+
+    outcome: the plugin's serialized response with its id, or the exception that ended the call.
+    """
     plugin.end_forward()
     if isinstance(outcome, asyncio.CancelledError):
         return respond(None)
@@ -330,6 +358,7 @@ def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseExcepti
         message = split_id(outcome)
         if message is not None and is_tool_response(message[1]):
             return respond(message[1])
+        # A response of another kind, or in an unusual form: only decoding it can tell.
         try:
             response = _check_kind("", plugin, PluginResponse.FromString(outcome), "tool_call")
             response.request_id = ""
@@ -345,9 +374,9 @@ def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseExcepti
 async def _forward_stream(
     plugin: HubPlugin, start: StreamStart, path: Sequence[str]
 ) -> ResponseStream:
-    """Call a tool of a plugin as a stream, and yield the responses with the id of the caller.
+    """Call a tool of a plugin as a stream, and yield the responses. The last is a stream_end.
 
-    The last response is always a stream_end.
+    Each response gets the stream_id of `start`: the connection to the plugin has used another one.
     """
     id, count = start.stream_id, 0
     request = PluginRequest(stream_start=start, path=path)
@@ -369,7 +398,10 @@ async def _forward_stream(
 
 
 def _has_no_stream(response: PluginResponse) -> bool:
-    """Return whether a plugin has refused to run a tool because the tool is not a stream."""
+    """Return whether a plugin has refused to run a tool because the tool is not a stream.
+
+    Plugins without any streams answer `unknown_request`.
+    """
     end = response.stream_end
     return not end.total_chunks and end.error_code in (NOT_FOUND, "unknown_request")
 
@@ -397,7 +429,11 @@ def _check_kind(
     response: PluginResponse,
     kind: str,
 ) -> PluginResponse:
-    """Return the response, or an error response if it is of another kind than the request."""
+    """Return the response, or an error response if it does not answer this kind of request.
+
+    id: the request id of the error response.
+    kind: the field that the response must set.
+    """
     got = response.WhichOneof("response")
     # The protocol's error response to any kind of request is a failed tool_call.
     if got in (kind, "tool_call"):

@@ -1,9 +1,9 @@
 """HubControl: lets `concertino hub` see and manage the plugins of a running hub.
 
-The hub listens at a Unix socket in a folder that only this user can enter, as for `concertino ps`.
-A client sends a ControlRequest as one line of JSON, and gets a ControlAnswer. The name of the
-socket contains the id and the start time of the hub's process, so that sockets of killed hubs are
-recognized.
+The hub listens at a Unix socket, in a folder that only this user can enter. `concertino hub`, the
+client, finds the socket there, as `concertino ps` finds proxies. It sends a ControlRequest as one
+line of JSON, and gets a ControlAnswer. The name of the socket contains the id and the start time of
+the hub's process, so that sockets of killed hubs are recognized.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ Command = Literal["ps", "restart", "stop", "logs"]
 
 
 class ControlRequest(Struct, frozen=True):
-    """A request of a client. plugin: the id of a plugin; with `ps`, "" stands for all plugins."""
+    """A request of a client.
+
+    command: ps lists plugins; restart and stop change one; logs returns its latest log lines.
+    plugin: the id of a plugin; with `ps`, "" stands for all plugins.
+    """
 
     command: Command
     plugin: str = ""
@@ -66,7 +70,12 @@ class ControlRequest(Struct, frozen=True):
 class PluginStatus(Struct, frozen=True):
     """The state of a plugin.
 
-    calls: how many calls it has now.
+    state: PluginProcess.state, or "withheld" for a plugin that the hub has not started yet because
+        of Hub.withheld.
+    pid: the id of its process; 0 while it does not run.
+    calls: how many calls are in progress.
+    restarts: how often the hub has started it again.
+    tools: how many tools it has.
     reason: why it does not run.
     calls_total: how many calls it has got since the start of the hub.
     health: its answer to the last health ping, unless it is healthy.
@@ -89,7 +98,13 @@ class PluginStatus(Struct, frozen=True):
 
 
 class ControlAnswer(Struct, frozen=True):
-    """The answer of a hub. error: why the request failed; "" if it succeeded."""
+    """The answer of a hub.
+
+    pid: the id of the hub's process.
+    plugins: the requested plugins, as they are after the command.
+    lines: the log lines that `logs` has requested, the oldest first.
+    error: why the request failed; "" if it succeeded.
+    """
 
     pid: int
     plugins: tuple[PluginStatus, ...] = ()
@@ -101,7 +116,10 @@ _decode_request = Decoder(ControlRequest).decode
 
 
 class _LogTails(logging.Handler):
-    """Keeps the latest log lines of each plugin. plugins: returns the ids of the plugins."""
+    """A handler of the hub's logger that keeps the latest lines of each plugin.
+
+    plugins: returns the ids of the plugins.
+    """
 
     def __init__(self, plugins: Callable[[], Container[str]]) -> None:
         super().__init__()
@@ -109,6 +127,7 @@ class _LogTails(logging.Handler):
         self._lines: dict[str, deque[str]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        # Each plugin has a logger of its own, with its id after the name of the hub's logger.
         id = record.name.removeprefix(f"{LOGGER}.")
         plugins = self._plugins()
         if id in plugins:
@@ -138,7 +157,10 @@ class HubControl:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def open(self, environment: Mapping[str, str]) -> None:
-        """Listen in the first folder that this user can write. Without one, only log that."""
+        """Listen in the first folder that this user can write. If there is none, only log that.
+
+        environment: its variables tell where the folders may be; see status_folders().
+        """
         log.addHandler(self._tails)
         self._listener = listen_in_first(
             _folders(environment), log, "concertino hub will not see this hub at %s: %s"
@@ -161,6 +183,7 @@ class HubControl:
             await asyncio.wait(self._clients)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the request of one client, and disconnect."""
         task = asyncio.current_task()
         assert task is not None
         self._clients.add(task)
@@ -192,7 +215,7 @@ class HubControl:
         return ControlAnswer(pid, tuple(self._statuses(id)))
 
     def _statuses(self, id: str) -> list[PluginStatus]:
-        """Return the state of a plugin; with "", of all plugins, withheld ones too."""
+        """Return the state of a plugin; with "", of all plugins, also of those not started yet."""
         withheld = self._hub.withheld
         plugins = self._hub.plugins
         statuses = [
@@ -227,7 +250,7 @@ def _folders(environment: Mapping[str, str]) -> list[Path]:
 
 
 def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
-    """Return the hubs of this user that run: process id -> control socket."""
+    """Return the hubs of this user that run, as process id -> path of the control socket."""
     hubs: dict[int, Path] = {}
     for folder in _folders(environment):
         try:

@@ -69,14 +69,16 @@ class HubEvents:
 
     def __init__(self) -> None:
         self._log: EventLog = EventLog()
-        # By plugin and subscription: the subscription, and the task that delivers its events.
+        # (plugin id, subscription id) -> the subscription, and the task that delivers its events.
         self._deliveries: dict[tuple[str, str], tuple[Subscribe, asyncio.Task[None]]] = {}
+        # Set, and replaced by a new one, when the state of a plugin changes.
         self._changed = asyncio.Event()
 
     async def join(self, cluster: NatsCluster) -> None:
         """Share the events with all hubs of a cluster. Call it before there are subscriptions.
 
-        Without JetStream or without the permissions for it, events stay at this hub.
+        If the servers have no JetStream, or do not let this hub use it, a warning is logged, and
+        events stay at this hub.
         """
         shared = ClusterLog(cluster)
         try:
@@ -100,9 +102,9 @@ class HubEvents:
         return PluginResponse()
 
     def on_storage(self, request: PluginRequest, kind: str, response: PluginResponse) -> None:
-        """Publish the change of a document, if a storage request has changed one.
+        """Publish an event of STORAGE_TOPIC, if a storage request has changed a document.
 
-        kind: the field of PluginRequest that the request sets.
+        kind: the field of PluginRequest that the request sets, such as `storage_write`.
         response: the response of the plugin with the storage.
         """
         if kind == "storage_write" and response.storage_write.success:
@@ -117,9 +119,10 @@ class HubEvents:
         self._log.publish_soon(Publish(topic=STORAGE_TOPIC, event_type=type, payload=payload), "")
 
     def subscribe(self, plugin: PluginProcess | None, subscribe: Subscribe) -> PluginResponse:
-        """Begin to deliver events to a plugin, and return the response.
+        """Begin to deliver events to a plugin, and return the response to its request.
 
-        plugin: None if the subscriber is not a plugin of the hub.
+        plugin: the subscriber. None if it is not a plugin of the hub; the response is then an
+            error, because the hub cannot send requests to it.
         """
         if plugin is None:
             message = "only plugins of the hub get events as requests; open a stream for them"
@@ -135,7 +138,10 @@ class HubEvents:
         return PluginResponse(event_delivery=acknowledgement)
 
     def unsubscribe(self, plugin: PluginProcess | None, id: str) -> PluginResponse:
-        """End a subscription of a plugin, and return the response."""
+        """End a subscription of a plugin, and return the response to its request.
+
+        plugin: None if the sender is not a plugin of the hub, and so has no subscriptions.
+        """
         if plugin is not None:
             self._end([(plugin.id, id)])
         return PluginResponse()
@@ -184,9 +190,10 @@ class HubEvents:
     ) -> ResponseStream:
         """Yield the events of a subscription as chunks, without end.
 
-        If the subscriber asks for positions, a topic that topics() does not have is refused.
+        If the subscription is not valid, yields only a stream_end with the error. The same happens
+        if the subscriber asks for positions of a topic that topics() does not have.
         id: the id of the stream.
-        plugins: see topics().
+        plugins: the manifests of all plugins.
         """
         try:
             reader = EventReader(self._log, subscribe)
@@ -245,10 +252,12 @@ class HubEvents:
 
         Returns False if the event must be sent again, after a pause.
         """
+        # Take the Event before the request, so that a change during the request is not missed.
         changed = self._changed
         try:
             response = await plugin.request(request, ACKNOWLEDGE_S)
         except Disconnected:
+            # A plugin that does not run gets the event when it runs again.
             if plugin.state == "running":
                 await asyncio.sleep(RETRY_S)
             else:
@@ -275,7 +284,11 @@ async def _all(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
 
 
 async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
-    """Yield the events of a subscription and its positions, without end."""
+    """Yield the events of a subscription and its positions, without end.
+
+    Positions come at the beginning, before the first event after a gap, when all events of the past
+    have been compared with the filters, and every POSITION_S seconds while there are no events.
+    """
     loop = asyncio.get_running_loop()
     yield reader.take_position()
     due = loop.time()

@@ -1,7 +1,8 @@
 """HubListeners: the addresses at which a hub accepts connections.
 
-A hub listens at a Unix socket in a temporary folder for the plugins that it starts, and at a public
-address (a Unix socket or QUIC) for bridges and other programs.
+For the plugins that it starts, a hub listens at a Unix socket in a temporary folder, and over QUIC
+if a plugin cannot use this socket. For bridges and other programs, it listens at a public address,
+which is a Unix socket or QUIC. Hub opens the listeners before it starts its plugins.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ ABANDONED_S = 60.0
 class HubListeners:
     """The listeners of a hub: one Unix socket for its plugins, and a public address.
 
-    certificates: the certificates, which QUIC needs.
+    certificates: the folder of certificates, which QUIC needs.
     address: the public address; None to listen for the hub's own plugins only.
 
     Attributes:
     addresses: the addresses where the hub listens, without the socket for its plugins.
     folder: the temporary folder for sockets; None while the hub does not listen.
-    environment: the settings that the plugins need; None before open().
+    environment: the settings that the hub passes to the plugins it starts, such as the addresses to
+        which they connect; None before open().
     """
 
     def __init__(self, certificates: Certificates, address: str | None) -> None:
@@ -58,16 +60,16 @@ class HubListeners:
         relay: RelayHandler,
         needs_network: bool,
     ) -> HubEnvironment:
-        """Start to listen. Returns the settings that the plugins need.
+        """Start to listen. Returns the settings for the plugins.
 
         handler, relay: answer the requests; see listen_for_links().
         needs_network: whether a plugin of the hub uses QUIC.
-        Raises OSError, ValueError and CertificateError. Call close() even then.
+        Raises OSError, ValueError and CertificateError. Call close() after these errors, too.
         """
         _remove_abandoned_folders()
         self.folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        inside = await listen_for_links(f"unix:{self.folder / HUB_SOCKET}", handler, relay=relay)
-        self._listeners.append(inside)
+        own = await listen_for_links(f"unix:{self.folder / HUB_SOCKET}", handler, relay=relay)
+        self._listeners.append(own)
 
         network_address = ""
         if self._address is not None:
@@ -77,14 +79,14 @@ class HubListeners:
         # the time limit for READY.
         starts = asyncio.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
         self.environment = HubEnvironment(
-            self.folder, inside.address, network_address, self._certificates, starts
+            self.folder, own.address, network_address, self._certificates, starts
         )
         return await self.environment_for(handler, relay, needs_network)
 
     async def environment_for(
         self, handler: RequestHandler, relay: RelayHandler, needs_network: bool
     ) -> HubEnvironment:
-        """Return the settings that the plugins need. Start to listen for QUIC if that is missing.
+        """Return the settings for the plugins. Before that, listen over QUIC if a plugin needs it.
 
         Called at the end of open(), and again when the hub gets other plugins. The parameters and
         exceptions are the same as for open().
@@ -97,6 +99,7 @@ class HubListeners:
         if needs_network and (not address or address.startswith("unix:")):
             address = await self._listen("localhost:0", handler, relay)
             environment = self.environment = replace(environment, network_address=address)
+        # The first listener is the socket for the hub's own plugins.
         self.addresses = [listener.address for listener in self._listeners[1:]]
         return environment
 
@@ -106,7 +109,7 @@ class HubListeners:
         handler: RequestHandler,
         relay: RelayHandler,
     ) -> str:
-        """Start to listen at an address, and return it, with the actual port."""
+        """Start to listen at an address. Returns the address, with the actual port."""
         if address.startswith("unix:"):
             listener = await listen_for_links(address, handler, relay=relay)
         else:
@@ -143,6 +146,7 @@ def _remove_abandoned_folders() -> None:
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.setblocking(False)
                 sock.connect(str(folder / HUB_SOCKET))
+        # Nobody listens at the socket, so its hub was killed.
         except ConnectionRefusedError:
             shutil.rmtree(folder, ignore_errors=True)
         # The hub is alive but busy, or no hub has made this folder.

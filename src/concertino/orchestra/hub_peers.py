@@ -1,7 +1,8 @@
 """is_plugin(), registration_problem(): recognize the plugins of a hub among its peers.
 
-Over QUIC a peer is recognized by the name in its certificate, and on a Unix socket by its process.
-Hub uses these functions for requests whose answer depends on their sender.
+A peer is a program that is connected to the hub: a plugin, a bridge or any other program. Over QUIC
+the hub recognizes it by the name in its certificate, and on a Unix socket by its process. Hub uses
+these functions for requests whose answer depends on their sender.
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ __all__ = ["is_plugin", "registration_problem"]
 
 
 def is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
-    """Return whether a peer is a plugin, by its certificate or its process."""
+    """Return whether a peer is this plugin of the hub, by its certificate or its process."""
     return _is_process_of(peer, plugin) if peer.name is None else peer.may_register_as(plugin.id)
 
 
 def registration_problem(id: str, peer: RemotePeer, plugins: Mapping[str, PluginProcess]) -> str:
     """Return the reason why a peer may not register as a plugin; empty if it may.
 
-    A process that the hub has started may register under its own plugin id only.
+    A process that the hub has started may register under its own plugin id only. An id that is not
+    in the hub's file may be used by any other peer whose certificate or user allows it.
 
     id: the id under which the peer wants to register.
     plugins: the hub's plugins, by id.
     """
     plugin = plugins.get(id)
     if plugin is None:
+        # Without a process id, _is_process_of() would be True for any plugin.
         if peer.pid is not None:
             for other in plugins.values():
                 if _is_process_of(peer, other):
