@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import concertino
+from concertino.cli.version import EXTRAS
 from concertino.installation import PACKAGES, install_extra, missing_extra
 
 ROOT = Path(__file__).parents[1]
@@ -95,6 +96,13 @@ FILES = {
     + "from typing import Annotated\nfrom msgspec import Meta\n"
     + "@server.tool\ndef a(x: Annotated[str, Meta(pattern='^(a+)+$')]) -> str: return x\n",
 }
+
+
+def test_the_version_lists_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert list(EXTRAS) == [name for name in extras if name != "all"]
 
 
 @pytest.fixture(scope="module")

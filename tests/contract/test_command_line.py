@@ -394,7 +394,12 @@ def test_the_version_names_package_python_protocol_and_extras(
         "watch",
         "tokens",
         "otel",
+        "shell",
+        "http",
+        "auth",
+        "nats",
         "orchestra",
+        "openai",
     ]
 
 

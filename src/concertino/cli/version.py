@@ -8,14 +8,19 @@ from importlib.util import find_spec
 from concertino import __version__
 from concertino.protocol.revisions import REVISIONS
 
-# Extra -> a module that it installs.
+# Extra -> a module that it alone installs, in the order of pyproject.toml.
 EXTRAS = {
     "validate": "jsonschema_rs",
     "library": "tantivy",
     "watch": "watchfiles",
     "tokens": "bpe_openai",
     "otel": "opentelemetry",
+    "shell": "prompt_toolkit",
+    "http": "websockets",
+    "auth": "joserfc",
+    "nats": "nkeys",
     "orchestra": "aioquic",
+    "openai": "openai",
 }
 
 
