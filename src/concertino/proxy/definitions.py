@@ -7,7 +7,6 @@ stores the approved definitions; a server whose definition has changed needs a n
 from __future__ import annotations
 
 import hmac
-import re
 import shlex
 from collections.abc import Mapping
 
@@ -16,7 +15,7 @@ from msgspec import Struct
 from concertino.excerpts import shorten
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import learn, redactor
-from concertino.proxy.expansion import NOT_SHOWN, find_defaults, show_references
+from concertino.proxy.expansion import NOT_SHOWN, find_defaults, find_inputs, show_references
 from concertino.proxy.secret_sources import SECRET
 from concertino.proxy.server_file import ServerEntry, ServerFile
 from concertino.proxy.value_reader import Template
@@ -36,7 +35,6 @@ __all__ = [
 
 # The longest part of a value that is stored and logged, in characters.
 MAX_SHOWN = 300
-INPUT = re.compile(r"\$\{input:([^}]*)\}")
 # Variables, in upper case, that make programs load or install other code. Their values are shown,
 # because like the command they decide which code runs.
 CODE_VARIABLES = frozenset(
@@ -48,6 +46,8 @@ CODE_VARIABLES = frozenset(
     RUBYOPT SHELL UV_DEFAULT_INDEX UV_EXTRA_INDEX_URL UV_INDEX UV_INDEX_URL _JAVA_OPTIONS
     """.split()  # noqa: SIM905
 )
+# The options under `auth` whose values are secrets.
+SECRET_AUTH_OPTIONS = ("client_secret", "private_key")
 
 
 class DefinitionPart(Struct, frozen=True, array_like=True):
@@ -137,23 +137,31 @@ def _member_texts(
     """Return the texts of all members of a definition."""
     texts = {member: MemberText(text, text) for member, text in _plain_texts(entry).items()}
     for name, value in env_file.items():
-        is_shown = name.upper() in CODE_VARIABLES
-        texts[f"envFile.{name}"] = MemberText(value, value if is_shown else "")
-    groups = (("env", entry.env), ("headers", entry.headers), ("auth", entry.options.auth))
-    for label, templates in groups:
-        for name, template in templates.items():
-            is_shown = (label == "auth" and name not in ("client_secret", "private_key")) or (
-                label == "env" and name.upper() in CODE_VARIABLES
-            )
-            text = template.text
-            texts[f"{label}.{name}"] = MemberText(text, text) if is_shown else value_text(text)
-    used = {id for template in _templates(entry) for id in INPUT.findall(template.text)}
+        texts[f"envFile.{name}"] = MemberText(value, value if _is_code_variable(name) else "")
+    for name, template in entry.env.items():
+        is_shown = _is_code_variable(name)
+        texts[f"env.{name}"] = _member_text(template.text, is_shown=is_shown)
+    for name, template in entry.headers.items():
+        texts[f"headers.{name}"] = value_text(template.text)
+    for name, template in entry.options.auth.items():
+        is_shown = name not in SECRET_AUTH_OPTIONS
+        texts[f"auth.{name}"] = _member_text(template.text, is_shown=is_shown)
+    used = {id for template in _templates(entry) for id in find_inputs(template.text)}
     for id in sorted(used & file.inputs.keys()):
         declared = file.inputs[id]
         if (default := declared.default) is not None:
             is_shown = not declared.is_secret or default.startswith(SECRET)
             texts[f"inputs.{id}"] = MemberText(default, default if is_shown else "")
     return texts
+
+
+def _is_code_variable(name: str) -> bool:
+    return name.upper() in CODE_VARIABLES
+
+
+def _member_text(text: str, *, is_shown: bool) -> MemberText:
+    """Return the text of a value. is_shown: whether users see all of it, or only its references."""
+    return MemberText(text, text) if is_shown else value_text(text)
 
 
 def _plain_texts(entry: ServerEntry) -> dict[str, str]:

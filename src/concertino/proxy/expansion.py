@@ -22,11 +22,19 @@ from concertino.proxy.secret_sources import SECRET, SecretReference, parse_secre
 from concertino.proxy.server_file import InputEntry, ServerFile
 from concertino.proxy.value_reader import InvalidServerFile, Template, ValueReader
 
-__all__ = ["NOT_SHOWN", "Expander", "Parts", "find_defaults", "input_variable", "show_references"]
+__all__ = [
+    "NOT_SHOWN",
+    "Expander",
+    "Parts",
+    "find_defaults",
+    "find_inputs",
+    "input_variable",
+    "show_references",
+]
 
 # A value: its texts, and the references to secrets between them.
 Parts = tuple[str | SecretReference, ...]
-INPUT = re.compile(r"\$\{input:([^}]*)\}")
+_INPUT = re.compile(r"\$\{input:([^}]*)\}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BRACE = re.compile(r"\$\{|\}")
 # The deepest nesting of defaults within defaults.
@@ -71,7 +79,7 @@ class Expander:
         secrets = [str(part) for part in parts if isinstance(part, SecretReference)]
         secrets += [
             f"the input {id}, which is a password"
-            for id in INPUT.findall(template.text)
+            for id in find_inputs(template.text)
             if (declared := self._declared.get(id)) is not None and declared.is_secret
         ]
         if secrets:
@@ -179,13 +187,13 @@ class Expander:
         declared = self._declared.get(id, InputEntry(id))
         value = self._inputs.get(id, self._environment.get(input_variable(id), declared.default))
         if value is None:
-            what = f" ({declared.description})" if declared.description else ""
-            given = f"{id}=secret:NAME" if declared.is_secret else f"{id}=VALUE"
+            description = f" ({declared.description})" if declared.description else ""
+            value_form = "secret:NAME" if declared.is_secret else "VALUE"
             raise self._error(
                 template,
                 label,
-                f"the input {id}{what} has no value; give it with --input {given} or in the "
-                f"variable {input_variable(id)}",
+                f"the input {id}{description} has no value; give it with --input "
+                f"{id}={value_form} or in the variable {input_variable(id)}",
             )
         if value.startswith(SECRET):
             return self._secret(value.removeprefix(SECRET), template, label)
@@ -212,6 +220,11 @@ class Expander:
 def input_variable(id: str) -> str:
     """Return the name of the environment variable for the value of an input."""
     return "CONCERTINO_INPUT_" + re.sub(r"[^A-Za-z0-9]", "_", id).upper()
+
+
+def find_inputs(text: str) -> list[str]:
+    """Return the ids of the inputs to which a text refers, as in `${input:ID}`."""
+    return _INPUT.findall(text)
 
 
 def show_references(text: str) -> str:

@@ -234,6 +234,14 @@ def _suggest_list_name(name: str) -> str | None:
     return by_folded.get(name.casefold()) or nearest_name(name, SERVER_LISTS)
 
 
+def _find_mistyped_list(members: Mapping[str, FileMember]) -> tuple[FileMember, str] | None:
+    """Return the first member with a name similar to one in SERVER_LISTS, and the correction."""
+    for name, member in members.items():
+        if meant := _suggest_list_name(name):
+            return member, f"got {name!r}; did you mean {meant!r}?"
+    return None
+
+
 class _FileReader:
     """Reads one file and collects the warnings about it."""
 
@@ -277,13 +285,11 @@ class _FileReader:
         found = [name for name in SERVER_LISTS if name in members]
         if len(found) == 1:
             return found[0]
-        place, problem = value, "got none of them"
+        place: FileValue | FileMember
         if found:
             place, problem = members[found[1]], f"got {' and '.join(found)}"
-        for name, member in members.items():
-            if not found and (meant := _suggest_list_name(name)):
-                place, problem = member, f"got {name!r}; did you mean {meant!r}?"
-                break
+        else:
+            place, problem = _find_mistyped_list(members) or (value, "got none of them")
         raise self._reader.error(
             place, "the file", f"expected one of {', '.join(SERVER_LISTS)}, {problem}"
         )
@@ -367,7 +373,7 @@ class _FileReader:
             expected = "command" if transport == "stdio" else "url"
             raise error(member, label, f"expected {expected} for a server of this type")
 
-    # Our own keys for the file
+    # The keys of concertino for the whole file
 
     def _tools(self, value: FileValue) -> ToolListOptions:
         reader = self._reader
