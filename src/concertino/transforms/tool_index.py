@@ -160,23 +160,18 @@ class ToolIndex:
         families = self._families.rate(parts)
         actions = rate_actions(parts, reads=QUESTION if asks_to_read(query) else 0.0)
         named_servers = self._families.tools_of_named_servers(query)
-        return {
-            number: self._agreement(number, actions)
-            * (SERVER_NAMED if number in named_servers else 1.0)
-            * score
-            * (covered[number] / total) ** COVERAGE
-            * (1 + NAMED * self._share_of_name(number, named.get(number, {})))
-            * (
-                1
-                + GROUPED
-                * max(
-                    (named.get(number, {}).get(group, 0.0) for group in self._groups[number]),
-                    default=0.0,
-                )
+        for number in scores:
+            found = named.get(number, {})
+            group = max((found.get(name, 0.0) for name in self._groups[number]), default=0.0)
+            scores[number] *= (
+                self._agreement(number, actions)
+                * (SERVER_NAMED if number in named_servers else 1.0)
+                * (covered[number] / total) ** COVERAGE
+                * (1 + NAMED * self._share_of_name(number, found))
+                * (1 + GROUPED * group)
+                * (1 + FAMILY * families[number])
             )
-            * (1 + FAMILY * families[number])
-            for number, score in scores.items()
-        }
+        return scores
 
     def _agreement(self, number: int, actions: Mapping[str, float]) -> float:
         """Return how well the action of a tool agrees with a task's, from ACTION_FLOOR to 1."""

@@ -44,6 +44,11 @@ FILLERS = frozenset(
     """.split()  # noqa: SIM905
 )
 
+# The first words of questions and requests that are answered by reading something.
+QUESTIONS = frozenset(
+    """what which who whom whose when where why how is are was were does do did has have can show
+    get tell list""".split()  # noqa: SIM905
+)
 # Patterns of data in a query, such as file names, and the words that replace them.
 SHAPES = (
     (re.compile(r"\b[\w*/-]*\.(?:png|jpe?g|gif|svg|webp)\b"), "image file"),
@@ -149,13 +154,6 @@ def _verbs() -> frozenset[str]:
 def is_verb(term: str) -> bool:
     """Return whether a term is the stem of one of the verbs in VERBS."""
     return term in _verbs()
-
-
-# The first words of questions and requests that are answered by reading something.
-QUESTIONS = frozenset(
-    """what which who whom whose when where why how is are was were does do did has have can show
-    get tell list""".split()  # noqa: SIM905
-)
 
 
 def asks_to_read(query: str) -> bool:
