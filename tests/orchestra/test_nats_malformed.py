@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from loops import on_a_loop
-from orchestra.linked import call
+from orchestra.linked import call, echo
 from orchestra.nats_servers import shared_nats_server
 from orchestra.test_nats_faults import caller, connected, fresh_name, reply_to, worker
 
@@ -21,6 +21,7 @@ from concertino.orchestra.nats_messages import (
     ACK,
     ASK,
     announcement_subject,
+    discovery_subject,
     encode_headers,
     heartbeat_subject,
     request_headers,
@@ -160,6 +161,24 @@ async def test_an_announcement_without_the_manifest_of_its_plugin_brings_no_plug
         await cluster.connection.flush()
         assert not plugins._plugins
         await plugins.close()
+
+
+@on_a_loop
+async def test_an_answer_of_jetstream_to_another_plugin_makes_no_worker_announce_itself() -> None:
+    name = fresh_name()
+    async with connected(shared_nats_server().address, name) as cluster:
+        announced: list[NatsMessage] = []
+        listener = NatsListener(cluster, name, echo, manifest=b"x")
+        cluster.connection.subscribe(announcement_subject(name, "*"), announced.append)
+        for payload in (b"", b'{"stream":"KV"}'):
+            await cluster.connection.flush()
+            announced.clear()
+            cluster.connection.publish(discovery_subject("orchestrator"), payload)
+            # The second time, the announcement of the worker arrives.
+            for _ in range(2):
+                await cluster.connection.flush()
+            assert len(announced) == (not payload)
+        await listener.close()
 
 
 @pytest.mark.parametrize("end", ["1", "1.2.3", "1.x", "*.2", "1.", '"a".1'])

@@ -19,8 +19,9 @@ that it receives, whatever that subject is. A plugin that calls itself with the 
 Only a hub may create buckets. NATS does not check the settings of a stream against the permissions
 of the user who creates it: with foreign `subjects`, `sources` or a `republish`, a stream reads and
 forges messages of others. It does not check the reply subject of a request to JetStream either. So
-a plugin can have the answer stored in another bucket, as an unreadable document; permissions cannot
-prevent that.
+a plugin can have the answer stored in another bucket or among the events, as an unreadable document
+or event; permissions cannot prevent that. As a heartbeat, announcement, request or control message
+such an answer is ignored, because of what it contains.
 
 Source: docs.nats.io, "Authorization".
 """

@@ -165,7 +165,7 @@ class NatsWorker:
             for id in (self.id, ALL)
         ]
         if manifest is not None:
-            sid = connection.subscribe(discovery_subject("*"), lambda _: self._announce())
+            sid = connection.subscribe(discovery_subject("*"), self._on_discovery)
             self._sids.append(sid)
             self._announce()
 
@@ -178,6 +178,11 @@ class NatsWorker:
     def _announce(self) -> None:
         headers = encode_headers(LEAVING) if self._is_leaving else b""
         self._publish(announcement_subject(self._name, self.id), self._manifest or b"", headers)
+
+    def _on_discovery(self, message: NatsMessage) -> None:
+        # An answer of JetStream to a plugin is not empty; see nats_permissions.py.
+        if not message.payload:
+            self._announce()
 
     def change_manifest(self, manifest: bytes) -> None:
         """Announce another manifest, unless this worker is leaving."""
