@@ -251,7 +251,7 @@ def one_line(json: bytes) -> bytes:
 
 
 def encode_id(id: Id) -> bytes:
-    """Return an id as JSON."""
+    """Return the id of a request as JSON."""
     return b"%d" % id if type(id) is int else encode(id)
 
 
@@ -259,12 +259,14 @@ def encode_id(id: Id) -> bytes:
 
 
 def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
-    """Find out what is wrong with a frame that could not be decoded.
+    """Return what is wrong with a frame that could not be decoded, as an InvalidMessage.
 
-    Three kinds of frames are accepted although the decoder rejects them; for these a Message is
-    returned. One kind begins with a byte order mark. In another one, a member appears twice and
-    only its first value is wrong, while the last value is the one that counts. In the third one, a
-    response follows text that a program has printed, see _read_text().
+    For three kinds of frames, a Message is returned although the decoder rejects them:
+
+    - The frame begins with a byte order mark.
+    - A member appears twice and only its first value is wrong; the last value counts.
+    - A response follows text that a program has printed, see _read_text().
+
     exc: the exception that the decoder has raised.
     """
     # Do not remove more than one mark: a frame of many marks would cause deep recursion.
@@ -298,7 +300,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
 
 
 def _find_invalid_member(members: dict[str, Raw]) -> InvalidMessage:
-    """Return the InvalidMessage for a JSON object that is not a message; it names the member."""
+    """Return the error for a JSON object that is not a message; its text names the wrong member."""
     id_member = members.get("id", ABSENT)
     method = members.get("method", ABSENT)
     # Check for responses before the id: the id of an error response may be null, if the other side
@@ -329,7 +331,7 @@ def _find_invalid_member(members: dict[str, Raw]) -> InvalidMessage:
 
 
 def _reject_response(members: dict[str, Raw]) -> InvalidMessage:
-    """Return the rejection of a response one of whose members is wrong; it names that member."""
+    """Return the error for a malformed response; its text names the wrong member."""
     id = members.get("id", ABSENT)
     version = members.get("jsonrpc", ABSENT)
     try:
@@ -378,12 +380,15 @@ def _answered_ids(id: object) -> tuple[Id, ...]:
 
 def _recover_id(frame: bytes, reason: str) -> Message | InvalidMessage:
     """Return the parse error for a frame that msgspec rejects, with the request's id if possible.
-    Returns the response if the frame is text that ends with one, see _read_text().
 
-    Without the id, the sender cannot match the error response to its request, or we cannot match a
-    response to ours, and the caller waits until its timeout. The id is read with the standard
-    library's `json`, which is more lenient than msgspec: it accepts NaN, control characters and
-    lone surrogates. A lone surrogate is the usual cause: a text was cut in the middle of an emoji.
+    Without the id of a request, its sender could not match our error response to it; without the id
+    of a response, we could not match it to our request. In both cases the caller would wait until
+    its timeout. The id is read with the standard library's `json`, which is more lenient than
+    msgspec: it accepts NaN, control characters and lone surrogates. A lone surrogate is the usual
+    cause: a text was cut in the middle of an emoji.
+
+    If `json` rejects the frame as well, it may be text that ends with a response. Then the
+    response is returned, see _read_text().
     reason: the text of the error.
     """
     import json
@@ -412,17 +417,21 @@ def _recover_id(frame: bytes, reason: str) -> Message | InvalidMessage:
 
 
 def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
-    """Return the response at the end of a text, or the parse error for a frame that is not JSON.
+    """Return the response at the end of a line that is not JSON, or the parse error for the line.
 
-    The frame may be a response that is cut off, two responses without a newline between them, or a
-    text that a program has printed. If one response is in the text and ends it, the response is
-    either glued to the text, because the program has printed no newline, or the program has logged
-    what it sends. In the second case the same response follows and is skipped as a late one. If
-    more text follows, the response was logged, too, but perhaps with other quotes.
+    Such a line is usually a response that was cut off, two responses without a newline between
+    them, or a text that the program has printed.
 
-    A user whose text a program prints cannot answer a call in this way, because a client's ids
+    A printed text may contain one response. If the response is at the end, there are two possible
+    causes: the program has printed the text without a newline, or the program has logged what it
+    sends. Either way the response is returned; after a log line, the response itself follows and is
+    skipped as unsolicited. If more text comes after the response, such as a closing quote, the line
+    is a log line, and its response is not used.
+
+    Untrusted text that a program prints cannot forge a response in this way, because a client's ids
     begin with a random number.
-    reason: the text of the error, which has the ids of the malformed responses in the frame.
+    reason: the text of the error. The error's `answers` are the ids of the incomplete responses in
+        the line.
     """
     try:
         from concertino.jsonrpc.deep_frames import find_objects
@@ -431,7 +440,8 @@ def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
         return InvalidMessage(PARSE_ERROR, reason)
 
     objects = find_objects(frame)
-    # If the frame begins with a brace, it is rather an object that contains the other one.
+    # If the frame begins with a brace, it is no printed text, but a broken object. The object found
+    # may then be a part of it.
     if len(objects) == 1 and not frame.lstrip().startswith(b"{"):
         [members] = objects
         response = decode(frame[members.begin :])
@@ -460,7 +470,7 @@ def _recover_deep_id(frame: bytes) -> InvalidMessage:
 
 
 def reject_oversize(head: bytes, reason: str) -> InvalidMessage:
-    """Return the rejection of a frame that was too long and was discarded.
+    """Return the error for a frame that was too long and was discarded.
 
     head: the beginning of the frame, in which the id usually is; may be empty.
     reason: the text of the error.

@@ -19,7 +19,7 @@ from concertino.jsonrpc.messages import ABSENT, MALFORMED, InvalidMessage, Messa
 
 __all__ = ["OutgoingRequest", "PendingTable", "parse_error"]
 
-# The beginnings of the texts of InvalidMessages.
+# The beginnings of the texts of InvalidMessages, which fail_answered() removes.
 KINDS_OF_FAULTS = (MALFORMED, "Parse error: ", "Invalid Request: ")
 # The most digits of an id of ours in a string. Our ids have at most 10 digits at first.
 MAX_DIGITS = 18

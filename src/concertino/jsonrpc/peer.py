@@ -175,7 +175,8 @@ class Peer(Generic[R]):
         """
         refusal = self.batches.refuse(elements)
         if refusal is not None:
-            # In a client, _reject() itself fails the requests that the batch answers.
+            # In a client, _reject() fails the requests of ours that the batch answers. In a server
+            # it does not, because it sends the refusal as an error response; so fail them here.
             if self.invalid_input.answered:
                 self.outgoing.fail_answered(refusal)
             self._reject(refusal, frame, None)
@@ -245,7 +246,8 @@ class Peer(Generic[R]):
         data: the data of the error response.
         """
         input = self.invalid_input
-        # A client takes a frame that may be a request or a response for a response.
+        # A client never answers an invalid frame. So if the frame may be a request or a response,
+        # a client treats it as a response.
         is_response = invalid.code == 0 or not input.answered
         if is_response and self.outgoing.fail_answered(invalid):
             return
@@ -265,8 +267,9 @@ class Peer(Generic[R]):
         If the queue is full, the request is answered with the error -31001 (busy) instead.
         """
         limits = self._limits
-        # While nothing runs, one request may start whatever its size is, unless the memory of the
-        # whole process is nearly used up.
+        # Requests start in order of arrival, except those that may overtake the queue. While
+        # nothing runs, one request may start whatever its size is, unless the memory of the whole
+        # process is nearly used up.
         if (
             (not self.waiting or self.unread.may_overtake(incoming))
             and self.ready
@@ -424,7 +427,7 @@ class Peer(Generic[R]):
             self._drop_response(incoming, len(self.unread.pop_waiting(incoming)))
 
     def _finish_batch_item(self, batch: Batch) -> None:
-        """Count one request of a batch as done, and send the responses if it was the last one."""
+        """Count one request of a batch as done. After the last one, send the array of responses."""
         frame = self.batches.finish_item(batch)
         if frame:
             self.buffered_bytes = self.send(frame, None)
@@ -511,7 +514,7 @@ class Peer(Generic[R]):
     def abandon(self, outgoing: PendingRequest, reason: str, about: Id | None = None) -> None:
         """Stop waiting for the response to our request, and send `notifications/cancelled`.
 
-        Its `done` is not called. If the response still arrives, it counts as unsolicited.
+        The request's `done` is not called. A response that arrives later counts as unsolicited.
         about: see request().
         """
         if self.outgoing.pop(outgoing.id, None) is not None:

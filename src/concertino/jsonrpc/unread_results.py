@@ -42,10 +42,11 @@ LEAST_UNKNOWN_BYTES = 32 * 1024
 # The largest number of bytes in responses that wait, for all connections together.
 MAX_WAITING_BYTES = 20 * 2**20
 # The limit of the process may be exceeded by this many bytes for clients that have read everything:
-# they must get their results even if others do not read. Calls that were kept back get half of it
-# if their client has never read a large result. Otherwise such calls could take it all.
+# they must get their results even if other clients do not read. A call that keep_back() has stopped
+# may use only half of these bytes if its client has never read a large result. Otherwise such calls
+# could take the whole reserve.
 RESERVE_BYTES = 16 * 2**20
-# The budget is under pressure while more than a sixteenth of its limit is held.
+# The budget is under pressure while more than a sixteenth of its limit is held in buffers.
 PRESSURE_PART = 16
 # The sizes of results are remembered for at most this many kinds of calls.
 MAX_KINDS = 4096
@@ -54,10 +55,10 @@ MAX_NAME_BYTES = 256
 
 
 class ProcessBudget:
-    """The memory of unread responses of all connections of a process.
+    """Counts the memory that the unread responses of all connections of a process take.
 
     limit: how many bytes the unread responses may take.
-    held: how many bytes they take now.
+    held: how many bytes the unread responses take now.
     expected: how many bytes the running calls will probably return, except the calls in `unknown`.
     waiting: the total size of the responses that wait until they fit, in bytes.
     sizes: for each kind of call, the size of the largest recent response in bytes.
@@ -96,8 +97,8 @@ class ProcessBudget:
         # The expected size of a result of a kind that has never returned, before lower_guess().
         self._first_guess = limits.max_unread_bytes // FIRST_CALLS
         self._largest_bytes = max(self._first_guess, limits.max_message_bytes)
-        # What lower_guess() knows: kind -> expected size, time of the last change, and whether its
-        # calls run in threads.
+        # kind -> the expected size of a result that lower_guess() has set, the time of its last
+        # change, and whether calls of the kind have run in threads.
         self._guesses: dict[Kind, tuple[int, float, bool]] = {}
 
     def update_strain(self) -> None:
@@ -110,10 +111,11 @@ class ProcessBudget:
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
 
     def guess_of_all(self, kind: Kind) -> int:
-        """Return the same as guess(), for calls of all connections together.
+        """Return the expected size of a result, for the check against the limit of the process.
 
-        One connection may exceed its limit a little, but many together may not: the first results
-        may have max_message_bytes.
+        It is guess(), scaled up so that the first guess is the largest possible result. guess()
+        itself may be too low, because one connection may exceed its limit a little. The limit of
+        the process must hold even if all connections get results of the largest size.
         """
         return self.guess(kind) * self._largest_bytes // self._first_guess
 
@@ -128,20 +130,23 @@ class ProcessBudget:
             once counts as running in threads, because its threads end a moment before its results
             are known.
         """
-        unknown = self._first_guess, now if in_threads else 0.0, False
-        guess, lowered_at, had_threads = self._guesses.get(kind, unknown)
+        # For a new kind with threads, the waiting time begins now. Otherwise 0.0, a time long ago,
+        # lets the guess be lowered at once.
+        initial = self._first_guess, now if in_threads else 0.0, False
+        guess, lowered_at, had_threads = self._guesses.get(kind, initial)
         in_threads = in_threads or had_threads
         if now - lowered_at >= (THREAD_GROWTH_S if in_threads else GROWTH_S):
             guess, lowered_at = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
         self._guesses[kind] = guess, lowered_at, in_threads
 
     def record_size(self, kind: Kind, size: int) -> None:
-        """Remember the size of a response for its kind of call.
+        """Remember the size of a response, to estimate the sizes of later ones of the same kind.
 
-        A larger size replaces the remembered one at once. After a smaller one, the remembered size
-        is lowered by an eighth at most, so that one small result does not hide that others are
-        large.
+        A larger size replaces the remembered one at once. A smaller size lowers the remembered one
+        by at most an eighth of it. So a single small result does not hide that other results are
+        large, but after many small results the estimate is small again.
         kind: the method of the call, with the name of its tool or prompt.
+        size: the length of the response in bytes.
         """
         known = self.sizes.get(kind, 0)
         if known == 0 and len(self.sizes) >= MAX_KINDS:
@@ -238,13 +243,13 @@ class UnreadResults:
     def _will_fit(
         self, expected: int, expected_of_all: int, is_alone: bool, reserve: int = RESERVE_BYTES
     ) -> bool:
-        """Return whether the limits will probably not be exceeded.
+        """Return whether the limits will probably hold if one more call starts.
 
         expected: how many bytes the new call will probably return. If its kind is unknown, this
             includes the running calls of its kind on this connection.
         expected_of_all: the same, with the running calls of its kind on all connections.
-        is_alone: see has_room_for().
-        reserve: by how many bytes the limit of the process may be exceeded for a lone call.
+        is_alone: whether no other call of the connection runs, see has_room_for().
+        reserve: by how many bytes the limit of the process may be exceeded if is_alone.
         """
         budget = self.budget
         total = budget.held + budget.expected + expected_of_all
@@ -299,9 +304,10 @@ class UnreadResults:
         return self.budget.sizes.get(kind) or self.budget.guess(kind)
 
     def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
-        """Let more calls of tools start that have not returned a result yet.
+        """Let more calls start of tools that are running but have never returned a result.
 
-        Called by the runtime some time after on_blocked: these tools are probably slow.
+        The runtime calls this some time after on_blocked. Tools that have still returned nothing
+        are probably slow, and waiting for their first result would block their other calls.
         now: the current time in seconds.
         in_threads: the kinds of calls that run in threads.
         """
@@ -338,7 +344,7 @@ class UnreadResults:
     def keep_back(self, incoming: IncomingRequest) -> None:
         """Count nothing for the result of a call: its code does not begin before may_begin()."""
         if incoming.kind is not None:
-            # Not 0, which would mean that its kind is unknown.
+            # Not 0, which would mean that the size is unknown.
             self._set_expected(incoming, incoming.kind, 1)
 
     def may_begin(self, incoming: IncomingRequest) -> bool:
@@ -383,7 +389,7 @@ class UnreadResults:
     # Responses
 
     def fits(self, size: int) -> bool:
-        """Return whether a large response may be sent now.
+        """Return whether the limits allow a large response to be sent now.
 
         A client that has read everything may get a response of any size, unless the limit of the
         process and RESERVE_BYTES are used up.

@@ -1,9 +1,14 @@
-"""Requests to clients in the five revisions: to_wire_request() and downgrade_request().
+"""Translates requests from a server to its client into the forms of the five revisions.
 
-A handler asks its client with an Elicitation, a Sampling or a ListRoots. to_wire_request() checks
-it, and returns its method and params in the form of 2026-07-28. downgrade_request() translates
-these to the client's revision. It also checks that the client has declared the capability for the
-request, and so does read_forwarded() for requests of another server, which are not translated.
+A "client request" is an elicitation, a sampling or a roots request, which a server sends to its
+client while it handles a call. A handler makes one with an Elicitation, a Sampling or a ListRoots.
+
+- to_wire_request() checks the request, and returns its method and params in the form of 2026-07-28.
+- downgrade_request() translates the method and params to the client's revision, and checks that the
+  client has declared the capability for the request.
+- read_forwarded() makes the same check for a client request that a proxy has received from the
+  server behind it, and that the client gets without a translation.
+
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots; 2025-11-25 and older: the same
 pages.
 """
@@ -90,10 +95,11 @@ def downgrade_request(
 ) -> InputRequest:
     """Translate a request to the client, such as an elicitation, to the client's revision.
 
-    request: the request in the form of 2026-07-28.
+    request: the request in the form of 2026-07-28, from to_wire_request().
     revision: the revision by which the call is served.
     client: the client, with the capabilities that it has declared.
-    make_id: returns the elicitationId of an elicitation with a URL, for 2025-11-25.
+    make_id: returns the elicitationId that an elicitation with a URL gets if it has none, because
+        2025-11-25 requires one.
     Raises MissingCapability if the client has not declared the capability for this request, or if
     the revision has no such request.
     """
@@ -124,8 +130,9 @@ def _check_declared(feature: str, revision: Revision, client: ClientFacts) -> Ma
 
 
 def read_forwarded(raw: Raw, revision: Revision, client: ClientFacts) -> InputRequest:
-    """Decode a client request of another server, which the client gets unchanged (2026-07-28).
+    """Decode a client request that another server has made, and that a proxy passes on unchanged.
 
+    raw: the client request as JSON, in the form of 2026-07-28.
     Raises MissingCapability if the client has not declared the capability for it, and ValueError if
     `raw` is not a client request.
     """

@@ -114,8 +114,8 @@ class Dialogue:
     state: the backend's own state, see InputRequired.state.
     saved: the values that Context.once() computed, by key.
     unanswered: the client requests of this round that have no answer yet, by key.
-    forwarded: those of `unanswered` that another server has asked, as its JSON, which a client of
-        2026-07-28 gets unchanged.
+    forwarded: the client requests in `unanswered` that come from another server, through a proxy:
+        key -> the request as undecoded JSON. A client of 2026-07-28 gets them unchanged.
     suspended: whether this round is over, so that the call must be answered with `input_required`.
         runtime/client_questions.py sets it.
     waits: the futures for which the handler waits.
@@ -205,7 +205,7 @@ class Dialogue:
         """Return the `requestState` for the client: a token that contains this dialogue.
 
         call_digest: the result of digest_call() for the call; only this call can use the token.
-        state: the backend's own state for the next round; the attribute is that of the last one.
+        state: the backend's own state for the next round. The attribute `state` is not changed.
         Raises ValueError if the token would be too large, RpcError after MAX_ROUNDS rounds.
         """
         self.count_round()
@@ -268,10 +268,10 @@ def resume_dialogue(
     answers: Mapping[str, Raw],
     get_call_digest: Callable[[], bytes],
 ) -> tuple[Dialogue, OpenedState | None]:
-    """Return the dialogue of a call that comes with answers, with a state, or with both.
+    """Restore the dialogue of a call that comes with answers, with a state, or with both.
 
-    The second element of the result is the opened state, or None without a token. The caller must
-    mark this state as used once the call is accepted.
+    Returns the dialogue and the opened state. The state is None if there is no token; otherwise the
+    caller must pass the state to use_state() once the call is accepted.
     get_seal: returns the Seal that opens the token.
     token: the call's `requestState`; None if it has none.
     answers: the call's `inputResponses`, by key.
@@ -292,10 +292,11 @@ def resume_dialogue(
 
 
 def use_state(seal: Seal, opened: OpenedState) -> None:
-    """Mark a state as used.
+    """Mark an opened state as used, so that no later call can come with it.
 
-    Raises RpcError if it was used after resume_dialogue() has opened it, or if the shared record of
-    used states cannot be read.
+    opened: the state, from resume_dialogue().
+    Raises RpcError if another call has used the state since resume_dialogue() opened it, or if the
+    shared record of used states cannot be read.
     """
     try:
         seal.mark_used(opened)

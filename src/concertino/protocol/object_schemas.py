@@ -31,17 +31,17 @@ def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if kind == "object":
         return {**schema, "type": "object"}
 
-    # Whether objects are allowed and other values too. A schema without a type may allow both.
-    either = kind is None or (isinstance(kind, list) and "object" in kind)
+    # Whether the schema allows objects and other values. A schema without a type may allow both.
+    allows_both = kind is None or (isinstance(kind, list) and "object" in kind)
     base = root_id if isinstance(root_id := schema.get("$id"), str) else ""
-    new_root = "#/anyOf/1" if either else "#/properties/result"
+    new_root = "#/anyOf/1" if allows_both else "#/properties/result"
     schema = _rebase_refs(schema, new_root, base.rstrip("#"))
     root_members = {
         key: schema.pop(key) for key in ("$defs", "definitions", "$schema", "$id") if key in schema
     }
 
     inner = schema
-    if either and any(
+    if allows_both and any(
         word in encode(schema) for word in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
     ):
         # A second copy of the schema would define the same `$id` or anchor twice, so refer to the
@@ -52,7 +52,7 @@ def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
         "required": ["result"],
         WRAPS_RESULT: True,
     }
-    if either:
+    if allows_both:
         wrapped = {"anyOf": [wrapped, schema]}
     return {"type": "object", **wrapped, **root_members}
 

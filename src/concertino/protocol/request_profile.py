@@ -103,15 +103,15 @@ class InitializeParams(Struct, rename="camel"):
 
 
 class Profiles:
-    """Determines for each request of a session by which revision it is served, for which client.
+    """Determines the profile of each request of a session: its revision, its client and so on.
 
     get_features: returns the current features of the backend.
     principal: the user who makes the requests; None if that is not known.
 
     Attributes:
     features: the features that get_features() has returned last.
-    methods: whether a revision is modern (Revision.modern) -> the methods that the backend serves
-        in it.
+    methods: the methods that the backend serves: methods[True] in 2026-07-28, the only revision
+        whose Revision.modern is True, and methods[False] in the older revisions.
     legacy: the profile of all requests that do not name a revision in `_meta`; None before
         `initialize`.
     declared: the names of the capabilities in the response to `initialize`.
@@ -173,9 +173,10 @@ class Profiles:
         return self.features.resources and self.features.subscriptions
 
     def open_legacy(self, params: InitializeParams) -> Revision:
-        """Set the profile of legacy requests as `initialize` asks, and return its revision.
+        """Create the profile of all requests that name no revision, when the client initializes.
 
         params: the params of `initialize`.
+        Returns the revision for the response, see negotiate().
         """
         revision = negotiate(params.protocol_version)
         client = params.client_info
@@ -188,7 +189,7 @@ class Profiles:
     def set_level(self, profile: RequestProfile, level: Level) -> None:
         """Set the level that a client has requested with `logging/setLevel`.
 
-        profile: the profile of that request.
+        profile: the profile of the request `logging/setLevel`.
         level: the level of the least severe log messages that the client wants.
         """
         self._set_legacy(profile.encoder, profile.client, LEVELS[level])

@@ -88,7 +88,7 @@ class Session:
     clock: returns the time in seconds; must not go backwards.
     on_subscriptions_changed: called when subscriptions.uris may have changed.
     seal: returns the Seal for the `requestState` of calls that ask their client for input. It is
-        called when a state is sealed or opened.
+        called when a state is sealed or opened. None if no call of the session asks its client.
     principal: the user of the client; None if the connection does not know the user.
     schedule_flush: called when a notification is kept for later. It must arrange a call of
         peer.on_drain(), which sends such notifications, a moment later.
@@ -139,7 +139,7 @@ class Session:
 
     @property
     def dialogues(self) -> CallDialogues:
-        """Return the object that manages what calls of this session ask their client."""
+        """Return the object that manages the questions of this session's calls to the client."""
         if self._dialogues is None:
             # Imported here, because most servers never ask their client anything.
             from concertino.protocol.call_dialogues import CallDialogues
@@ -150,8 +150,9 @@ class Session:
     def identify(self, principal: Principal | None) -> None:
         """Set the principal of the requests that arrive from now on.
 
-        Called when the client has a new token, whose scopes may differ from the old one's. The
-        identity must be the same. Requests that have arrived before keep their principal.
+        Called when the client has a new access token. Its scopes may differ from those of the old
+        one, but its Principal.identity must be the same. Requests that have arrived before keep
+        their principal.
         """
         self._profiles.identify(principal)
 
@@ -174,10 +175,11 @@ class Session:
         return self._open(SessionRequest(id, request.method, request.params, len(frame)))
 
     def _receive_other(self, frame: bytes) -> None:
-        """Process a frame that is not a plain request, or a request whose id is in use.
+        """Process a frame that decode_request() rejects, or a request whose id is in use.
 
-        Such a frame is a notification, a batch, a response or invalid. Peer.receive() answers
-        invalid frames and requests with used ids, and processes responses.
+        Such a frame is a notification, a batch, a response, a request with unknown members, or
+        invalid. Peer.receive() answers invalid frames and requests whose id is in use, and
+        processes responses.
         """
         event = self.peer.receive(frame)
         if event is None:
@@ -301,9 +303,11 @@ class Session:
 
         If the result cannot be encoded, or is too large, an error is sent instead.
         result: a result in the form of revision 2026-07-28.
-        passes: CallHooks.accepts_text of the call's guards; None if no guard may change the result.
-        Returns False, and sends nothing, if the result must pass through the guards first; see
-        ResultEncoder.encode(). Otherwise returns True.
+        passes: CallHooks.accepts_text of the call's guards, the wrappers of the backend that may
+            change results: a function that gets the text of a result, and returns whether the
+            guards leave it unchanged. None if no guard may change the result.
+        Returns False, and sends nothing, if the guards must see the result first, because `passes`
+        cannot decide it; see ResultEncoder.encode(). Otherwise returns True.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:

@@ -46,8 +46,12 @@ OPENER = (
 class SessionMethods:
     """The MCP methods that one session answers itself.
 
-    The parameters are the session's parts: `peer` sends the responses, and the others change with
-    the requests.
+    The parameters are objects of the session:
+
+    peer: sends the responses.
+    profiles: gets the revision and the client from `initialize`.
+    lifecycle: advances with `initialize` and with the first request after it.
+    subscriptions: gets the resources and lists to which the client subscribes.
     """
 
     def __init__(
@@ -86,8 +90,9 @@ class SessionMethods:
     def _find_handler(
         self, method: str, profile: RequestProfile | None
     ) -> Callable[[SessionRequest], None] | None:
-        """Return the method of this session that answers requests of an MCP method, or None.
+        """Return the function that answers requests of an MCP method.
 
+        Returns None if the server has not declared the capability that the method belongs to.
         profile: the profile of the request; None if the client has not sent `initialize`.
         Raises RpcError if the profile is None and the MCP method needs one.
         """

@@ -1,8 +1,9 @@
 """Subscriptions: the requests of one session that stay open, and the changes that they report.
 
 A client subscribes with the requests of the specification (protocol/wanted_updates.py). In
-addition, a handler may hold its call open, which then counts as a subscription. The session
-(protocol/session.py) has one Subscriptions, and the runtime ends them before a connection closes.
+addition, a handler may hold its call open: the call then runs until the client cancels it or the
+connection closes, and counts as a subscription. The session (protocol/session.py) has one
+Subscriptions object. The runtime calls its end_all() before the connection closes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Subscriptions:
         self._on_change = on_change
         # None until the first subscription.
         self._updates: WantedUpdates | None = None
-        # Calls that hold_open() has been called for; some of them may have ended.
+        # The calls that hold_open() has registered; some of them may have ended.
         self._held_open: list[SessionRequest] = []
 
     def wanted_updates(self) -> WantedUpdates:
@@ -62,7 +63,7 @@ class Subscriptions:
     def open_count(self) -> int:
         """Return how many subscriptions are open. Peer.running contains their requests.
 
-        These are the requests of subscriptions/listen, and the calls of hold_open().
+        These are the requests of subscriptions/listen, and the calls that are held open.
         """
         count = 0 if self._updates is None else self._updates.open_count
         return count + sum(item.open for item in self._held_open)
@@ -80,9 +81,11 @@ class Subscriptions:
                     incoming.on_cancel("the server ends the subscription")
 
     def hold_open(self, incoming: SessionRequest) -> None:
-        """Treat a call that is being handled as a subscription. See Caller.hold_open().
+        """Treat a call that is being handled as a subscription.
 
-        Does nothing if the call was answered or cancelled. Raises RpcError for a call in a batch.
+        From now on its frame and its probable result do not count against the limits in bytes, and
+        end_all() answers it. Does nothing if the call was answered or cancelled. Raises RpcError
+        for a call in a batch.
         """
         if not incoming.open:
             return

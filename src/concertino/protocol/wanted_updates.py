@@ -4,8 +4,8 @@ There are two ways to subscribe:
 
 - `resources/subscribe` (before 2026-07-28) subscribes the whole connection to one resource.
 - `subscriptions/listen` (2026-07-28) names lists and resources. The request stays open until the
-  client cancels it or the server ends it. The first notification says which of these lists and
-  resources the server supports. Each notification contains the id of the request.
+  client cancels it or the server ends it. The first notification about the request says which of
+  these lists and resources the server supports. Each notification contains the request's id.
 
 The session imports this module when its client first subscribes to something.
 Spec: 2026-07-28 basic/patterns/subscriptions, basic/patterns/cancellation; 2025-11-25

@@ -108,10 +108,11 @@ class ResultEncoder:
         """Return a result as a JSON object without newlines.
 
         method: the method of the request that the result answers.
-        passes: CallHooks.accepts_text of the guards of a call; None if no guard may change the
-            result. If it is given, only a tool result that is just one text for which passes(text)
-            is true is encoded. For any other result b"" is returned, and the caller must pass the
-            result through the guards first.
+        passes: for a call with guards, which are wrappers of the backend that may change results:
+            a function that gets a text and returns whether the guards leave it unchanged. With it,
+            a result is encoded only if it is a tool result of a single text block, and
+            passes(text) is true. For any other result b"" is returned, and the caller must pass the
+            result through the guards first. None if no guard may change the result.
         Raises InputRequiredSignal for an InputRequired, TypeError for a value that is not a result,
         and msgspec's errors for a value that cannot be encoded.
         """
@@ -180,7 +181,10 @@ class ResultEncoder:
         return RESOURCE_NOT_FOUND if missing else code
 
     def encode_closing(self, meta: Mapping[str, Any]) -> bytes:
-        """Return an empty 2026-07-28 result with these members in its `_meta`."""
+        """Return an empty 2026-07-28 result as JSON, for a subscription that ends.
+
+        meta: members for the `_meta` of the result.
+        """
         return self._encode_members(Raw(encode({"_meta": meta})), "")
 
     def _encode_checked(self, result: Struct, method: str) -> bytes:
@@ -232,7 +236,7 @@ class ResultEncoder:
         return start + body[1:] if len(body) > 2 else start[:-1] + b"}"
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
-        """Return a result that is given as JSON in the form of this revision, as JSON.
+        """Translate a result that is given as JSON to this revision, and return it as JSON.
 
         For 2026-07-28, the members that every result has are added; a `_meta` in the result is kept
         and gets the member serverInfo. For older revisions, the result is decoded and translated.
