@@ -65,12 +65,14 @@ class Caller(Protocol):
     def hold_open(self) -> None:
         """Treat this call as a subscription, which only the client ends.
 
-        No memory is reserved for its result, and the end of the server does not wait for it: the
-        call is then answered with an empty result, and its handler is cancelled. Over HTTP, the
-        loss of the connection cancels it in every revision, and its notifications are not kept for
-        a client that comes back. The params of the call are freed, so read them before. Call this
-        method on the event loop. Does nothing for a call that was cancelled. Raises RpcError for
-        a call in a batch, which would never be answered.
+        No memory is reserved for the result of the call. When the server ends, it does not wait for
+        the call: the call is answered with an empty result, and its handler is cancelled. Over
+        HTTP, the loss of the connection cancels the call in every revision, and its notifications
+        are not kept for a client that reconnects.
+
+        The params of the call are freed, so read them before. Call this method on the event loop.
+        Does nothing for a call that was cancelled. Raises RpcError for a call in a batch, which
+        would never be answered.
         """
         ...
 

@@ -247,15 +247,16 @@ class Context(Protocol):
     ) -> Any:
         """Call another tool of the same server, in this process.
 
-        Its arguments are validated and its guards apply. The tool gets the same client and trace
-        context, and is cancelled with this call. Its progress is not sent. Calls may be nested 16
-        deep. In a `def` handler write `context.wait(context.call_tool(...))`.
+        The tool's arguments are validated, and the server's guards apply. The tool gets the same
+        client and trace context, and is cancelled with this call. Progress that the tool reports is
+        not sent. Calls may be nested 16 deep. In a `def` handler write
+        `context.wait(context.call_tool(...))`.
 
-        into: the type to convert the result to. Without it, the result is returned as a
-            CallToolResult. With it, the structured content of the result is converted; if there is
-            none, the text is decoded as JSON. If the tool has failed, ToolError is raised with the
-            text of the result.
-        Raises RpcError for an unknown tool.
+        into: the type to convert the result to: the structured content of the result is converted,
+            or, if there is none, the text, decoded as JSON. If `into` is omitted, the result is
+            returned as a CallToolResult, even if the tool has failed.
+        Raises RpcError for an unknown tool. Raises ToolError with the text of the result if `into`
+        is given and the tool has failed.
         """
         ...
 
@@ -452,10 +453,10 @@ def describe_non_backend(value: object) -> str | None:
 
 
 class ForeignName:
-    """A descriptor that raises AttributeError with a hint, for an attribute of other libraries.
+    """A descriptor for an attribute that Context has in another library, but not in this one.
 
-    hasattr() returns False for the attribute. A method `__getattr__` could do the same, but would
-    make all other attributes slower on Python 3.11.
+    Reading the attribute raises AttributeError with a hint, so hasattr() returns False. A method
+    `__getattr__` could do the same, but would make all other attributes slower on Python 3.11.
     hint: the text that says what to write instead.
     """
 

@@ -74,11 +74,15 @@ class Connection(Protocol):
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Return facts about the connection and the peer by name.
+        """Return facts about the connection and the peer, by name. Unknown facts are missing.
 
-        Possible names are transport, pid, uid, address, principal and may_return. `principal` is
-        the peer's verified Principal. `may_return` is true if the peer may continue on another
-        connection after this one has ended.
+        transport: for example "stdio", "process" or "unix".
+        pid, uid: the ids of the peer's process and of its user.
+        address: the address of a socket, as text.
+        parent: the id of this process's parent, if the connection is stdin and stdout.
+        terminal: true if stdin is a terminal.
+        principal: the peer's verified Principal (protocol/principal.py).
+        may_return: true if the peer may continue on another connection after this one has ended.
         """
         ...
 
@@ -173,8 +177,8 @@ class SupportsSubscriptions(Protocol):
     def hold_open(self, request_id: Id, /) -> None:
         """Treat a request as a subscription.
 
-        Nothing of it is kept for a client that comes back. It is cancelled when the client is gone
-        or the token of its user expires.
+        The request is cancelled when its client disconnects or when the access token of its user
+        expires. Its notifications are not kept for a client that reconnects.
         Does nothing if no request with this id is running.
         """
         ...

@@ -1,7 +1,7 @@
 """OutputBuffer: the frames that a connection has not written yet, in portions for one write each.
 
 A PipeConnection (transports/pipe.py) has one and makes the system calls. Short frames are joined
-for one write; long ones are cut into pieces, so that what was written is freed.
+for one write. Long frames are cut into pieces, so that each piece is freed when it was written.
 """
 
 from __future__ import annotations

@@ -289,10 +289,10 @@ class ChildProcess(PollingConnection):
         await asyncio.shield(self._closing)
 
     def abandon(self, _: object = None) -> None:
-        """Kill the child at once, unless close() ends it. Blocks briefly.
+        """Kill the child at once, unless a task of close() is ending it. Blocks briefly.
 
-        This is needed because asyncio.run() cancels all tasks at its end, even a task of close()
-        that has not begun.
+        Also called when the task of close() is done. This matters if the task was cancelled before
+        its first step, because asyncio.run() cancels all tasks at its end.
         """
         if not self._released and (self._closing is None or self._closing.done()):
             if self._receiver is None:
