@@ -138,7 +138,7 @@ def _answer_error(
 ) -> None:
     """Answer a call with the error response for an exception."""
     if isinstance(error, (MissingCapability, InvalidClientResponse)):
-        return _client_cannot_answer(connection, request, error)
+        return _report_client_fault(connection, request, error)
     if isinstance(error, RpcError):
         return _fail(connection, request, error)
     if isinstance(error, asyncio.CancelledError):
@@ -236,7 +236,7 @@ async def _retry_with_answers(
     return await connection.backend.handle(request.call, CallContext(connection, request))
 
 
-def _client_cannot_answer(
+def _report_client_fault(
     connection: AnsweringConnection, request: SessionRequest, error: RpcError
 ) -> None:
     """Answer a call whose client lacks a capability, or has sent a malformed answer.

@@ -259,8 +259,8 @@ class CallRunner:
     def _postpones(self, request: SessionRequest, result: Struct | Raw, size: int) -> bool:
         """Postpone a large result to a later loop iteration, if too much was sent in this one.
 
-        size: its probable size in bytes.
-        Returns whether it was postponed. See ResultTurns.
+        size: the probable size of the result in bytes.
+        Returns whether the result was postponed. See ResultTurns.
         """
         turns = result_turns_of(self._connection.loop)
         if turns.may_send(size):

@@ -79,7 +79,8 @@ log = logging.getLogger("concertino.host")
 # The environment variable with the path of the file for FileUsedStates, or with the address of the
 # servers for NatsUsedStates.
 STATE_RECORD = "CONCERTINO_STATE_RECORD"
-# The environment variable with the folder of the certificate for those servers.
+# The environment variable with the folder of the certificate with which this process identifies
+# itself to the NATS servers.
 STATE_CERTS = "CONCERTINO_STATE_CERTS"
 # An error message shows at most this many characters of a client's answer.
 SHOWN = 200
@@ -98,7 +99,7 @@ def process_seal() -> Seal:
     Its key is derived from CONCERTINO_STATE_KEY, or random if that variable is not set. Processes
     with the same key share a record of used states, which CONCERTINO_STATE_RECORD names.
     Raises RpcError if the secret in CONCERTINO_STATE_KEY is too short, or if the record cannot be
-    used. They are not checked at the start of the server, so that only calls that ask their client
+    used. Neither is checked at the start of the server, so that only calls that ask their client
     fail.
     """
     place = os.environ.get(STATE_RECORD)
@@ -115,7 +116,10 @@ def process_seal() -> Seal:
 
 
 def open_record(place: str) -> UsedStates:
-    """Return the record of used states. place: a file, or the address of NATS servers."""
+    """Return the record of used states that several processes share.
+
+    place: the path of a file, or the address of NATS servers (nats:// or tls://).
+    """
     if place.startswith(("nats://", "tls://")):
         from concertino.nats.used_states import NatsUsedStates
 
@@ -178,6 +182,7 @@ async def send_questions(
 
     dialogue.count_round()
     loop = asyncio.get_running_loop()
+    # Other tasks of the handler that ask one of these questions wait for this future.
     done_here: asyncio.Future[None] = loop.create_future()
     futures: dict[str, asyncio.Future[Raw]] = {}
     outgoing: list[OutgoingRequest] = []

@@ -265,7 +265,7 @@ class CallCaller(Struct, eq=False):
 
     It implements Caller (backend/caller.py), which describes the members.
 
-    session: the connection on which the call has arrived.
+    session: the connection on which the call has arrived; backends see it as a CallerSession.
     request: the JSON-RPC request.
     """
 

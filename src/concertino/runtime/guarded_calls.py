@@ -1,9 +1,10 @@
 """RedactingContext and TimedCall: what the runtime adds to the calls of guarded servers.
 
-Guards are backends with call hooks (backend/call_hooks.py): they begin and end calls without a
-coroutine around each call. So the runtime does two things for them: it redacts secrets in progress
-and log messages, and it ends calls that reach their time limit. CallRunner imports this module for
-such backends only.
+A guard is a wrapper around a backend that limits calls or changes their results. To save a
+coroutine around each call, it gives the runtime functions to call when a call ends, the "call
+hooks" (backend/call_hooks.py). Two tasks of a guard last as long as the call, so the runtime does
+them: it redacts secrets in progress and log messages, and it ends calls that reach their time
+limit. CallRunner imports this module only for backends with call hooks.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ class RedactingContext(CallContext, eq=False):
 
 
 class RedactingCaller:
-    """A Caller that replaces secrets in notifications with [REDACTED]. inner: the other Caller."""
+    """A Caller that replaces secrets in notifications with [REDACTED].
+
+    inner: the Caller that sends the notifications.
+    """
 
     def __init__(self, inner: Caller) -> None:
         self._inner = inner

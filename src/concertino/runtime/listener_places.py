@@ -37,9 +37,9 @@ def places_per_listener(max_connections: int, listeners: int) -> int:
 def client_identity(facts: Mapping[str, object]) -> str:
     """Return the identity of a client: "uid 1000", "192.0.2.1" or "2001:db8::/64".
 
-    Returns "" for a client that runs as the user of this process, which has no limit. Only the
-    first 64 bits of an IPv6 address are used, because a machine chooses the other 64 bits itself
-    and could have any number of addresses.
+    Returns "" for a client that runs as the user of this process: no limit for a single client
+    applies to it. Only the first 64 bits of an IPv6 address are used, because a machine chooses the
+    other 64 bits itself and could have any number of addresses.
     facts: the facts of the accepted connection, with `uid` (Unix socket) or `address` (TCP).
     """
     uid = facts.get("uid")

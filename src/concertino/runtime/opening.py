@@ -58,18 +58,19 @@ class FirstMessage:
     receive: the function that gets the frames of the connection; it may be replaced.
 
     Attributes:
-    has_handshake: a future with the result of is_handshake() for the first message.
+    answer: a future whose result says whether the first message is `initialize`, see
+        is_handshake().
     """
 
     def __init__(self, receive: Callable[[bytes], None]) -> None:
         self.receive = receive
-        self.has_handshake: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
 
 class EarlyInput:
     """The frames that a client has sent before the backend has started.
 
-    until: the time until which they are held, by the loop's clock.
+    until: the time until which the frames are held, by the loop's clock.
     release: called on the loop at that time, or sooner when there are too many frames.
 
     Attributes:

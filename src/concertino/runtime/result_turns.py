@@ -32,7 +32,8 @@ class ResultTurns:
     def may_send(self, size: int) -> bool:
         """Return whether a large result may be sent in this iteration, and count it if so.
 
-        size: its probable size in bytes. If the answer is False, pass it to send_later().
+        size: the probable size of the result in bytes.
+        If this returns False, the caller must pass the result to send_later().
         """
         if self._waiting or self._sent >= TURN_BYTES:
             return False

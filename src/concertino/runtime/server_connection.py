@@ -149,7 +149,7 @@ class ServerConnection:
     def identify(self, principal: Principal) -> None:
         """Set the principal of the requests that arrive from now on: the client has a new token.
 
-        Raises ValueError if the principal has another identity, which needs another connection.
+        Raises ValueError if the principal has another identity: a connection belongs to one.
         """
         if principal.identity != self.principal:
             raise ValueError("this connection belongs to another principal")
@@ -185,7 +185,7 @@ class ServerConnection:
             self._early.end(self._end.drain_s)
             return
         if self._first is not None:
-            self._first.has_handshake.set_result(False)
+            self._first.answer.set_result(False)
             self._receive, self._first = self._first.receive, None
         log.debug("end of input")
         self.session.peer.on_eof()
@@ -288,7 +288,7 @@ class ServerConnection:
         if self._first is None:
             self._first = FirstMessage(self._receive)
             self._receive = self._receive_first
-        answer = self._first.has_handshake
+        answer = self._first.answer
         await asyncio.wait((answer, self.closed), timeout=within_s)
         return answer.done() and answer.result()
 
@@ -302,7 +302,7 @@ class ServerConnection:
             from concertino.runtime.opening import is_handshake
 
             self._receive = first.receive
-            first.has_handshake.set_result(is_handshake(frame))
+            first.answer.set_result(is_handshake(frame))
         self._receive(frame)
 
     def _open_input(self, receive: Callable[[bytes], None]) -> None:
@@ -415,7 +415,7 @@ class ServerConnection:
         from concertino.transports.connection import SupportsSubscriptions
 
         self.session.subscriptions.hold_open(request)
-        # A call that has ended may have left its place to another one.
+        # After the end of a call, its id may belong to another request.
         if request.open and isinstance(self._connection, SupportsSubscriptions):
             self._connection.hold_open(request.id)
 
@@ -509,8 +509,8 @@ def _oversize_head(connection: Connection) -> bytes:
 def _principal_of(connection: Connection) -> Principal | None:
     """Return the verified principal of a connection's client; None if the transport has none.
 
-    Raises TypeError if the transport's principal is not a Principal, because None would then be
-    wrong.
+    Raises TypeError if the transport's principal is not a Principal: the client must not be treated
+    as one that is not identified.
     """
     facts = connection.facts
     if "principal" not in facts and "uid" not in facts:

@@ -205,7 +205,8 @@ def handle_signals(callback: Callable[[int], object]) -> None:
 
 def _kill_children() -> None:
     """Kill the process groups of all children that concertino has started."""
-    # The module is loaded only where a process was started. Importing it now could wait for a lock.
+    # If the module is not loaded, no process was started. Do not import it now: the import could
+    # wait for a lock that a blocked thread holds.
     if groups := sys.modules.get("concertino.transports.process_groups"):
         groups.kill_process_groups()
 

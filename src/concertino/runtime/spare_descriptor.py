@@ -23,6 +23,7 @@ def spare_descriptor() -> Generator[None, None, None]:
     try:
         yield
     finally:
-        # The descriptor is -1 if none was free, and the code may close all descriptors.
+        # The descriptor is -1 if none was free. It may also be closed already: code that makes the
+        # process a daemon closes all descriptors.
         with suppress(OSError):
             os.close(spare)

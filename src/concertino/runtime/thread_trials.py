@@ -24,7 +24,8 @@ __all__ = ["FIRST_CALLS", "ThreadTrials"]
 FIRST_CALLS = 8
 # The number of calls doubles at most once in this time, in seconds, while calls wait.
 WAIT_S = 0.25
-# The same, for calls that wait in a way that cannot be seen, such as for a lock of their own.
+# The same time if the calls are not seen to wait for another thread. They may wait in a way that
+# cannot be seen, such as for a lock file.
 SLOW_S = 30.0
 # At most this many kinds of calls are remembered.
 MAX_KINDS = 4096
@@ -34,7 +35,7 @@ class _Trial:
     """The trial of one kind of call.
 
     running: how many calls have begun, or wait for a free thread.
-    allowed: the largest number of running calls.
+    allowed: the largest number that `running` may have.
     results: how many small results have come.
     changed_at: when the last result came, or `allowed` was doubled.
     """
@@ -107,7 +108,9 @@ class ThreadTrials:
     def grow(self, is_waiting: Callable[[Kind], bool]) -> None:
         """Double the number of allowed calls of each kind whose running calls may be stuck.
 
-        They may be stuck because they wait for calls of the same kind that have not begun.
+        They may be stuck because they wait for calls of the same kind that the trial does not let
+        start. So the number is doubled if all allowed calls run, and if they all wait for another
+        thread or have returned nothing for SLOW_S seconds.
         is_waiting: returns whether all running calls of a kind wait for another thread.
         """
         now = self._clock()

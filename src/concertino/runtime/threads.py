@@ -77,6 +77,7 @@ class Threads:
         self._limit = limit
         self._jobs: deque[ThreadJob] = deque()
         self._results: dict[asyncio.AbstractEventLoop, JobResults] = {}
+        # The lock for the queue and the two counters. Idle threads wait until it is notified.
         self._changed = threading.Condition()
         # The number of threads that wait for a job and were not notified of one yet.
         self._idle = 0
@@ -91,9 +92,9 @@ class Threads:
     async def run(self, function: Callable[[], Any]) -> Any:
         """Call `function` in a thread of the pool and return its result.
 
-        The function runs with a copy of this task's context variables. If all threads are busy, it
-        waits for a free one. If this task is cancelled, a function that still waits is never
-        called; a function that already runs continues, and its result is discarded.
+        The function runs with a copy of the calling task's context variables. If all threads are
+        busy, the call waits for a free thread. If the task is cancelled, a function that still
+        waits is never called; a function that already runs continues, and its result is discarded.
 
         Raises the exception of `function`, or RuntimeError if that is a StopIteration, which a
         coroutine cannot raise. Raises RuntimeError after close(), and if the pool has no thread and
@@ -188,7 +189,10 @@ class Threads:
     # Tools whose results are not known. These methods run on the event loop.
 
     def _may_start(self, job: ThreadJob) -> bool:
-        """Return whether a call may start although others run. The caller holds the lock."""
+        """Return whether a call may start although others run. The caller holds the lock.
+
+        Returns False for a call that must wait, because its tool is on trial (ThreadTrials).
+        """
         call = call_of_job(job)
         if call is None:
             return True
@@ -285,13 +289,14 @@ class Threads:
             running = list(self._running.values())
             waiting = list(self._jobs)
             self._jobs.clear()
-            # Those that wait for a thread have come before those that are kept back already.
+            # The jobs that wait for a thread have come before those that are kept back already, so
+            # they go to the front of `kept`.
             older: list[ThreadJob] = []
             for job in waiting:
                 call = call_of_job(job) if job.results is results else None
                 if call is not None and call.kind == kind and is_unexpected(call, size):
                     if job.trial is not None:
-                        # It is counted again when it may start.
+                        # The trial counts the job again when it may start.
                         results.trials.end(job.trial, None)
                         job.trial = None
                     older.append(job)
@@ -313,16 +318,17 @@ class Threads:
         """Pass the calls that are kept back to the threads, as far as their results will fit."""
         ready: list[ThreadJob] = []
         kept: list[ThreadJob] = []
-        # A call of one tool may wait for a call of another one, which therefore must not wait
-        # behind it.
-        full: set[tuple[ResultCounter, Kind | None]] = set()
+        # The connections and kinds of the calls that must go on waiting. Later calls of the same
+        # kind wait behind them. Calls of another kind do not, because a call of one tool may wait
+        # for a call of another tool.
+        blocked: set[tuple[ResultCounter, Kind | None]] = set()
         for job in results.kept:
             call = call_of_job(job)
             counter = None if call is None else call.unread
             if call is None or counter is None:
                 ready.append(job)
-            elif (counter, call.kind) in full or not self._may_begin(job, call, counter):
-                full.add((counter, call.kind))
+            elif (counter, call.kind) in blocked or not self._may_begin(job, call, counter):
+                blocked.add((counter, call.kind))
                 kept.append(job)
             else:
                 ready.append(job)
@@ -357,7 +363,7 @@ class Threads:
         try:
             results.trials.grow(partial(self._is_waiting, results))
         finally:
-            # It also arranges the next check.
+            # Do this even if grow() raises: _release() also arranges the next check.
             self._release(results)
 
     def _report_later(self, job: ThreadJob) -> None:
@@ -367,9 +373,10 @@ class Threads:
             job.results.loop.call_later(BLOCKED_S, self._report_blocked, job)
 
     def _report_blocked(self, job: ThreadJob) -> None:
-        """Log which calls occupy the threads, if `job` still waits for them.
+        """Log which calls occupy the threads, if `job` still waits.
 
-        It waits for a thread, or, if its tool is on trial, for the calls of this tool.
+        The job waits for a free thread, or, if its tool is on trial, for a result of this tool. In
+        the second case, only the calls of the tool are logged.
         """
         kept = job.results.kept
         with self._changed:

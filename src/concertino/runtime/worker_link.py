@@ -24,9 +24,9 @@ WORKER = "CONCERTINO_WORKER"
 
 
 class WorkerPlace(Struct, frozen=True):
-    """Which of several workers a process is.
+    """Says which of several worker processes a process is, and how it reaches the others.
 
-    descriptor: the connection to the parent.
+    descriptor: the file descriptor of the connection to the parent.
     number: the number of this worker, from 1 on.
     count: the number of workers.
     folder: a private folder for the sockets by which the workers reach each other.
@@ -45,7 +45,7 @@ class WorkerPlace(Struct, frozen=True):
 def worker_place() -> WorkerPlace | None:
     """Return which worker this process is; None if it is not a worker.
 
-    Must be called before follow_parent().
+    Must be called before follow_parent(), which removes the environment variable.
     """
     text = os.environ.get(WORKER)
     if text is None:
@@ -57,7 +57,10 @@ def worker_place() -> WorkerPlace | None:
 
 
 def is_worker() -> bool:
-    """Return whether this process is one of several workers. Call it before follow_parent()."""
+    """Return whether this process is one of several workers.
+
+    Must be called before follow_parent(), which removes the environment variable.
+    """
     return WORKER in os.environ
 
 
