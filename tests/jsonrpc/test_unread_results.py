@@ -89,6 +89,17 @@ def test_calls_of_a_tool_that_never_returned_start_little_by_little() -> None:
     assert running == [32, 128, 512, 1024, 1024, 1024]
 
 
+def test_a_client_need_not_wait_until_the_calls_of_other_clients_have_returned() -> None:
+    budget = ProcessBudget(Limits())
+    rigs = [Rig(budget) for _ in range(40)]
+    waiting = [rig for rig in rigs if rig.start(0) is None]
+    # 272 MiB, the limit and its reserve, have room for 27 results of 10 MiB, the largest.
+    assert len(waiting) == 13
+    for rig in waiting:
+        rig.peer.unread.on_slow_calls(now=0.5)
+    assert [start_waiting(rig) for rig in rigs] == [1] * 40
+
+
 def test_the_size_of_a_result_is_guessed_while_nothing_is_known() -> None:
     rig = Rig()
     calls = [rig.start(id) for id in range(2)]

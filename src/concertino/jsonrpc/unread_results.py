@@ -311,7 +311,11 @@ class UnreadResults:
         now: the current time in seconds.
         in_threads: the kinds of calls that run in threads.
         """
-        for kind in self._unknown:
+        kinds = set(self._unknown)
+        # The blocked call may wait for the calls of other clients, while this client runs none.
+        if self.blocked_kind is not None and self.blocked_kind not in self.budget.sizes:
+            kinds.add(self.blocked_kind)
+        for kind in kinds:
             self.budget.lower_guess(kind, now, kind in in_threads)
 
     # Calls that were started before the first large result of their kind. runtime/threads.py calls
