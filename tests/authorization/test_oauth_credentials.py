@@ -156,7 +156,7 @@ async def test_a_server_without_metadata_has_the_endpoints_of_2025_03_26() -> No
 async def test_a_server_without_metadata_and_endpoints_may_want_no_login() -> None:
     async with running(AuthorizationServer()) as server:
         server.has_metadata = False
-        with pytest.raises(RpcError, match="has no metadata about it; if it has the endpoints"):
+        with pytest.raises(RpcError, match="send a token that you have in a header"):
             await call(server, None)
         assert "/register" not in server.paths()
 

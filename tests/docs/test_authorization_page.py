@@ -18,7 +18,7 @@ PAGE = DOCS / "how-to" / "authorization.md"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    assert paste(PAGE, tmp_path) == ["my_tokens.py", "shop.py"]
+    assert paste(PAGE, tmp_path) == ["ask.py", "my_tokens.py", "shop.py"]
     return tmp_path
 
 
@@ -50,6 +50,15 @@ def test_the_file_of_tokens(folder: Path) -> None:
     with serving(folder / "shop.py", "--auth-tokens", str(tokens)) as service:
         assert text(call(service, made.stdout.strip(), "whoami")) == "ci"
         assert ask_modern(service.connect(), "tools/list").status == 401
+        asked = subprocess.run(
+            [sys.executable, "ask.py", service.url],
+            cwd=folder,
+            env=environment(SHOP_TOKEN=made.stdout.strip()),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert asked.stdout == "ci\n"
 
 
 @pytest.mark.waits

@@ -203,8 +203,10 @@ class OAuthCredentials:
             if found.is_guessed and (login is None or login.issuer != found.issuer.issuer):
                 # It may want something else, such as an API key in a header.
                 raise AuthorizationError(
-                    f"{self._server.text} asks for authorization, and has no metadata about it; if "
-                    f"it has the endpoints of revision 2025-03-26, run: {command}"
+                    f"{self._server.text} asks for authorization, and has no metadata about it: "
+                    "send a token that you have in a header (HttpParameters(url, headers), or "
+                    "headers in a server file); or, if the server has the endpoints of revision "
+                    f"2025-03-26, run: {command}"
                 )
             raise LoginRequired(f"{self._server.text} asks for a login; run: {command}", command)
         login = await flow.log_in(found, self._login)
