@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from functools import partial
 
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
-from concertino.orchestra.message_peek import is_chunk, join_id, split_id
+from concertino.orchestra.message_peek import join_id, split_id
 from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_messages import (
     DecodeError,
@@ -242,7 +242,9 @@ class RpcServer:
         body: bytes | None,
     ) -> None:
         """Send a response to a relayed request. body: None if the request was cancelled."""
-        is_last = body is None or not is_chunk(body)
+        task = self._tasks.get(key)
+        # A stream has no outcome until its last response.
+        is_last = not isinstance(task, PendingResponse) or task.outcome is not None
         try:
             if body is not None:
                 payload = join_id(id, body)
