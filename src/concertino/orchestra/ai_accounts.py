@@ -1,6 +1,7 @@
 """AiAccounts: counts the tokens and time that each caller of a model uses, and limits tokens.
 
-An AI provider (ai_provider.py) counts each call that it makes of its model.
+An AI provider (ai_provider.py) is a plugin whose tools ask a model. It counts each call of the
+model in the account of the plugin or MCP client that has called its tool.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ OTHERS = "others"
 
 
 class AiAccount(Struct):
-    """What one caller has used since the start of the plugin.
+    """What one caller has used since the start of the AI provider.
 
+    failures: how many of the calls have failed or were cancelled.
     seconds: how long the caller has waited for answers, all calls together.
     """
 
@@ -35,9 +37,12 @@ class AiAccount(Struct):
 
 
 class AiAccounts:
-    """The accounts of all callers.
+    """The accounts of all callers of one AI provider.
 
     max_tokens: how many tokens, input and output together, a caller may use; None for any number.
+
+    Attribute:
+    by_caller: the name of a caller -> its account.
     """
 
     def __init__(self, max_tokens: int | None = None) -> None:
@@ -48,11 +53,13 @@ class AiAccounts:
 
     @contextmanager
     def count_call(self, caller: str, max_tokens: int) -> Generator[AiAccount, None, None]:
-        """Count a call, its time and its failure. Yields the account, to which to add its tokens.
+        """Count the call of a model that is made inside this `with` block.
 
+        Yields the account of the caller. Add the tokens of the answer to it; the call itself, its
+        time and its failure are counted already.
         max_tokens: how many tokens the answer may have. They count as used during the call, so that
             calls at the same time cannot use more than the caller has.
-        Raises ToolError if the tokens of the caller are used up.
+        Raises ToolError, before the call, if the tokens of the caller are used up.
         """
         if caller not in self.by_caller and len(self.by_caller) >= MAX_CALLERS:
             caller = OTHERS

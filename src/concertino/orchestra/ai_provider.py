@@ -1,4 +1,4 @@
-"""AI providers: plugins whose tools ask a model, with OpenAI's SDK (extra `openai`).
+"""AI providers: plugins whose tools ask a model, with OpenAI's SDK (the extra `openai`).
 
 A hub starts them with these commands:
 
@@ -6,10 +6,14 @@ A hub starts them with these commands:
     concertino plugin gemini    Gemini; the key is in GEMINI_API_KEY
     concertino plugin local     a server on this machine with OpenAI's interface, such as Ollama
 
-Each provider has three tools. ai_prompt has the same parameters as in the Go implementation.
-ai_sample takes a sampling request of MCP; PluginContext.sample() calls it. ai_usage returns what
-each caller has used. Keys come from the environment or from a secret, never from arguments, because
-arguments are logged and shown.
+Each provider has three tools:
+
+    ai_prompt    asks a question; it has the same parameters as in the Go implementation
+    ai_sample    takes a sampling request of MCP; PluginContext.sample() calls it
+    ai_usage     returns the tokens and time that each caller has used
+
+Keys come from the environment or from a secret, never from command-line arguments, because these
+are logged and shown.
 """
 
 from __future__ import annotations
@@ -34,17 +38,17 @@ from concertino.types.results import TextContent
 
 __all__ = ["PROVIDERS", "ProviderKind", "make_provider"]
 
-# Limits for an answer, in tokens and in seconds; and how often a request is repeated after a
-# failure such as 429.
+# The default limits of an answer, in tokens and in seconds.
 MAX_TOKENS = 4096
 ANSWER_S = 120.0
+# How often the SDK repeats a request after a failure such as HTTP status 429.
 RETRIES = 2
 
 
 class ProviderKind(Struct, frozen=True):
-    """A kind of provider.
+    """How to reach the API of one provider.
 
-    key: the environment variable with the key; "" if none is needed.
+    key: the environment variable with the API key; "" if none is needed.
     base_url: the URL of the API; None for the default of the SDK.
     model: the default model; "" if the configuration must name one.
     limit: the name of the request's parameter that limits the tokens of the answer.
@@ -65,13 +69,18 @@ PROVIDERS: Mapping[str, ProviderKind] = {
     ),
     "local": ProviderKind("", "http://127.0.0.1:11434/v1", ""),
 }
+# The settings that the configuration of a provider may have.
 CONFIG = ("model", "base_url", "max_tokens_per_caller", "timeout_s")
 
 Report = Callable[[str], Awaitable[None]]
+"""Called with each piece of an answer's text as it arrives, to send it as progress."""
 
 
 class _Model:
-    """A model that is asked with OpenAI's SDK. Call open() before ask()."""
+    """The model of a provider, which is asked with OpenAI's SDK. Call open() before ask().
+
+    name: a key of PROVIDERS. From open() on, the attribute `name` is the name of the model.
+    """
 
     def __init__(self, name: str) -> None:
         self.kind = PROVIDERS[name]
@@ -80,7 +89,13 @@ class _Model:
         self._openai: Any = None
 
     def open(self, config: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        """Create the client. Raises ConcertinoError if a setting is wrong or the key is missing."""
+        """Create the client of the SDK.
+
+        config: the settings in the plugin's configuration; see CONFIG.
+        environment: has the API key.
+        Raises ConcertinoError if a setting is wrong, the key is missing, or the SDK is not
+        installed.
+        """
         for name in config:
             if name not in CONFIG:
                 expected = ", ".join(CONFIG)
@@ -92,7 +107,7 @@ class _Model:
         self._client = openai.AsyncOpenAI(
             api_key=_read_key(self.kind.key, environment),
             base_url=config.get("base_url", self.kind.base_url),
-            timeout=_positive(config, "timeout_s", ANSWER_S),
+            timeout=_read_positive(config, "timeout_s", ANSWER_S),
             max_retries=RETRIES,
         )
 
@@ -135,9 +150,14 @@ class _Model:
 
 
 async def _read_stream(stream: Any, report: Report) -> ChatAnswer:
-    """Join the chunks of a stream into one answer. The SDK's types are Any here."""
+    """Join the chunks of a streamed chat completion into one answer.
+
+    stream: the SDK's stream. Its type is Any, because the SDK may not be installed.
+    Raises ToolError if the stream ends before the answer is complete.
+    """
     texts: list[str] = []
     refusals: list[str] = []
+    # The index of a tool call in the answer -> its id, name and arguments as far as received.
     calls: dict[int, list[str]] = {}
     model = finish = ""
     usage: Any = None
@@ -152,11 +172,11 @@ async def _read_stream(stream: Any, report: Report) -> ChatAnswer:
             if delta.refusal:
                 refusals.append(delta.refusal)
             for call in delta.tool_calls or ():
-                known = calls.setdefault(call.index, ["", "", ""])
-                known[0] = call.id or known[0]
+                parts = calls.setdefault(call.index, ["", "", ""])
+                parts[0] = call.id or parts[0]
                 if call.function is not None:
-                    known[1] += call.function.name or ""
-                    known[2] += call.function.arguments or ""
+                    parts[1] += call.function.name or ""
+                    parts[2] += call.function.arguments or ""
     if not finish:
         raise ToolError("INCOMPLETE", "the answer of the model ended before its end")
     return ChatAnswer(
@@ -179,7 +199,11 @@ def _import_sdk() -> Any:
 
 
 def _read_key(variable: str, environment: Mapping[str, str]) -> str:
-    """Return a key from the environment. A value `secret:...` refers to a secret with the key."""
+    """Return the API key that an environment variable contains.
+
+    A value `secret:...` names a secret that is the key; see secret_sources.py. Raises
+    ConcertinoError if the variable is not set, or the secret cannot be read.
+    """
     if not variable:
         # A server on this machine needs no key, but the SDK does not accept an empty one.
         return "none"
@@ -197,7 +221,8 @@ def _read_key(variable: str, environment: Mapping[str, str]) -> str:
         raise ConcertinoError(f"{variable}: {exc}") from None
 
 
-def _positive(config: Mapping[str, str], name: str, default: float) -> float:
+def _read_positive(config: Mapping[str, str], name: str, default: float) -> float:
+    """Return a setting that must be a positive number. Raises ConcertinoError if it is not."""
     text = config.get(name, str(default))
     try:
         number = float(text)
@@ -209,7 +234,11 @@ def _positive(config: Mapping[str, str], name: str, default: float) -> float:
 
 
 def make_provider(name: str, id: str) -> Plugin:
-    """Return a plugin that asks the models of a provider. name: a key of PROVIDERS."""
+    """Return a plugin that asks the models of a provider.
+
+    name: a key of PROVIDERS.
+    id: the id of the plugin.
+    """
     plugin = Plugin(id, description=f"Asks models: {name}.", provides_ai=[name])
     model, accounts = _Model(name), AiAccounts()
 
@@ -259,9 +288,10 @@ def make_provider(name: str, id: str) -> Plugin:
 
     @plugin.on_boot
     async def open_model(config: dict[str, str]) -> None:  # pyright: ignore[reportUnusedFunction]
-        limit = _positive(config, "max_tokens_per_caller", float(2**53))
+        limit = _read_positive(config, "max_tokens_per_caller", float(2**53))
         accounts.max_tokens = int(limit) if "max_tokens_per_caller" in config else None
-        # In a thread: importing the SDK takes about a second, and a secret may ask the user.
+        # This runs in a thread, because importing the SDK takes about a second, and the program
+        # that reads a secret may ask the user.
         await asyncio.to_thread(model.open, config, os.environ)
 
     plugin.on_shutdown(model.close)

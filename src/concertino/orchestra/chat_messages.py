@@ -32,10 +32,13 @@ STOP_REASONS = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUse
 
 
 class ChatAnswer(Struct, frozen=True):
-    """The answer of a model.
+    """The answer of a model to a chat completion.
 
-    tool_calls: (id, name, arguments as JSON) of each tool that the model calls.
+    model: the name of the model that has answered.
+    finish_reason: why the answer ends; see STOP_REASONS.
+    tool_calls: (id, name, arguments as JSON) of each tool call that the model requests.
     refusal: the model's text if it refuses to answer; "" if it does not.
+    input_tokens, output_tokens: how many tokens the request and the answer have.
     """
 
     model: str
@@ -48,8 +51,9 @@ class ChatAnswer(Struct, frozen=True):
 
 
 def chat_parameters(request: Sampling) -> dict[str, Any]:
-    """Return the parameters of a chat completion, but for the model and the limit of tokens.
+    """Return the parameters of a chat completion that asks what a sampling request asks.
 
+    The caller must add the parameters for the model and for the limit of tokens.
     Raises ToolError for content that chat completions do not support.
     """
     messages: list[dict[str, Any]] = []
@@ -80,7 +84,11 @@ def chat_parameters(request: Sampling) -> dict[str, Any]:
 
 
 def _chat_messages(message: SamplingMessage) -> list[dict[str, Any]]:
-    """Return the chat messages for one MCP message: one, or one for each result of a tool."""
+    """Return the chat messages for one MCP message.
+
+    A message with results of tools becomes one chat message for each result. Any other message
+    becomes one chat message.
+    """
     blocks = message.content if isinstance(message.content, list) else [message.content]
     results = [
         {
@@ -116,6 +124,7 @@ def _chat_messages(message: SamplingMessage) -> list[dict[str, Any]]:
 
 
 def _chat_part(block: SamplingContent) -> dict[str, Any]:
+    """Return a content block of MCP as a content part of a chat message. Raises ToolError."""
     if isinstance(block, TextContent):
         return {"type": "text", "text": block.text}
     if isinstance(block, ImageContent):

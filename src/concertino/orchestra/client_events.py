@@ -2,13 +2,14 @@
 
 - When a stored document or a resource of an MCP server changes, clients that have subscribed to it
   get notifications/resources/updated. A plugin that offers an MCP server must subscribe to the
-  server's resources itself. So this class regularly publishes an event with the URIs that clients
-  want.
+  resources at this server. So ClientEvents regularly publishes an event with the URIs to which
+  clients have subscribed, and the plugin reads them there (mcp_updates.py).
 - A client of a revision before 2026-07-28 that declares the experimental capability
   `orchestra/events` gets the events of its topics as `notifications/event`, with the members that
   the Go implementation sends.
 
-A stream of events is open to the hub only while a client wants events. A Go hub refuses the stream.
+ClientEvents reads the events from a stream of the hub (hub_events.py), which is open only while a
+client wants events. A Go hub refuses the stream.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ __all__ = ["FORGET_S", "RETRY_S", "STREAM_S", "WATCHED_TOPIC", "ClientEvents", "
 
 log = logging.getLogger("concertino.orchestra")
 
+# The experimental capability of clients that want events.
 CAPABILITY = "orchestra/events"
 # The time limit of a stream, after which the next one is opened, in seconds.
 STREAM_S = 24 * 3600.0
@@ -52,10 +54,12 @@ STREAM_S = 24 * 3600.0
 # events, the pause is UNSUPPORTED_S.
 RETRY_S, UNSUPPORTED_S = 1.0, 600.0
 
-# The topic of the events that name the wanted resources of MCP servers, how often they are sent,
-# and after which time without one a plugin forgets them, in seconds.
+# The topic of the events that name the resources of MCP servers to which clients have subscribed.
 WATCHED_TOPIC = "resources.watched"
+# How often such an event is published, and after which time without one a plugin forgets the
+# resources, in seconds.
 REPEAT_S, FORGET_S = 30.0, 100.0
+# The time limit for publishing such an event, in seconds.
 PUBLISH_S = 10.0
 # The largest number of resources in such an event.
 MAX_WATCHED = 1000
@@ -76,9 +80,13 @@ class ClientEvents:
         self._ask = ask
         self._open_stream = open_stream
         self._outlet: Notifier | None = None
+        # The URIs to which clients have subscribed, see watch().
         self._watched: frozenset[str] = frozenset()
+        # The session of a client -> the topics in its capability.
         self._topics: dict[CallerSession, frozenset[str]] = {}
+        # The cursor of the last event, after which the next stream begins; "" before the first one.
         self._cursor = ""
+        # The task that reads the streams; None while no client wants events.
         self._task: asyncio.Task[None] | None = None
         # The task that publishes which resources this hub's clients want.
         self._publishing: asyncio.Task[None] | None = None
@@ -90,7 +98,7 @@ class ClientEvents:
         self._outlet = outlet
 
     def watch(self, uris: frozenset[str]) -> None:
-        """Set the URIs of the resources whose changes are reported."""
+        """Set the URIs of the resources whose changes are reported, in place of those before."""
         before = _server_uris(self._watched)
         self._watched = uris
         self._update()
@@ -101,7 +109,10 @@ class ClientEvents:
             self._publishing = asyncio.get_running_loop().create_task(self._publish_wanted(wanted))
 
     def on_call(self, context: Context) -> None:
-        """Read from a call whether its client wants events. HubBackend calls it for each call."""
+        """Find out whether the client of a call wants events. HubBackend calls this for each call.
+
+        The client's capabilities tell it, and are known only when a call arrives.
+        """
         session = context.caller.session
         if session is None or session in self._topics:
             return
@@ -117,7 +128,7 @@ class ClientEvents:
         self._update()
 
     def _update(self) -> None:
-        """Start the task if clients want events now, or end it if no client does any more."""
+        """Start the task that reads events if a client wants them, and end it if none does."""
         is_wanted = bool(self._watched or self._topics)
         if is_wanted and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._read_events())
@@ -135,7 +146,10 @@ class ClientEvents:
             await asyncio.wait(tasks)
 
     async def _publish_wanted(self, uris: list[str]) -> None:
-        """Publish the URIs of wanted resources of MCP servers regularly, until there are none."""
+        """Publish the URIs to which clients have subscribed, every REPEAT_S seconds.
+
+        uris: URIs of resources of MCP servers. If there are none, one event tells the plugins so.
+        """
         payload = {"watcher": self._id, "uris": uris}
         while True:
             try:
@@ -218,12 +232,19 @@ def _wanted_topics(capabilities: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _server_uris(uris: frozenset[str]) -> list[str]:
-    """Return the URIs that belong to MCP servers: all URIs but those of stored documents."""
+    """Return the URIs that belong to MCP servers, sorted: all URIs but those of stored documents.
+
+    Returns at most MAX_WATCHED of them.
+    """
     return sorted(uri for uri in uris if not uri.startswith(SCHEME))[:MAX_WATCHED]
 
 
 def _document_uri(payload: Mapping[str, Any]) -> str:
-    """Return the URI of the resource whose document has changed; "" if it is not a resource."""
+    """Return the URI of the resource for the document that has changed.
+
+    payload: that of an event of STORAGE_TOPIC. Returns "" if the document is not offered as a
+    resource, because it is in another storage than the default one.
+    """
     path = payload.get("path")
     if payload.get("storage_type") != DEFAULT_STORAGE or not isinstance(path, str):
         return ""

@@ -1,6 +1,7 @@
-"""The command-line flags that every plugin accepts; a hub passes them when it starts the plugin.
+"""The command-line flags that the program of every plugin accepts.
 
-This module imports nothing else of the package, so that the command line can load it quickly.
+A hub passes some of them when it starts a plugin. This module imports no other module of the
+package, so that `concertino plugin` can load it quickly.
 """
 
 from __future__ import annotations

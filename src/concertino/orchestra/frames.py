@@ -1,9 +1,9 @@
 """Frames of the plugin protocol: four bytes of length, big-endian, then one serialized message.
 
-The message is a PluginRequest or a PluginResponse. The length is checked before memory is
-allocated: a frame longer than MAX_FRAME_BYTES ends the connection, since the receiver cannot find
-the start of the next frame. Memory grows with the bytes received, not with the announced length.
-unix_link.py and quic_connection.py use it.
+The message, the payload of the frame, is a PluginRequest or a PluginResponse. The length is checked
+before memory is allocated: a frame longer than MAX_FRAME_BYTES ends the connection, since the
+receiver cannot find the start of the next frame. Memory grows with the bytes received, not with the
+announced length. unix_link.py and quic_connection.py use this module.
 Source: the Orchestra plugin protocol, "Framing".
 """
 
@@ -37,7 +37,11 @@ def encode_frame(payload: bytes) -> bytes:
 class Assembler:
     """Assembles frames from a byte stream, in time linear in the number of bytes.
 
-    buffered_bytes: the size of the incomplete frame so far, with its header; 0 if there is none.
+    max_frame_bytes: the largest payload that is accepted.
+
+    Attribute:
+    buffered_bytes: how many bytes of an incomplete frame have arrived, with its header; 0 if no
+        frame is incomplete.
     """
 
     __slots__ = ("_buffer", "_limit", "_missing", "buffered_bytes")
@@ -50,12 +54,12 @@ class Assembler:
         self.buffered_bytes = 0
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
-        """Add received bytes and return the payloads of the frames they complete, in order.
+        """Add received bytes, and return the payloads of the frames that they complete, in order.
 
-        Raises FrameTooLarge for a length above the limit. Complete frames before it in the same
-        chunk are lost. feed() must not be called again after that.
+        Raises FrameTooLarge for a length above the limit. The payloads of complete frames before
+        it in the same chunk are lost. feed() must not be called again after that.
         """
-        # Fast path: the chunk is exactly one frame, as for most short messages.
+        # Fast path: the chunk is exactly one frame, as most short messages are.
         size = len(chunk) - HEADER_BYTES
         if (
             not self.buffered_bytes
@@ -66,7 +70,7 @@ class Assembler:
         buffer = self._buffer
         buffer += chunk
 
-        # Fast path: the chunk completes nothing, as in the middle of a long frame.
+        # Fast path: the chunk completes neither header nor frame, as in the middle of a long frame.
         if len(chunk) < self._missing:
             self._missing -= len(chunk)
             self.buffered_bytes = len(buffer)

@@ -33,16 +33,18 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 async def wait_until_idle(pid: int, for_s: float) -> None:
-    """Wait until a process and its descendants have been idle for `for_s` seconds; see MAX_ACTIVE.
+    """Wait until a process and its descendants have been idle for `for_s` seconds.
 
-    Also returns when all of them have ended.
+    They are idle if at most the part MAX_ACTIVE of the samples shows work. Also returns when all of
+    them have ended.
+    pid: the id of the process.
     """
     if not _HAS_PROC:
         await asyncio.sleep(max(for_s, UNKNOWN_S))
         return
 
-    # Count samples, not seconds: on a loaded machine, this process and the observed one may get no
-    # processor time for a while.
+    # Count samples, not seconds: on a loaded machine, both this process and the observed one may
+    # get no processor time for a while.
     count = round(for_s / SAMPLE_S)
     were_active: deque[bool] = deque(maxlen=count)
     last_ticks: int | None = None
@@ -84,12 +86,12 @@ def _work_of(pid: int) -> _Work:
         try:
             # The format is `PID (COMMAND) STATE ...`; COMMAND may contain spaces and parentheses.
             state, *fields = (task / "stat").read_text("latin-1").rpartition(") ")[2].split()
-        # The thread has ended since it was listed.
         except (OSError, ValueError):
+            # The thread has ended since _tasks() listed it, so it has just worked.
             is_busy = True
             continue
         is_busy = is_busy or state in _BUSY_STATES
-        # utime and stime
+        # These fields are utime and stime: the time in user mode, and in the kernel.
         ticks += int(fields[10]) + int(fields[11])
     return _Work(ticks, is_busy)
 
@@ -106,6 +108,6 @@ def _tasks(pid: int) -> Iterator[Path]:
             yield task
             try:
                 left += map(int, (task / "children").read_text().split())
-            # The thread has ended, or the kernel does not list children.
             except OSError:
+                # The thread has ended, or the kernel does not list children.
                 pass

@@ -1,11 +1,14 @@
 """InstalledPackages: the packages of plugins that this user has installed.
 
-    $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/package.json    what was installed
-    $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/files/          its files
+A package has the program of one plugin, and a manifest (package_manifest.py). It is installed in a
+folder of its own:
+
+    $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/package.json    an InstalledPackage as JSON
+    $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/files/          the files of the package
 
 `concertino plugin install` adds packages. An entry of a plugins file names one with `package: ID`.
-The folder's name contains the digest. So the path of the program changes with each version, and the
-user must approve it again.
+The folder's name contains the digest of the package. So the path of the program changes with each
+version, and the user must approve the entry again.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from concertino.user_files import user_folder
 __all__ = ["InstalledPackage", "InstalledPackages"]
 
 RECORD, FILES = "package.json", "files"
+# How many digits of the digest are in the name of a package's folder.
 DIGEST_DIGITS = 16
 
 
@@ -39,9 +43,10 @@ class InstalledPackage(Struct, frozen=True):
     """A package that is installed, or is about to be.
 
     digest: the digest of the package, `sha256:...`.
-    source: where it came from.
-    root: the path in the package of the folder with the manifest; "" for the package's top folder.
-    files: path in the package -> the file, as it was installed.
+    source: the path of the file or folder that it was installed from.
+    root: the folder in the package that has the manifest, with a slash at its end; "" for the
+        package's top folder.
+    files: path in the package -> size and digest of the file when it was installed.
     format: the version of the format of package.json.
     """
 
@@ -67,9 +72,10 @@ _decode = Decoder(InstalledPackage).decode
 
 
 class InstalledPackages:
-    """The installed packages. folder: where they are; by default in the user's data folder.
+    """The packages that are installed in a folder.
 
-    Raises RuntimeError for a user without a home directory.
+    folder: by default `concertino/plugins` in the user's data folder. Raises RuntimeError if the
+        user has no home directory, which this default needs.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -77,13 +83,16 @@ class InstalledPackages:
         self.folder = folder or default / "concertino" / "plugins"
 
     def install(self, source: Path, agree: Callable[[InstalledPackage], bool]) -> bool:
-        """Install a package if `agree` returns True for it. No code of the package is run.
+        """Install a package, if `agree` returns True for it. No code of the package is run.
 
-        Returns whether the package was installed. Raises InvalidPackage and OSError.
+        source: the package: a wheel, a bundle or a folder; see unpack_package().
+        agree: called when the package was checked, to ask the user.
+        Returns whether the package was installed. Raises InvalidPackage if the package is not valid
+        or is installed already, and OSError.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=self.folder) as name:
-            # An installed package has been moved out of this folder before it is removed.
+            # If all goes well, `new` is moved out of the temporary folder before that is removed.
             new, scratch = Path(name) / "new", Path(name) / "scratch"
             for folder in (new, new / FILES, scratch):
                 folder.mkdir(mode=0o700)
@@ -99,11 +108,14 @@ class InstalledPackages:
             if not agree(package):
                 return False
             (new / RECORD).write_bytes(format(encode(package), indent=1))
-            new.rename(self._place(package))
+            new.rename(self._folder_of(package))
         return True
 
     def _unpack(self, source: Path, folder: Path, scratch: Path) -> InstalledPackage:
-        """Copy the files of a package into a folder, and read its manifest."""
+        """Copy the files of a package into a folder, and read its manifest.
+
+        scratch: an empty folder for temporary files. Raises InvalidPackage.
+        """
         files = unpack_package(source, folder, scratch)
         found = [
             path
@@ -126,13 +138,13 @@ class InstalledPackages:
             files.added,
         )
 
-    def _place(self, package: InstalledPackage) -> Path:
+    def _folder_of(self, package: InstalledPackage) -> Path:
         digits = package.digest.removeprefix("sha256:")[:DIGEST_DIGITS]
         return self.folder / f"{package.id}-{digits}"
 
     def files_folder(self, package: InstalledPackage) -> Path:
         """Return the folder with the files of an installed package."""
-        return self._place(package) / FILES
+        return self._folder_of(package) / FILES
 
     def check_files(self, package: InstalledPackage) -> None:
         """Check that the files of a package are as they were installed. Raises InvalidPackage.
@@ -153,14 +165,14 @@ class InstalledPackages:
                 )
 
     def all(self) -> list[InstalledPackage]:
-        """Return all packages, sorted by id. Other folders are ignored."""
+        """Return all packages, sorted by id. Folders without a valid package.json are ignored."""
         packages: list[InstalledPackage] = []
         for record in self.folder.glob(f"*/{RECORD}"):
             try:
                 package = _decode(record.read_bytes())
             except (OSError, DecodeError):
                 continue
-            if self._place(package) == record.parent:
+            if self._folder_of(package) == record.parent:
                 packages.append(package)
         return sorted(packages, key=lambda package: package.id)
 
@@ -170,8 +182,7 @@ class InstalledPackages:
 
     def remove(self, package: InstalledPackage) -> None:
         """Remove a package. Raises OSError."""
-        place = self._place(package)
         # Rename the folder first, so that no other process finds an incomplete package.
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.folder))
-        place.rename(gone / "package")
+        self._folder_of(package).rename(gone / "package")
         shutil.rmtree(gone)

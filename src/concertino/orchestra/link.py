@@ -53,9 +53,10 @@ async def listen_for_links(
     answer: handles each request that `relay` does not forward.
     certificates: the folder of certificates; required for QUIC and TLS.
     name: the name of this side's certificate; required for QUIC and a cluster.
-    admits: gets the name of a verified client certificate and returns whether that client may
-        connect. None admits every client with a valid certificate.
-    relay: forwards requests without decoding them; None if every request goes to `answer`.
+    admits: called, over QUIC, with the name of a verified client certificate. Returns whether that
+        client may connect. None admits every client with a valid certificate.
+    relay: called first with each request, to forward it without decoding it. None if every request
+        goes to `answer`.
     Raises OSError when the address cannot be used, ValueError when it is malformed, and
     CertificateError.
     """
@@ -85,9 +86,9 @@ async def open_link(
     """Connect to the listener at an address, on the running loop.
 
     address, certificates, name: as for listen_for_links().
-    expects: the name that the listener's certificate must contain; None accepts any name. In both
-        cases, the certificate must also be valid for the host in the address. In a cluster,
-        `expects` is the plugin to call; None for the hub.
+    expects: over QUIC, the name that the listener's certificate must contain; None accepts any
+        name. In both cases, the certificate must also be valid for the host in the address. In a
+        cluster, `expects` is the plugin to call; None for the hub.
     timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer within timeout_s, or when the handshake takes longer
     than 15 s; HandshakeFailure when one side refuses the other; ValueError for a malformed address;
@@ -108,7 +109,7 @@ async def open_link(
 
 
 def check_hub_address(address: str) -> str:
-    """Return the address unchanged if it is well-formed and its port is not 0.
+    """Return the address of a hub unchanged if it is well-formed and its port is not 0.
 
     Raises ValueError otherwise.
     """

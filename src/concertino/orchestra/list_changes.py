@@ -1,6 +1,7 @@
 """ListChanges: detects when a hub's list of tools or prompts has changed.
 
-The hub calls it after each change of a plugin, and reports changed lists to its clients.
+The hub calls compare_soon() after each change of a plugin. Most of these changes, such as a new
+state of the plugin, do not change the lists.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from typing import Literal
 __all__ = ["ListChanges", "ListName"]
 
 ListName = Literal["tools", "prompts"]
-# Changes within this time are reported by one call of `report`.
+# The time between compare_soon() and the comparison, in seconds. A start changes a plugin several
+# times, and each list should be reported only once.
 CHANGE_S = 0.05
 
 
 class ListChanges:
     """Compares the lists of a hub with the same lists at the last comparison.
 
-    serialize: returns the lists of tools and prompts as bytes.
-    report: called with the name of a list that has changed.
+    serialize: returns the current list of tools and the current list of prompts, as bytes.
+    report: called with the name of each list that has changed.
     """
 
     def __init__(
@@ -28,11 +30,13 @@ class ListChanges:
     ) -> None:
         self._serialize = serialize
         self._report = report
+        # The result of `serialize` at the last comparison.
         self._last = b"", b""
+        # Calls _compare(); None while no comparison is scheduled.
         self._timer: asyncio.TimerHandle | None = None
 
     def compare_soon(self) -> None:
-        """Compare the lists after CHANGE_S."""
+        """Compare the lists after CHANGE_S, unless a comparison is scheduled already."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(CHANGE_S, self._compare)
 

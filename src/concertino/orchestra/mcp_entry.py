@@ -1,4 +1,4 @@
-"""read_mcp_entry(): reads the entry of an MCP server in a plugins file.
+"""read_mcp_entry(): reads the entry of an MCP server in a plugins file, which is YAML.
 
     - id: tools.github
       protocol: mcp
@@ -7,9 +7,10 @@
         GITHUB_TOKEN:
       enabled: true
 
-plugin_entries.py calls it. The entry has the same members as a server in a server file
-(proxy/server_file.py), whose code checks them. The hub sends them to the plugin's process as the
-JSON of a server file with one server.
+The hub runs such an entry as a plugin (mcp_plugin.py), and sends the server to the plugin's process
+as the JSON of a server file, such as `mcp.json`, with one server. Most members of the entry have
+the same names and values as in a server file, so the code for server files checks them
+(proxy/server_file.py). plugin_entries.py calls read_mcp_entry().
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ __all__ = [
     "read_mcp_entry",
 ]
 
-# The members of the configuration that the hub sends at boot: the path of the plugins file, and the
-# server as the JSON of a server file.
+# The members of the configuration that the hub sends to the plugin at boot: the path of the plugins
+# file, and the server as the JSON of a server file.
 FILE, SERVER = "file", "server"
-# The member with the options of this package.
+# The member with the options that only this package has, such as guards.
 OPTIONS = "x-concertino"
 # The members of an MCP server's entry that the entries of other plugins do not have.
 MCP_MEMBERS = ("command", "url", "headers", "cwd", OPTIONS)
-# Options that need the user's approvals or the cache of `concertino serve mcp.json`.
+# Options that a plugin cannot have, because they need the user's approvals or the cache that only
+# `concertino serve mcp.json` has.
 UNSUPPORTED_OPTIONS = ("pin", "cache", "lazy")
 
 
@@ -57,13 +59,14 @@ def read_mcp_entry(
     """Return the server of an entry, as the JSON of a server file with this one server.
 
     id: the plugin's id, which becomes the name of the server.
-    members: the members of the entry; those that MCP servers do not have are ignored.
-    env: the variables of the entry. None means that the hub's environment has the value.
-    command: the words of the command, in place of the member `command`.
-    Raises InvalidPluginsFile.
+    members: the members of the entry. Those that all plugins have, such as `enabled`, are ignored.
+    env: the environment variables of the entry, as name -> value. A value None means that the
+        hub's environment has the value.
+    command: the words of the command if the entry has no member `command`.
+    Raises InvalidPluginsFile, with the line of the mistake.
     """
     entry = members.owner
-    found = {
+    values = {
         name: _to_value(value.node)
         for name, value in members.by_name.items()
         if name in MCP_MEMBERS
@@ -76,23 +79,23 @@ def read_mcp_entry(
             raise args.error("expected a command, got none")
         words += _split_words(args)
     if words:
-        line = found["command"].line if "command" in found else entry.line
-        found["command"] = FileValue(words[0], line, 1)
+        line = values["command"].line if "command" in values else entry.line
+        values["command"] = FileValue(words[0], line, 1)
         line = line if args is None else args.line
         if words[1:]:
-            found["args"] = FileValue(
+            values["args"] = FileValue(
                 tuple(FileValue(word, line, 1) for word in words[1:]), line, 1
             )
     if env:
         texts = {name: f"${{{name}}}" if text is None else text for name, text in env.items()}
-        found["env"] = _from_texts(texts, members.by_name["env"].line)
+        values["env"] = _from_texts(texts, members.by_name["env"].line)
 
-    fields = {name: FileMember(value, value.line, 1) for name, value in found.items()}
+    fields = {name: FileMember(value, value.line, 1) for name, value in values.items()}
     member = FileMember(FileValue(fields, entry.line, 1), entry.line, 1)
     try:
         read_server_entry(str(entry.file), id, member, entry.label)
     except InvalidServerFile as exc:
-        # Remove the column, which is always 1: see _to_value().
+        # Remove the column from the message, because it is not the real one: see _to_value().
         place, _, problem = str(exc).partition(":1: ")
         raise InvalidPluginsFile(f"{place}: {problem}") from None
     if (options := members.by_name.get(OPTIONS)) is not None:
@@ -104,8 +107,8 @@ def read_mcp_entry(
                 )
                 label = f"{options.label}.{option}"
                 raise YamlValue(options.node, label, options.file).error(problem)
-    plain = {name: _plain(value) for name, value in found.items()}
-    return encode({"mcpServers": {id: plain}}).decode()
+    server = {name: _to_json(value) for name, value in values.items()}
+    return encode({"mcpServers": {id: server}}).decode()
 
 
 def bridge_command(address: str, certs_dir: str | None) -> list[str]:
@@ -119,16 +122,22 @@ def bridge_command(address: str, certs_dir: str | None) -> list[str]:
 
 
 def change_certs_dir(server: str, certs_dir: str) -> str:
-    """Return the JSON of a bridge to another hub with another folder of certificates."""
+    """Return the server of a bridge to another hub, with another folder of certificates.
+
+    server: the JSON of a server file whose command is that of bridge_command().
+    """
     file = decode(server)
     for bridge in file["mcpServers"].values():
-        # Of two such options, the bridge uses the last.
+        # If the option is given twice, the bridge uses the last one.
         bridge["args"].append(f"--certs-dir={certs_dir}")
     return encode(file).decode()
 
 
 def _split_words(value: YamlValue) -> list[str]:
-    """Return the words of a command: a list, or a text that is split as in a shell."""
+    """Return the words of a command, from a YAML list or from a text that is split as in a shell.
+
+    Raises InvalidPluginsFile if there are none.
+    """
     node = value.node
     if node.kind == "scalar" and not is_null(node):
         try:
@@ -145,7 +154,7 @@ def _split_words(value: YamlValue) -> list[str]:
 
 
 def _to_value(node: YamlNode) -> FileValue:
-    """Return a YAML node as a value of a server file.
+    """Return a YAML node as a value of a server file, which contains its place in the file.
 
     A YAML node knows its line but not its column, so the column is always 1.
     """
@@ -159,6 +168,7 @@ def _to_value(node: YamlNode) -> FileValue:
     try:
         return FileValue(read_value(node), node.line, 1)
     except InvalidYaml:
+        # A scalar that its tag does not fit stays a text.
         return FileValue(node.value, node.line, 1)
 
 
@@ -174,10 +184,9 @@ def _from_texts(texts: Mapping[str, str], line: int) -> FileValue:
     )
 
 
-# Any: a JSON value.
-def _plain(value: FileValue) -> Any:
-    """Return a value of a server file as plain JSON, without line numbers."""
+def _to_json(value: FileValue) -> Any:
+    """Return a value of a server file as a JSON value, without line numbers."""
     content = value.content
     if isinstance(content, Mapping):
-        return {name: _plain(member.value) for name, member in content.items()}
-    return [_plain(item) for item in content] if isinstance(content, tuple) else content
+        return {name: _to_json(member.value) for name, member in content.items()}
+    return [_to_json(item) for item in content] if isinstance(content, tuple) else content

@@ -1,12 +1,15 @@
 """McpEvents: the events of a hub for MCP clients, as the triggers-and-events draft describes them.
 
-A client lists the topics (`events/list`). It asks for events now and then (`events/poll`), or keeps
-a request open in which they arrive as notifications (`events/stream`). An event type of the draft
-is a topic, and the arguments of a subscription are filters. Positions are cursors of the hub's
-EventLog, so a client goes on behind its last event after any loss of a connection.
+A client lists the topics of events (`events/list`). It asks for events now and then
+(`events/poll`), or keeps a request open during which they arrive as notifications
+(`events/stream`). An event type of the draft is a topic of the hub, and the arguments of a
+subscription are filters: texts that members of an event's payload must equal. A cursor of the draft
+is a cursor of the hub's EventLog, so after the loss of a connection, a client goes on after its
+last event.
 
-HubBackend passes these requests on to McpEvents. Each request reads its own stream from the hub, so
-the hub stores only a position for each client, and McpEvents only the number of open streams.
+HubBackend passes these requests on to McpEvents. For each request, McpEvents opens a stream of
+events at the hub (hub_events.py), and ends it with the request. So it keeps no state for clients
+between two requests.
 Source: github.com/modelcontextprotocol/experimental-ext-triggers-events,
 docs/design-sketch-proposal.md (docs/decisions/0119-event-names-and-cursors-of-the-mcp-draft.md).
 """
@@ -49,17 +52,18 @@ __all__ = ["CAPABILITIES", "McpEvents"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# The capability of the draft. Topics appear with their first event, without a notification.
+# The capability of the draft, without `listChanged`: a topic appears in the list with its first
+# event, and clients are not notified.
 CAPABILITIES: Mapping[str, Any] = {"events": {}}
 
 # The error codes of the draft that this module uses.
 NOT_FOUND, FORBIDDEN, EXHAUSTED, UNSUPPORTED = -32011, -32012, -32013, -32014
 
-# The limits of a response to events/poll: of its events, and of the bytes of their payloads. One
-# event is always sent, whatever its size.
+# The limits of a response to events/poll: how many events it has, and how many bytes these have
+# together. If the first event is larger, it is sent nevertheless.
 POLL_EVENTS = 1000
 POLL_BYTES = 2**20
-# The pause between two polls that clients are asked for, in milliseconds.
+# The pause between two polls that each response recommends to the client, in milliseconds.
 NEXT_POLL_MS = 5000
 # How many events/stream requests of one client of a user, and of all clients, may be open. Without
 # a user that the transport has verified, each connection counts as a client.
@@ -77,7 +81,14 @@ _INPUT_SCHEMA = {
 
 
 class _Params(Struct, rename="camel"):
-    """The params of events/poll and events/stream."""
+    """The params of events/poll and events/stream.
+
+    name: the topic.
+    arguments: the filters.
+    cursor: the cursor after which events are wanted; None for events from now on.
+    max_age_ms: how old the events may be; None for any age.
+    max_events: how many events a poll returns at most; None for POLL_EVENTS.
+    """
 
     name: str
     arguments: dict[str, str] = {}
@@ -89,10 +100,12 @@ class _Params(Struct, rename="camel"):
 class McpEvents:
     """Answers the requests `events/*` of MCP clients.
 
-    ask, open_stream: as for ClientEvents.
+    ask: sends a request to the hub for the call of a client, and returns the response.
+    open_stream: sends a stream_start to the hub, with a time limit in seconds, and returns the
+        responses; returns None while the hub is down.
 
     Attribute:
-    handlers: method -> the function that answers its requests, except events/list.
+    handlers: method -> the function that answers its requests, for all methods but events/list.
     """
 
     def __init__(
@@ -128,6 +141,7 @@ class McpEvents:
         return Raw(encode({"events": types}))
 
     async def _poll(self, call: Call, context: Context) -> Raw:
+        """Answer events/poll with the events that are there already."""
         params = _read_params(call)
         limit = min(params.max_events or POLL_EVENTS, POLL_EVENTS)
         events: list[Mapping[str, Any]] = []
@@ -140,9 +154,10 @@ class McpEvents:
                     has_more = len(events) == limit or (size > POLL_BYTES and bool(events))
                     if has_more:
                         break
-                    events.extend(_occurrence(item))
+                    events.extend(_occurrences(item))
                 cursor = item.cursor
                 truncated = truncated or item.lost != 0
+                # After this position, the stream would wait for events of the future.
                 if is_recent and not item.topic:
                     break
         result = {
@@ -155,9 +170,13 @@ class McpEvents:
         return Raw(encode(result))
 
     async def _stream(self, call: Call, context: Context) -> Raw:
+        """Answer events/stream: send notifications until the request is cancelled.
+
+        If the hub is lost meanwhile, the events go on after the last cursor when it is back.
+        """
         params = _read_params(call)
         if context.caller.session is None:
-            raise _unsupported("deliveryMode", "push")
+            raise _unsupported_error("deliveryMode", "push")
         with self._count_stream(context):
             context.caller.hold_open()
             delivery = _Delivery(context.caller, params.cursor)
@@ -168,6 +187,7 @@ class McpEvents:
                         async for item, is_recent in items:
                             await delivery.send(item, is_recent)
                 except ConcertinoError as exc:
+                    # A subscription that has not begun has failed: the client gets the reason.
                     if not delivery.is_active:
                         raise
                     log.debug("the hub sends no events now: %s", exc)
@@ -176,7 +196,10 @@ class McpEvents:
 
     @contextmanager
     def _count_stream(self, context: Context) -> Generator[None, None, None]:
-        """Count an open events/stream request. Raises RpcError if there are too many."""
+        """Count an events/stream request as open inside this `with` block.
+
+        Raises RpcError if the client, or all clients together, have too many.
+        """
         user = context.principal.identity if context.principal else context.caller.session
         for limit, count in (
             (MAX_STREAMS, self._streams[user]),
@@ -198,11 +221,15 @@ class McpEvents:
     ) -> AsyncGenerator[tuple[EventDelivery, bool], None]:
         """Yield the events that a user may get, and positions in the hub's log.
 
+        A position is an EventDelivery without topic: it has only a cursor, up to which all events
+        have been compared with the filters, and the number of events that were lost before it.
+
         Each item is a pair (event or position, is_recent). is_recent is False until all events that
         had happened before the subscription have been yielded. An event that is too old for the
-        client becomes a position with `lost`. Events for other users are skipped first, so that
-        filters cannot be used to guess their payloads.
-        cursor: the position to begin after; None for the newest event.
+        client becomes a position with `lost`. Events for other users are skipped before that, so
+        that the positions do not tell whether their payloads pass the filters.
+        principal: the verified user of the client; None if there is none.
+        cursor: the cursor to begin after; None to begin after the newest event.
         timeout_s: the time limit of the stream.
         """
         oldest = time.time() - params.max_age_ms / 1000 if params.max_age_ms else 0.0
@@ -210,8 +237,9 @@ class McpEvents:
         async with aclosing(self._open(params, cursor, timeout_s)) as items:
             async for item in items:
                 if not item.topic:
-                    # The hub sends a position, the events of the past, and another position. A
-                    # further one, with `lost`, comes before the events that follow a gap.
+                    # The hub sends a position, the events of the past, and another position: the
+                    # first one does not end the past. Neither does a position with `lost`, which
+                    # comes before the events that follow a gap.
                     is_recent = is_recent or not (is_first or item.lost)
                     is_first = False
                     yield item, is_recent
@@ -223,9 +251,10 @@ class McpEvents:
     async def _open(
         self, params: _Params, cursor: str | None, timeout_s: float
     ) -> AsyncGenerator[EventDelivery, None]:
-        """Yield the events of a subscription and its positions. See Subscribe.positions.
+        """Open a stream at the hub, and yield the events of a subscription and its positions.
 
-        Raises RpcError if the hub refuses the subscription, and ConcertinoError if it has ended.
+        Raises RpcError if the hub refuses the subscription or cannot be reached, or when it ends
+        the stream. Raises ConcertinoError when the connection to the hub is lost.
         """
         subscribe = Subscribe(
             topic=params.name, filters=params.arguments, after=cursor or "", positions=True
@@ -241,7 +270,7 @@ class McpEvents:
                 elif response.HasField("tool_call"):
                     raise _stream_refusal(response.tool_call)
                 elif response.stream_end.error_code == UNKNOWN_TOPIC:
-                    raise _not_found(params.name)
+                    raise _not_found_error(params.name)
                 elif response.stream_end.error_code == INVALID:
                     text = f"Invalid params: {response.stream_end.error_message}"
                     raise RpcError(INVALID_PARAMS, text)
@@ -251,28 +280,31 @@ class McpEvents:
 class _Delivery:
     """Sends the notifications of one events/stream request.
 
+    caller: the client that has sent the request.
+
     Attributes:
-    cursor: the position of the client; None before the first one is known.
-    is_active: whether the client knows that its subscription is active.
+    cursor: the last cursor that was sent to the client, or that it has sent in its request. None
+        before the first one.
+    is_active: whether the client was notified that its subscription is active.
     """
 
     def __init__(self, caller: Caller, cursor: str | None) -> None:
         self.cursor = cursor
         self.is_active = False
         self._caller = caller
-        # Whether the client knows that the hub cannot be reached.
+        # Whether the client was notified that the hub cannot be reached.
         self._is_reported = False
-        # Whether events were skipped since the client last got a position.
+        # Whether events were lost since the client last got a position.
         self._truncated = False
 
     async def send(self, item: EventDelivery, is_recent: bool) -> None:
-        """Send an event or a position to the client. See McpEvents._read()."""
+        """Send an event or a position to the client. item, is_recent: see McpEvents._read()."""
         self._is_reported = False
         if item.topic:
             if not self.is_active:
                 await self._activate()
             self.cursor = item.cursor
-            for occurrence in _occurrence(item):
+            for occurrence in _occurrences(item):
                 params = {**occurrence, "cursor": item.cursor}
                 await self._caller.notify("notifications/events/event", params)
             return
@@ -284,7 +316,7 @@ class _Delivery:
             await self._activate()
 
     async def _activate(self) -> None:
-        """Tell the client its position, and whether it has missed events before it."""
+        """Notify the client that its subscription is active, and whether it has missed events."""
         params = {"cursor": self.cursor, "truncated": self._truncated}
         self.is_active, self._truncated = True, False
         await self._caller.notify("notifications/events/active", params)
@@ -300,7 +332,7 @@ class _Delivery:
 
 
 def _read_params(call: Call) -> _Params:
-    """Return the params of a subscription. Raises RpcError if they are not acceptable."""
+    """Return the params of events/poll or events/stream. Raises RpcError if they are not valid."""
     try:
         params = call.decode_params(_Params)
     except ValidationError as exc:
@@ -311,9 +343,10 @@ def _read_params(call: Call) -> _Params:
         if value is not None and not 1 <= value <= MAX_INTEGER:
             text = f"Invalid params: {name}: expected 1 to {MAX_INTEGER}"
             raise RpcError(INVALID_PARAMS, text)
-    # The draft has no subscription to all topics, and nobody need know what others watch.
+    # The draft has no subscription to all topics. Events of WATCHED_TOPIC tell to which resources
+    # other clients have subscribed, which this client need not know.
     if params.name in ("*", WATCHED_TOPIC):
-        raise _not_found(params.name)
+        raise _not_found_error(params.name)
     return params
 
 
@@ -324,11 +357,12 @@ def _time_of(event: EventDelivery) -> float:
 def _is_visible(event: EventDelivery, principal: Principal | None) -> bool:
     """Return whether a user may get an event: it has no audience, or the user is its audience.
 
-    An audience is a subject, or the URL of an issuer, a space and a subject of this issuer. The
-    user ids of Unix sockets are not the names that an audience contains.
+    An audience is the subject of an access token, or the URL of an issuer, a space and a subject of
+    this issuer.
     """
     if not event.audience:
         return True
+    # The user of a Unix socket is known by a user id, which is no subject of an access token.
     if principal is None or principal.issuer == UNIX:
         return False
     issuer, _, subject = event.audience.partition(" ")
@@ -337,8 +371,11 @@ def _is_visible(event: EventDelivery, principal: Principal | None) -> bool:
     return principal.subject == event.audience
 
 
-def _occurrence(event: EventDelivery) -> list[Mapping[str, Any]]:
-    """Return the EventOccurrence of an event, without the cursor; nothing for a broken payload."""
+def _occurrences(event: EventDelivery) -> list[Mapping[str, Any]]:
+    """Return a list with the draft's EventOccurrence of an event, without the cursor.
+
+    The list is empty if the payload cannot be read, which is logged.
+    """
     try:
         payload = unpack(event.payload, event.payload_json) if event.HasField("payload") else {}
     except InvalidStruct as exc:
@@ -355,26 +392,29 @@ def _occurrence(event: EventDelivery) -> list[Mapping[str, Any]]:
     return [occurrence]
 
 
-def _not_found(name: str) -> RpcError:
+def _not_found_error(name: str) -> RpcError:
     return RpcError(NOT_FOUND, f"NotFound: no event {name[:80]!r}", {"kind": "event"})
 
 
 def _stream_refusal(response: ToolResponse) -> RpcError:
-    """Return the error for a hub that has refused a stream."""
+    """Return the error for the client if the hub has answered a stream_start with a tool_call."""
     code = response.error_code
     # A hub without streams, such as one in Go, does not know the request.
     if code == "unknown_request":
-        return _unsupported("events", code)
+        return _unsupported_error("events", code)
     return RpcError(INTERNAL_ERROR, f"orchestrator: {response.error_message or code}")
 
 
-def _unsupported(feature: str, value: str) -> RpcError:
+def _unsupported_error(feature: str, value: str) -> RpcError:
     data = {"feature": feature, "value": value}
     return RpcError(UNSUPPORTED, f"Unsupported: {feature} {value}", data)
 
 
 async def _refuse_webhook(call: Call, context: Context) -> Raw:
-    """Raise RpcError: this server sends no requests to addresses that clients name."""
+    """Refuse a subscription by webhook: this server sends no requests to URLs that clients name.
+
+    Raises RpcError, with the code that the draft has for this client.
+    """
     if context.principal is None:
         raise RpcError(FORBIDDEN, "Forbidden: webhooks need an authenticated user")
-    raise _unsupported("deliveryMode", "webhook")
+    raise _unsupported_error("deliveryMode", "webhook")

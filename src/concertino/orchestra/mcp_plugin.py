@@ -1,10 +1,10 @@
 """McpPlugin: an MCP server, in any language, as a plugin of a hub (`protocol: mcp`).
 
-For each entry with `protocol: mcp` of its plugins file, the hub starts `concertino plugin mcp`.
-This process starts the MCP server, or connects to it, behind a Proxy with the guards and the
-isolation of the entry. The plugin offers the server's tools and prompts as its own. The server's
-resources become documents of the storage type RESOURCES (mcp_resources.py). When a list of the
-server changes, the plugin registers again, and the hub fetches the lists.
+For each entry with `protocol: mcp` in its plugins file, the hub starts `concertino plugin mcp`.
+This process starts the MCP server, or connects to it, by a Proxy with the guards and the isolation
+of the entry. The plugin offers the server's tools and prompts as its own. To the hub, the server's
+resources are documents of the storage type RESOURCES (mcp_resources.py). When a list of the server
+changes, the plugin registers again, and the hub fetches the lists.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ __all__ = ["McpPlugin"]
 
 
 class McpPlugin:
-    """A RunnablePlugin (plugin_main.py) that offers the features of an MCP server.
+    """A RunnablePlugin that offers the features of an MCP server. plugin_main.py runs it.
 
     name: the plugin's id.
 
     Attributes:
-    hub: the connection to the hub; None if there is none.
+    hub: the connection to the hub, which plugin_main.py sets; None if there is none.
     on_end: called when the hub requests the end of the plugin.
     """
 
@@ -61,6 +61,7 @@ class McpPlugin:
         self.hub: RpcConnection | None = None
         self.on_end: Callable[[], None] = _do_nothing
         self._log = logging.getLogger(f"concertino.{name}")
+        # The names of the server's prompts.
         self._prompts: frozenset[str] = frozenset()
         self._threads = Threads(1)
         self._events = EventHandlers(name, self._threads.run)
@@ -87,7 +88,10 @@ class McpPlugin:
         self._registering: asyncio.Task[None] | None = None
 
     async def _boot(self, config: Mapping[str, str]) -> None:
-        """Start the server. Raises ConcertinoError with the reason when that fails."""
+        """Start the server that the hub's configuration describes (mcp_entry.py).
+
+        Raises ConcertinoError with the reason when that fails.
+        """
         if SERVER not in config:
             raise ConcertinoError(
                 "expected an MCP server in the configuration; a hub sends it, for an entry with "
@@ -105,11 +109,15 @@ class McpPlugin:
         await self._learn_prompts()
 
     async def _find_model(self) -> Sample | None:
-        """Return a function that answers sampling requests with the hub's AI provider."""
+        """Return a function that answers the server's sampling requests with a model.
+
+        The function calls a tool of an AI provider, another plugin of the hub. Returns None if the
+        hub has no such plugin.
+        """
         if (hub := self.hub) is None:
             return None
-        found = await hub.request(PluginRequest(list_tools=ListToolsRequest()))
-        if not any(tool.name in MODEL_TOOLS for tool in found.list_tools.tools):
+        response = await hub.request(PluginRequest(list_tools=ListToolsRequest()))
+        if not any(tool.name in MODEL_TOOLS for tool in response.list_tools.tools):
             return None
 
         async def sample(request: Sampling, server: Implementation) -> CreateMessageResult:
@@ -124,7 +132,10 @@ class McpPlugin:
         self._prompts = frozenset(prompt.name for prompt in prompts)
 
     def _on_change(self, name: str) -> None:
-        """Register again after a change of a list, so that the hub fetches the lists."""
+        """Handle a change of a list of the server: register again.
+
+        If a registration is in progress, the hub fetches the lists after it, with this change.
+        """
         if self._registering is None or self._registering.done():
             self._registering = asyncio.get_running_loop().create_task(self._register_again())
 
@@ -160,7 +171,7 @@ class McpPlugin:
         return self._requests.refuse(request) if handler is None else handler(request)
 
     async def start(self, outlet: Notifier) -> None:
-        """Do nothing: the server starts when the hub has sent its configuration."""
+        """Do nothing: _boot() starts the server, when the hub has sent its configuration."""
 
     async def shut_down(self) -> bool:
         """Return True: this plugin has no shutdown functions that could fail."""

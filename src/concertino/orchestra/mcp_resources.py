@@ -1,11 +1,14 @@
 """Resources of MCP servers in the plugin protocol: documents of the storage type RESOURCES.
 
-The path of a document is the URI of the resource. Documents have no fields for some properties of
-resources. So the responses also contain each resource as JSON, the resource templates, and all
-contents of a resource with their types, in fields that only programs of this package read.
+A plugin that offers an MCP server (mcp_plugin.py) answers requests to list and read documents with
+the server's resources. The path of a document is the URI of the resource. Documents have no fields
+for some properties of resources. So the responses also contain each resource as JSON, the resource
+templates, and all contents of a resource with their types, in fields that only programs of this
+package read.
 
-answer_from_server() answers for one plugin. answer_from_plugins() answers for a hub: it joins the
-lists of all plugins, and reads a resource from the first plugin in the file that has it.
+answer_from_server() answers such a request in the plugin. answer_from_plugins() answers it in the
+hub: it joins the lists of all plugins, and reads a resource from the first plugin in the file that
+has it.
 """
 
 from __future__ import annotations
@@ -42,12 +45,16 @@ __all__ = ["answer_from_plugins", "answer_from_server"]
 
 LIST, TEMPLATES = "resources/list", "resources/templates/list"
 READ_ONLY = "resources of MCP servers can only be read and listed"
-# Resources have no versions, and 0 means that there is no document.
+# The version of each document. Resources have no versions, and version 0 would mean that there is
+# no document.
 VERSION = 1
 
 
 async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> PluginResponse:
-    """Answer a storage request with the resources of an MCP server."""
+    """Answer a storage request with the resources of an MCP server.
+
+    sessions: its `main` session is used. Failures become responses with a failure.
+    """
     kind = request.WhichOneof("request") or ""
     try:
         client = sessions.main
@@ -65,6 +72,7 @@ async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> P
     except StorageError as exc:
         return storage_failure("", kind, exc.code, str(exc))
     except ConcertinoError as exc:
+        # The codes for a missing resource: from revision 2026-07-28 on, and before.
         is_missing = isinstance(exc, RpcError) and exc.code in (-32602, -32002)
         return storage_failure("", kind, "not_found" if is_missing else "storage_error", str(exc))
 
@@ -116,7 +124,10 @@ def _match_all(name: str) -> bool:
 
 
 def _read(result: ReadResourceResult) -> PluginResponse:
-    """Return the response with the contents of a resource. `content` has the first of them."""
+    """Return the response with the contents of a resource.
+
+    Its field `content`, which all programs read, has only the first of them.
+    """
     if not result.contents:
         raise ResourceNotFound
     first = result.contents[0]
@@ -140,9 +151,10 @@ Ask = Callable[[], Awaitable[PluginResponse]]
 
 
 async def answer_from_plugins(request: PluginRequest, plugins: Sequence[Ask]) -> PluginResponse:
-    """Answer a storage request with the resources of all plugins that have some.
+    """Answer a storage request with the resources of all plugins that have the type RESOURCES.
 
-    plugins: a function for each plugin, in the order of the file, that sends it the request.
+    plugins: for each plugin, in the order of the file, a function that sends the request to it and
+        returns its response.
     """
     id, kind = request.request_id, request.WhichOneof("request") or ""
     if kind == "storage_list":
@@ -158,7 +170,10 @@ async def answer_from_plugins(request: PluginRequest, plugins: Sequence[Ask]) ->
 
 
 def _join(id: str, responses: Sequence[PluginResponse]) -> PluginResponse:
-    """Join the lists in the responses of several plugins. Error responses are ignored."""
+    """Return the response with the lists of several plugins. Error responses are ignored.
+
+    If two plugins have a resource with the same URI, the list has that of the first plugin.
+    """
     entries: dict[str, StorageEntry] = {}
     templates: dict[bytes, None] = {}
     for response in responses:

@@ -1,9 +1,10 @@
 """McpSessions: the MCP sessions of a plugin that offers an MCP server (mcp_plugin.py).
 
-The calls of such a plugin come from MCP clients of a bridge and from other plugins. Each of these
-callers gets a separate MCP session with the server, through a Proxy. If the server keeps state for
-its client, the Proxy starts one process for each caller (`isolation`). One further session fetches
-the lists and reads resources.
+The calls of such a plugin come from MCP clients of a bridge and from other plugins. For the tool
+calls of each of these callers, McpSessions opens a separate MCP session with the server, by a
+Proxy. If the entry in the plugins file says so (`isolation`), the Proxy starts a process of the
+server for each session, because the server keeps state for its client. One more session, `main`,
+fetches the lists, gets prompts and reads resources.
 """
 
 from __future__ import annotations
@@ -38,20 +39,24 @@ from concertino.types.results import CallToolResult, ListToolsResult
 
 __all__ = ["McpSessions", "list_or_nothing"]
 
-# How many sessions are kept open. If there are more, the least recently used ones are closed.
+# How many sessions of callers are kept open. If there are more, those that were not used for the
+# longest time are closed, unless a call runs in them.
 MAX_SESSIONS = 64
 # How long opening a session may take, in seconds, if its server must be started first.
 OPEN_S = START_S + 5.0
 NOT_STARTED = "the server of the plugin does not run"
+# Requests have no time limit in the plugin, because the hub limits the time of each call.
 TIMEOUTS = Timeouts(connect_s=OPEN_S, request_s=FOREVER, total_s=FOREVER)
 
 Meta = Mapping[str, object]
 Handler = Callable[[Client, Mapping[str, Raw], Context, Meta], Awaitable[Struct]]
-"""Handles a call in a session: gets its params, its context, and the `_meta` for the server."""
+"""Handles a call in a session, and returns its result.
+
+Gets the session, the call's params and context, and the `_meta` for the request to the server."""
 
 
 class _Session:
-    """The session of one caller. calls: how many calls run in it."""
+    """The session of one caller. calls: how many calls are in progress in it."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -59,7 +64,7 @@ class _Session:
 
 
 class McpSessions:
-    """A Backend for PluginRequests: handles the calls of a plugin's callers at an MCP server.
+    """A Backend that handles the calls of a plugin at an MCP server. PluginRequests uses it.
 
     name: the plugin's id.
     on_change: called with "tools", "prompts" or "resources" when that list has changed.
@@ -81,9 +86,10 @@ class McpSessions:
         self._on_change = on_change
         self._on_update = on_update
         self._host: Host | None = None
-        # (caller, session id of the bridge) -> session. The most recently used session is at the
+        # (caller's name, id of its session) -> session. The most recently used session is at the
         # end.
         self._sessions: dict[tuple[str, str], _Session] = {}
+        # Held while a session is opened, so that two calls of a caller do not open two.
         self._lock = asyncio.Lock()
         self._main: Client | None = None
         self._handlers: Mapping[str, Handler] = {
@@ -108,6 +114,7 @@ class McpSessions:
             self._main = await self._connect(host, changed=self._on_change, updated=self._on_update)
         except BaseException as exc:
             await self.close()
+            # The client gets a general error; that of the server's start tells the reason.
             failure = host.start_failure if host.started.done() else None
             if isinstance(exc, ConcertinoError) and isinstance(failure, ConcertinoError):
                 raise failure from None
@@ -117,7 +124,8 @@ class McpSessions:
         """Open a session with the server. options: further parameters of the Client."""
         ours, theirs = memory_pair()
         host.attach(theirs)
-        # The Proxy translates between revisions, so the server may be of an older one.
+        # The Proxy translates between revisions, so the session has the newest one even if the
+        # server has an older one.
         client = Client(
             ours, name=self._name, era="modern", timeouts=TIMEOUTS, validate=False, **options
         )
@@ -134,7 +142,10 @@ class McpSessions:
         """Do nothing: the plugin protocol has no subscriptions to resources."""
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a call in the session of its caller. Raises RpcError."""
+        """Handle a tool call in the session of its caller, and other calls in `main`.
+
+        Raises RpcError.
+        """
         handler = self._handlers[call.method]
         try:
             meta = self.forwarded_meta(context.meta.get(PATH, ()))
@@ -148,15 +159,17 @@ class McpSessions:
             _raise_rpc_error(exc)
 
     def forwarded_meta(self, path: Sequence[str]) -> dict[str, object]:
-        """Return the `_meta` for the server of a request with this path (request_path.py).
+        """Return the `_meta` for the request to the server, with the path of the plugin's request.
 
-        Raises RpcError if the request has come back to this plugin.
+        path: the plugins that have passed the request on (request_path.py). The result also has
+            this plugin.
+        Raises RpcError if this plugin is on the path already: the request has gone in a circle.
         """
         return {PATH: extend_path(path, self._step)}
 
     @asynccontextmanager
     async def _session(self, context: Context) -> AsyncGenerator[Client, None]:
-        """Provide the session of a caller for one call, inside `async with`."""
+        """Yield the session of a call's caller, opening it if needed. Keep it open for the call."""
         meta = context.meta
         key = str(meta.get("orchestra/caller", "")), str(meta.get("orchestra/session", ""))
         session = self._sessions.pop(key, None)
@@ -178,7 +191,7 @@ class McpSessions:
             await self._close_unused()
 
     async def _close_unused(self) -> None:
-        """Close the least recently used sessions if there are more than MAX_SESSIONS."""
+        """Close the least recently used sessions without calls if there are over MAX_SESSIONS."""
         excess = len(self._sessions) - MAX_SESSIONS
         if excess > 0:
             idle = [key for key, session in self._sessions.items() if not session.calls]
@@ -209,7 +222,7 @@ async def _list_prompts(client: Client, params: object, context: Context, meta: 
 async def _call_tool(
     client: Client, params: Mapping[str, Raw], context: Context, meta: Meta
 ) -> Struct:
-    # Not call_tool(), which would unwrap structured content.
+    # Client.call_tool() is not used, because it would unwrap structured content.
     return await client.request(
         "tools/call",
         params,
@@ -226,7 +239,10 @@ async def _get_prompt(
 
 
 async def list_or_nothing(listing: Awaitable[list[Any]]) -> list[Any]:
-    """Return a list of a server; empty if the server does not have this kind of list."""
+    """Return the result of a request for a list; [] if the server has no list of this kind.
+
+    listing: the request, such as Client.list_tools(). Other errors of it are raised.
+    """
     try:
         return await listing
     except NotSupported:

@@ -32,7 +32,7 @@ from concertino.schema.uri_template import UriTemplate
 
 __all__ = ["McpUpdates"]
 
-# The largest number of HubBackends whose URIs are stored. Further ones are ignored.
+# The largest number of HubBackends whose URIs are stored. Others are ignored.
 MAX_WATCHERS = 1024
 
 
@@ -40,7 +40,8 @@ class McpUpdates:
     """Reports the changes of one MCP server's resources. Use it on one event loop.
 
     name: the plugin's id.
-    events: the plugin's event handlers. A handler for the URIs from HubBackends is added to them.
+    events: the plugin's event handlers. McpUpdates adds a handler for the events with which
+        HubBackends publish URIs.
     find_client: returns the client of the MCP server. Raises RpcError while there is none.
     find_hub: returns the connection to the hub; None if there is none.
     """
@@ -61,8 +62,11 @@ class McpUpdates:
         self._wanted: dict[str, tuple[frozenset[str], float]] = {}
         # The URIs to which the plugin has subscribed at its server.
         self._subscribed: frozenset[str] = frozenset()
+        # Held while _subscribe() runs, so that the newest subscriptions reach the server last.
         self._lock = asyncio.Lock()
+        # Calls _expire(); None while no URIs are stored.
         self._timer: asyncio.TimerHandle | None = None
+        # The tasks that subscribe, and that report changes to the hub.
         self._tasks: set[asyncio.Task[None]] = set()
         events.add(WATCHED_TOPIC, {}, self._on_wanted)
 
@@ -104,7 +108,7 @@ class McpUpdates:
                 self._log.warning("changes of resources are not reported: %s", exc)
 
     def on_update(self, uri: str) -> None:
-        """Report to the hub that a resource has changed."""
+        """Report to the hub that a resource has changed. McpSessions calls this for the server."""
         if (hub := self._find_hub()) is not None:
             self._start(self._publish(hub, uri))
 

@@ -1,11 +1,12 @@
-"""peek_tool_call() and others: read a few fields of a serialized message without decoding it.
+"""peek_tool_call() and similar functions read fields of a serialized message without decoding it.
 
-A hub uses these functions to forward tool calls, streams and their responses.
+A hub uses these functions to relay tool calls, streams and their responses as bytes, which is
+faster. It must know four fields of a message: the request id, the kind of the message, the name of
+the called tool, and the caller.
 
-The fields are the request id, the kind of the message, the name of the called tool, and the caller.
 Protobuf allows fields in any order and repeated, but serializers write them in ascending order and
-once. For a message that is written differently these functions return None, and the hub decodes the
-whole message.
+once. If a message is written differently, these functions return None, or False for a kind, and the
+hub decodes the whole message.
 Source: protobuf.dev "Encoding"; the Orchestra plugin protocol.
 """
 
@@ -23,7 +24,8 @@ __all__ = [
     "split_id",
 ]
 
-# Tags of length-delimited fields. Field 1: request_id of a message, and ToolRequest.tool_name.
+# The tags of length-delimited fields, as they are written before the length of the field.
+# Field 1: request_id of a message, and ToolRequest.tool_name.
 _FIRST = 0x0A
 # Field 3: ToolRequest.caller_plugin.
 _CALLER = 0x1A
@@ -43,12 +45,16 @@ _ID_HEADERS = tuple(bytes((_FIRST, size)) for size in range(0x80))
 
 
 def join_id(id: bytes, body: bytes) -> bytes:
-    """Return a message made of an id of at most 127 bytes and the other fields."""
+    """Return the message with this request id and these other fields, all serialized.
+
+    id: at most 127 bytes; empty for a message without an id.
+    body: the other fields of the message.
+    """
     return _ID_HEADERS[len(id)] + id + body if id else body
 
 
 def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
-    """Return the id of a message and its other fields.
+    """Return the request id of a serialized message, and its other fields. Reverses join_id().
 
     The id is empty if the message does not begin with one. Returns None if the id is truncated or
     longer than 127 bytes.
@@ -66,8 +72,9 @@ def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
 def peek_tool_call(body: bytes) -> tuple[str, str] | None:
     """Return the tool's name and the caller of a tool call; None for any other request.
 
-    Also returns None if the call names an AI provider, and if a field of the call is repeated: the
-    receiver would use the field's last value, while this function would read its first.
+    Also returns None if the call names an AI provider, because then the provider decides which
+    plugin gets the call. Also returns None if a field of the call is repeated: the receiver would
+    use the field's last value, while this function would read its first.
     body: the request without its id, as split_id() returns it.
     """
     at = _content_start(body, _TOOL_CALL)
@@ -129,8 +136,9 @@ def _id_end(payload: bytes) -> int:
 
 
 def _content_start(payload: bytes, tag: bytes, at: int = 0) -> int:
-    """Return the offset of the content of a field; 0 if there are others from offset `at` on.
+    """Return the offset of a field's content, if the message has only this field from `at` on.
 
+    Returns 0 if there is another field, or a truncated one.
     tag: the tag of the field, of two bytes.
     """
     if not payload.startswith(tag, at):
