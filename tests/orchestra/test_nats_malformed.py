@@ -14,7 +14,7 @@ from concertino.errors import Disconnected
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import NatsMessage
 from concertino.orchestra import cluster_plugins, nats_link
-from concertino.orchestra.cluster_plugins import ClusterPlugins
+from concertino.orchestra.cluster_plugins import MAX_MANIFESTS, ClusterPlugin, ClusterPlugins
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
 from concertino.orchestra.nats_messages import (
@@ -161,6 +161,20 @@ async def test_an_announcement_without_the_manifest_of_its_plugin_brings_no_plug
         await cluster.connection.flush()
         assert not plugins._plugins
         await plugins.close()
+
+
+@on_a_loop
+async def test_a_hub_keeps_few_manifests_of_a_plugin_and_each_once() -> None:
+    """They may have 1 MiB each, and a plugin may announce thousands of workers."""
+    async with connected(shared_nats_server().address) as cluster:
+        plugin = ClusterPlugin(cluster, fresh_name())
+        fetches = [
+            plugin.add_manifest(f"{number:x}", PluginManifest(version=version).SerializeToString())
+            for number, version in enumerate(4 * [str(n) for n in range(50)])
+        ]
+        assert fetches.count(True) == len(set(map(id, plugin.manifests.values()))) == MAX_MANIFESTS
+        assert len(plugin.manifests) == 4 * MAX_MANIFESTS
+        await plugin.close()
 
 
 @on_a_loop

@@ -61,6 +61,9 @@ LIST_S = 10.0
 # are ignored.
 MAX_PLUGINS = 1024
 MAX_WORKERS = 4096
+# How many different manifests of the workers of one plugin a hub keeps. Each may have almost 1 MiB.
+# Workers with further manifests get calls, but the lists of tools are not fetched for them.
+MAX_MANIFESTS = 16
 
 
 class HubCluster:
@@ -180,16 +183,21 @@ class ClusterPlugin:
             frozenset(name for item in manifests for name in item.provides_storage),
         )
 
-    def needs_fetch(self, worker: str, manifest: bytes) -> bool:
-        """Return whether the lists must be fetched after a worker's announcement.
+    def add_manifest(self, worker: str, manifest: bytes) -> bool:
+        """Keep a worker's manifest. Returns whether the lists must be fetched for it.
 
         That is the case if the worker has changed its manifest, or if it is new and no other worker
-        has the same manifest. A new worker with the manifest of another one is recorded.
+        has the same manifest.
         """
         before = self.manifests.get(worker)
-        if before is None and manifest in self.manifests.values():
-            self.manifests[worker] = before = manifest
-        return before != manifest
+        if before == manifest:
+            return False
+        # Workers with the same manifest share one copy of it.
+        known = {item: item for item in self.manifests.values()}
+        if manifest not in known and len(known) >= MAX_MANIFESTS:
+            return False
+        self.manifests[worker] = known.get(manifest, manifest)
+        return before is not None or manifest not in known
 
     def forget_manifest(self, worker: str) -> None:
         """Forget the manifest of a worker that has left.
@@ -329,8 +337,7 @@ class ClusterPlugins:
                 return
             log.info("%s: worker %s is in the cluster", id, worker)
         plugin.workers[worker] = self._loop.time()
-        if id not in self._fetches and plugin.needs_fetch(worker, message.payload):
-            plugin.manifests[worker] = message.payload
+        if id not in self._fetches and plugin.add_manifest(worker, message.payload):
             task = self._loop.create_task(self._fetch(plugin, message.payload))
             self._fetches[id] = task
             task.add_done_callback(lambda _: self._fetches.pop(id, None))
