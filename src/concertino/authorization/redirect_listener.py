@@ -22,6 +22,7 @@ PATH = "/callback"
 WITHIN_S = 300.0
 # How long a browser may take to send the head of its request.
 HEAD_WITHIN_S = 10.0
+# The limits for requests, which any program on this machine may send.
 MAX_HEAD_BYTES = 16 * 1024
 MAX_CONNECTIONS = 16
 DONE = "Logged in. You can close this page and return to the terminal."
@@ -38,8 +39,8 @@ class RedirectListener:
     def __init__(self, port: int = 0) -> None:
         self._port = port
         self._server: asyncio.Server | None = None
-        self._expects: Callable[[str], bool] | None = None
-        self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._belongs: Callable[[str], bool] | None = None
+        self._answer_url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._connections = 0
 
     @property
@@ -67,7 +68,7 @@ class RedirectListener:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        self._address.cancel()
+        self._answer_url.cancel()
 
     async def wait(self, expects: Callable[[str], bool], within_s: float = WITHIN_S) -> str:
         """Wait for the response to the login, and return the path and query of its URL.
@@ -75,10 +76,10 @@ class RedirectListener:
         expects: returns whether the query of a URL belongs to this login.
         Raises AuthorizationError after within_s seconds.
         """
-        self._expects = expects
+        self._belongs = expects
         try:
             async with asyncio.timeout(within_s):
-                return await self._address
+                return await self._answer_url
         except TimeoutError:
             raise AuthorizationError(f"nobody has logged in within {within_s:.0f} s") from None
 
@@ -107,9 +108,9 @@ class RedirectListener:
         is_answer = (
             method == "GET"
             and parts.path == PATH
-            and self._expects is not None
-            and self._expects(parts.query)
-            and not self._address.done()
+            and self._belongs is not None
+            and self._belongs(parts.query)
+            and not self._answer_url.done()
         )
         status = "200 OK" if is_answer else "400 Bad Request"
         body = (DONE if is_answer else REFUSED).encode()
@@ -125,4 +126,4 @@ class RedirectListener:
         writer.write("\r\n".join((*lines, "", "")).encode() + body)
         await writer.drain()
         if is_answer:
-            self._address.set_result(target)
+            self._answer_url.set_result(target)

@@ -150,7 +150,8 @@ class SupportsFirstMessage(Protocol):
 async def opens_with_handshake(outlet: Notifier, within_s: float) -> bool:
     """Return whether the first client's first message is `initialize`.
 
-    Returns False if `outlet` does not support SupportsFirstMessage, which describes the details.
+    Returns False if no client is connected, if the client sends nothing for within_s seconds, or if
+    `outlet` does not implement SupportsFirstMessage.
     """
     if isinstance(outlet, SupportsFirstMessage):
         return await outlet.opens_with_handshake(within_s)

@@ -77,7 +77,7 @@ class ServerSession:
     status: the line on the terminal that shows progress.
     prefix: the text before each note.
     as_json: whether to print results as JSON, and no notes.
-    shows_log: whether the server's log is printed already, and need not be described in notes.
+    shows_log: whether the server's stderr is printed as it arrives, so that notes do not quote it.
 
     Attributes:
     is_open: whether the session is open.

@@ -33,8 +33,10 @@ from concertino.types.results import Implementation, Level
 __all__ = ["Shell"]
 
 MAX_NAME = 30
-# The commands that ServerSession runs. The first three need a name.
-SERVER_COMMANDS = ("call", "read", "prompt", "tools", "resources", "prompts")
+# The commands that ServerSession runs: those with the name of a tool, resource or prompt, and those
+# that list them.
+NAMED_COMMANDS = ("call", "read", "prompt")
+LIST_COMMANDS = ("tools", "resources", "prompts")
 
 
 class Shell:
@@ -175,7 +177,7 @@ class Shell:
                 self._show_info()
             case "subscribe" | "unsubscribe" | "level":
                 await self._configure(command, rest)
-            case name if name in SERVER_COMMANDS:
+            case name if name in NAMED_COMMANDS + LIST_COMMANDS:
                 return await self._send(command, rest)
             case _:
                 raise self._unknown(command)
@@ -183,7 +185,7 @@ class Shell:
 
     async def _send(self, command: str, words: Sequence[str]) -> int:
         session = self._require_session()
-        if command not in SERVER_COMMANDS[:3]:
+        if command in LIST_COMMANDS:
             _expect_no_words(command, words)
             return await session.run(ServerCommand(command))
         name, *arguments = words or [""]
@@ -249,7 +251,7 @@ class Shell:
         return self._session
 
     async def _open(self, words: Sequence[str]) -> None:
-        """Connect to another server. If that raises ConcertinoError, there is no server."""
+        """Close the current session, and connect to another server. Raises ConcertinoError."""
         if not words:
             raise UsageError("write: open COMMAND..., such as open server.py")
         words = _as_command(words)

@@ -1,11 +1,12 @@
 """Conversation: a client's side of one MCP conversation, over one connection.
 
-It sends requests in the negotiated revision (client/negotiation.py), answers the server's questions
-during a request, handles the server's requests and notifications, and adds to errors how the
-server's process has ended. Below it, the Channel (client/channel.py) matches responses to requests.
+It sends requests in the negotiated revision (client/negotiation.py), handles the requests and
+notifications of the server, and adds to errors how the server's process has ended. Below it, the
+Channel (client/channel.py) matches responses to requests.
 
-A server's questions come as requests before 2026-07-28, and in `input_required` results since then
-(client/input_rounds.py). The user's functions answer them (client/request_handlers.py).
+A server that needs something of its client, such as a sampling, sends a request of its own before
+2026-07-28, and returns an `input_required` result since then (client/input_rounds.py). In both
+cases the user's functions answer (client/request_handlers.py).
 Spec: 2026-07-28 basic/index, basic/patterns/subscriptions; 2025-11-25 basic/lifecycle.
 """
 
@@ -444,7 +445,7 @@ class Conversation:
             text += self.restart_note
         if withheld := opened.describe_withheld():
             text += f"; {withheld}"
-        # What the server has written comes last: a proxy cuts it off.
+        # What the server has written comes last, because a proxy removes the text from there on.
         if skipped.count:
             last = f"{LAST_SKIPPED}{skipped.recent[-1]}" if skipped.recent else ""
             text += f"; lines of its stdout that were skipped: {skipped.count}{last}"

@@ -58,7 +58,7 @@ from concertino.guards.operation_names import (
 from concertino.guards.operation_policy import GuardLimits, LateWork
 from concertino.guards.operation_table import OperationTable
 from concertino.guards.rates import Rate
-from concertino.guards.secrets import without_secrets_error
+from concertino.guards.secrets import redact_error
 from concertino.guards.sizes import URI, OversizeStore
 from concertino.logs.redact import redactor
 from concertino.near_names import hint_keywords
@@ -259,7 +259,7 @@ class Guard(BackendWrapper):
         return name in self._limits.store or not self.inner.features().resources
 
     def _redact_error(self, error: RpcError) -> RpcError:
-        return without_secrets_error(error) if self._limits.redact else error
+        return redact_error(error) if self._limits.redact else error
 
     # Lists, completions and stored results
 

@@ -35,7 +35,7 @@ from concertino.excerpts import shorten
 from concertino.guards.operation_names import operation_name
 from concertino.guards.rates import Window
 from concertino.guards.refusals import refuse
-from concertino.guards.secrets import without_secrets_error
+from concertino.guards.secrets import redact_error
 from concertino.guards.sizes import (
     ENVELOPE_BYTES,
     LIMITED,
@@ -371,7 +371,7 @@ class OperationPolicy:
     def fail(self, error: BaseException) -> BaseException:
         """Return the exception that becomes the error response: the backend's, without secrets."""
         if self._limits.redact and isinstance(error, RpcError):
-            return without_secrets_error(error)
+            return redact_error(error)
         return error
 
     def time_out(self, work: Any) -> CallToolResult:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from concertino.errors import RpcError
 from concertino.logs.redact import redactor
 
-__all__ = ["without_secrets_error"]
+__all__ = ["redact_error"]
 
 
-def without_secrets_error(error: RpcError) -> RpcError:
-    """Return an error without secrets. Returns the same object if there is nothing to remove."""
-    known = redactor()
-    message, data = known.value(error.message), known.value(error.data)
+def redact_error(error: RpcError) -> RpcError:
+    """Return an error without its secrets; the same object if it contains none."""
+    secrets = redactor()
+    message, data = secrets.value(error.message), secrets.value(error.data)
     if message is error.message and data is error.data:
         return error
     return RpcError(error.code, message, data)

@@ -26,7 +26,8 @@ MAX_NAMES = 500
 async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
     """Log a warning for each `allow` pattern that matches no operation of a backend.
 
-    Logs nothing for operations that the backend cannot list now.
+    visibility: has the patterns.
+    Kinds of operations that the backend cannot list at the moment are not checked.
     """
     features = backend.features()
     offered = {

@@ -110,6 +110,7 @@ class _ResponseReader:
     # Called by httptools
 
     def on_message_begin(self) -> None:
+        # A message that begins after the end of the response was not requested.
         self.has_surplus = self.is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:

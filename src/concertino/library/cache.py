@@ -137,7 +137,9 @@ class IndexDirectory:
 
 
 class Cache:
-    """The cache file of one library, in a folder that all libraries of a user share.
+    """The cache file of one library, with its documents as they were parsed last.
+
+    The folder of the file has the caches of all libraries of a user.
 
     name: a text that is different for each library: the paths of its folders, and the options that
         affect its documents.

@@ -67,9 +67,9 @@ def server_configuration(
     port: int,
     offered: Sequence[str] = (),
 ) -> str:
-    """Return the configuration of a server on loopback. Issues the certificates that are missing.
+    """Return the configuration of a NATS server on loopback. Issue the missing certificates.
 
-    names: the plugins that may connect, besides the hub; see authorization().
+    names: the names of the plugins that may connect, besides the hub; see authorization().
     folder: where the server stores its streams and buckets.
     offered: the plugins that hubs offer to other hubs.
     Raises CertificateError, and ValueError as authorization() does.

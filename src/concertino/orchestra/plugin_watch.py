@@ -64,6 +64,7 @@ class PluginWatch:
 
     async def check(self) -> None:
         """Begin to replace the plugin if its files have changed."""
+        # Ask again after the check, because check() may run twice at the same time.
         if self._reloading is None and await self._files.check() and self._reloading is None:
             self._plugin.announce_replacement(True)
             self._reloading = asyncio.get_running_loop().create_task(self._reload())
@@ -80,6 +81,7 @@ class PluginWatch:
             for _ in range(MAX_STARTS):
                 forget_bytecode(await self._files.settle())
                 await self._replace()
+                # The next call of a tool gets the reason why the new code failed to start.
                 record.unsent_failure = record.failed_change
                 if not await self._files.check():
                     break

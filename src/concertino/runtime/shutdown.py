@@ -39,10 +39,10 @@ LAST_LOG_S = LEAVE_S / 4
 class ShutdownWatchdog:
     """Ends the process at the latest drain_s + LEAVE_S seconds after its shutdown has begun.
 
-    The shutdown begins when this object is called. It also begins when the input ends while a
-    handler blocks the event loop, so that the loop cannot notice the end. The watchdog is a thread,
-    because the event loop may be blocked. The thread is woken through a pipe and not with a lock,
-    because a signal handler may interrupt the very thread that holds the lock.
+    The shutdown begins when this object is called like a function. It also begins when the input
+    ends while a handler blocks the event loop, so that the loop cannot notice the end. The watchdog
+    is a thread, because the event loop may be blocked. The thread is woken through a pipe and not
+    with a lock, because a signal handler may interrupt the very thread that holds the lock.
 
     loop: the event loop, which may be blocked.
     reading: the file descriptor of the input, to notice its end; -1 if there is none.

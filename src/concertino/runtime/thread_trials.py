@@ -2,9 +2,10 @@
 
 Threads that run calls of one tool may all return a large result at the same time, and the size of a
 result is known only when it has been made. So at first, FIRST_CALLS calls of a tool run at once.
-When more of its calls arrive, the tool is on trial: as many calls run as it has returned small
-results in the meantime. The trial ends after as many results as the pool has threads, or with the
-first large result; from then on UnreadResults limits the calls of the tool by its size.
+When more of its calls arrive, the tool is on trial: the number of calls that may run at once grows
+to the number of small results that it has returned during the trial. The trial ends after as many
+results as the pool has threads, or with the first large result; from then on UnreadResults limits
+the calls of the tool by its size.
 
 Calls may wait for one another, so the number also grows while all running calls of the tool wait
 for another thread, and when no result has come for SLOW_S seconds.

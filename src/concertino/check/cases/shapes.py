@@ -15,7 +15,6 @@ from concertino.check.cases.refused_input import (
 from concertino.check.findings import Violation
 from concertino.check.messages import Message, encode_line, excerpt
 
-REQUEST = INVALID_REQUEST
 JSON = "RFC 8259; JSON-RPC 2.0 section 5.1"
 OBJECT = "JSON-RPC 2.0 section 4: a request is an object"
 MEMBERS = "JSON-RPC 2.0 section 4"
@@ -32,7 +31,7 @@ def send_two_objects(context: CaseContext) -> None:
 def use_fraction_as_id(context: CaseContext) -> None:
     context.allows_unknown_id = lambda id: id == 1.5
     line = b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}'
-    response = send_malformed_line(context, line, (REQUEST,))
+    response = send_malformed_line(context, line, (INVALID_REQUEST,))
     if response is None and (responses := context.responses(1.5)):
         # A response has come after all, so drop the finding of send_malformed_line() about silence.
         context.findings[:] = [item for item in context.findings if "silence" not in str(item)]
@@ -52,8 +51,10 @@ def send_batch(context: CaseContext) -> None:
     response = context.probe_line(_encode_batch(one, other), one["id"])
     if response is None:
         context.report_deviation("an array of two requests was answered with silence")
-    elif response.get("id") is None and response["error"]["code"] != REQUEST:
-        context.report_deviation(f"an array was answered {excerpt(response)}; {REQUEST} expected")
+    elif response.get("id") is None and response["error"]["code"] != INVALID_REQUEST:
+        context.report_deviation(
+            f"an array was answered {excerpt(response)}; {INVALID_REQUEST} expected"
+        )
 
 
 def send_negotiated_batch(context: CaseContext) -> None:
@@ -222,7 +223,7 @@ CASES = (
     # Valid JSON that is not an object.
     *make_cases(
         3,
-        (REQUEST,),
+        (INVALID_REQUEST,),
         ("json-number", "sends 42", b"42"),
         ("json-string", 'sends "x"', b'"x"'),
         ("json-true", "sends true", b"true"),
@@ -231,20 +232,20 @@ CASES = (
     ),
     *make_cases(
         3,
-        (REQUEST,),
+        (INVALID_REQUEST,),
         ("batch-empty", "sends []", b"[]"),
         source="JSON-RPC 2.0 section 6",
     ),
     *make_cases(
         3,
-        (REQUEST,),
+        (INVALID_REQUEST,),
         ("object-empty", "sends {}", b"{}"),
         source=OBJECT,
     ),
     # Wrong or missing `jsonrpc`.
     *make_cases(
         3,
-        (REQUEST,),
+        (INVALID_REQUEST,),
         ("jsonrpc-missing", "leaves jsonrpc out", b'{"id":"a","method":"ping"}'),
         ("jsonrpc-1-0", "says jsonrpc 1.0", b'{"jsonrpc":"1.0","id":"a","method":"ping"}'),
         id="a",
@@ -253,7 +254,7 @@ CASES = (
     # Params that are not an object.
     *make_cases(
         3,
-        (INVALID_PARAMS, REQUEST),
+        (INVALID_PARAMS, INVALID_REQUEST),
         (
             "params-array",
             "sends params as an array",
@@ -275,14 +276,14 @@ CASES = (
     # Wrong or missing `method`.
     *make_cases(
         3,
-        (REQUEST,),
+        (INVALID_REQUEST,),
         ("method-number", "names method 5", b'{"jsonrpc":"2.0","id":"a","method":5}'),
         id="a",
         source=MEMBERS,
     ),
     *make_cases(
         3,
-        (REQUEST, NOT_FOUND),
+        (INVALID_REQUEST, NOT_FOUND),
         (
             "method-empty",
             "names a method of no characters",
@@ -293,7 +294,7 @@ CASES = (
     ),
     *make_cases(
         3,
-        (REQUEST,),
+        (INVALID_REQUEST,),
         ("method-missing", "names no method", b'{"jsonrpc":"2.0","id":"a"}'),
         # Half request, half response.
         (
@@ -306,7 +307,7 @@ CASES = (
     ),
     *make_cases(
         3,
-        (REQUEST,),
+        (INVALID_REQUEST,),
         (
             "result-and-error",
             "sends a response with a result and an error",
@@ -319,7 +320,7 @@ CASES = (
     # Values that cannot be ids.
     *make_cases(
         3,
-        (REQUEST,),
+        (INVALID_REQUEST,),
         ("id-null", "uses the id null", b'{"jsonrpc":"2.0","id":null,"method":"ping"}'),
         ("id-true", "uses the id true", b'{"jsonrpc":"2.0","id":true,"method":"ping"}'),
         ("id-array", "uses the id []", b'{"jsonrpc":"2.0","id":[],"method":"ping"}'),
