@@ -82,8 +82,9 @@ class Batches:
     def add_response(self, batch: Batch, id: Id, frame: bytes) -> None:
         """Add the response to the request `id` of a batch.
 
-        If the responses of all unfinished batches would exceed max_message_bytes, an error is added
-        instead, unless the response is even shorter.
+        If the responses of all unfinished batches would together exceed max_message_bytes, an error
+        takes the place of this response, unless the response is shorter than the error.
+        frame: the response.
         """
         limit = self._limits.max_message_bytes
         if self.size + len(frame) > limit:
@@ -99,8 +100,8 @@ class Batches:
     def finish_item(self, batch: Batch) -> bytes:
         """Count one request of a batch as done.
 
-        Returns the array of all responses when this was the last request; b"" if others are
-        missing, or if the batch has no responses.
+        Returns the array of all responses as a frame if this was the last request. Returns b"" if
+        other responses are missing, or if the batch has no responses.
         """
         batch.missing -= 1
         if batch.missing:

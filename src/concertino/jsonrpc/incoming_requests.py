@@ -41,12 +41,13 @@ class IncomingRequest(Struct, eq=False):
         nothing to cancel.
     throttle: limits the rate of its progress and log notifications; None before the first one.
     last_progress: the highest progress value so far.
-    kind: the method and the name of the tool or prompt, while UnreadResults counts the request;
-        otherwise None.
+    kind: the method and the name of the tool or prompt, while the request runs and `unread` counts
+        it; otherwise None.
     expected_bytes: the probable size of its response, while it runs; 0 if that is not known.
-    unread: counts the request and its response; None before it runs.
-    has_begun: whether the code of its `def` handler is known to have begun in a thread. Such a call
-        must not be kept back any more (UnreadResults.keep_back).
+    unread: the UnreadResults of the connection, which limits the memory for responses that the
+        client has not read; None before the request runs.
+    has_begun: whether the code of its `def` handler is known to have begun in a thread, so that it
+        is too late to keep the call back (UnreadResults.keep_back).
     """
 
     id: Id

@@ -86,7 +86,7 @@ class InvalidMessage(Struct, frozen=True):
     message: the error's text; "" if the frame need not be logged, such as a blank line.
     id: the id for the error response; UNSET if the frame has no readable id, or is a response.
     answers: the ids of the requests that the frame answers, if it contains malformed responses. If
-        the code is not 0, the frame may as well be a request.
+        the code is not 0, it is not certain that the frame is a response: it may be a request.
     """
 
     code: int

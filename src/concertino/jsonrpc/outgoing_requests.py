@@ -112,7 +112,10 @@ class PendingTable(dict[int, "PendingRequest"]):
         return self[heappop(self._deadlines)[1]]
 
     def receive(self, response: Message) -> bool:
-        """Pass a response to the request that it answers. Returns False if there is none."""
+        """Pass a response to the request that it answers.
+
+        Returns False if no pending request has the id of the response.
+        """
         id = response.id
         # The cast is harmless: our ids are integers, and any other id is not in the table.
         outgoing = self.pop(cast("int", id), None)
@@ -126,7 +129,7 @@ class PendingTable(dict[int, "PendingRequest"]):
         return True
 
     def fail_answered(self, invalid: InvalidMessage) -> bool:
-        """Fail the requests that a malformed response answers. Returns whether there was one.
+        """Fail the requests that a malformed response answers. Returns whether any has failed.
 
         An id that is an integer in a string, such as "5", stands for that integer.
         """

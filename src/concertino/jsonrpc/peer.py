@@ -337,7 +337,7 @@ class Peer(Generic[R]):
     # Responses to the other side
 
     def respond(self, incoming: IncomingRequest, result: bytes) -> None:
-        """Answer an incoming request with a result. Does nothing if it is not open any more.
+        """Answer an incoming request with a result, unless it was answered or cancelled before.
 
         result: a JSON object.
         """
@@ -356,7 +356,7 @@ class Peer(Generic[R]):
         message: str,
         data: object = None,
     ) -> None:
-        """Answer an incoming request with an error. Does nothing if it is not open any more.
+        """Answer an incoming request with an error, unless it was answered or cancelled before.
 
         If the error response exceeds max_message_bytes, it is sent without data and with a
         shortened text.

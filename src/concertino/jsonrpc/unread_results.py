@@ -170,7 +170,7 @@ class UnreadResults:
         on_slow_calls() after a moment, and Peer.drop_waiting_responses() if the client reads
         nothing. If it is None, calls never wait.
     waiting: the responses that wait, by request, oldest first.
-    usual_bytes: responses up to this size are sent at once, even if the client has not read the
+    small_bytes: responses up to this size are sent at once, even if the client has not read the
         earlier ones.
     dropped: how many responses were dropped. The code that logs the number sets it to 0.
     """
@@ -186,12 +186,12 @@ class UnreadResults:
         "dropped",
         "held",
         "on_blocked",
-        "usual_bytes",
+        "small_bytes",
         "waiting",
     )
 
     def __init__(self, limits: Limits, budget: ProcessBudget | None) -> None:
-        self.usual_bytes = min(limits.max_message_bytes, LARGE_BYTES)
+        self.small_bytes = min(limits.max_message_bytes, LARGE_BYTES)
         self._limit = limits.max_unread_bytes
         # `held` is not updated below this mark.
         self._nearly_read_bytes = limits.low_water_bytes
@@ -211,9 +211,10 @@ class UnreadResults:
     def has_room_for(self, incoming: IncomingRequest, is_alone: bool) -> bool:
         """Return whether the result of one more call will probably fit into the limits.
 
-        is_alone: whether no other call of the connection runs. If the client has also read nearly
-            everything, only the limit of the process counts, together with RESERVE_BYTES. Then a
-            small result always fits. The result of one call of a tool that never returned fits too.
+        is_alone: whether no other call of the connection runs. A lone call whose client has read
+            nearly everything must fit only into the limit of the process plus RESERVE_BYTES. Such a
+            call always fits if its result will be small, or if nothing is known about the results
+            of its kind and no other call of the kind runs.
         """
         kind = kind_of(incoming)
         budget = self.budget
@@ -332,10 +333,10 @@ class UnreadResults:
             self._set_expected(incoming, incoming.kind, size)
 
     def count_as_unknown(self, incoming: IncomingRequest) -> None:
-        """Count a running call as on_start() does if no call of its kind has returned before.
+        """Count a running call in the same way as a call of a kind that has never returned.
 
-        It then counts only when other calls of the same kind want to start: calls of other kinds
-        must not wait for it, because it may wait for them.
+        From then on the call matters only when other calls of the same kind are to start. Calls of
+        other kinds must not wait for this call, because it may wait for them.
         """
         incoming.has_begun = True
         kind = incoming.kind
@@ -346,7 +347,10 @@ class UnreadResults:
             self.budget.update_strain()
 
     def keep_back(self, incoming: IncomingRequest) -> None:
-        """Count nothing for the result of a call: its code does not begin before may_begin()."""
+        """Count nothing for the result of a call whose code must not begin yet.
+
+        The code may begin when may_begin() has returned True.
+        """
         if incoming.kind is not None:
             # Not 0, which would mean that the size is unknown.
             self._set_expected(incoming, incoming.kind, 1)
@@ -419,7 +423,10 @@ class UnreadResults:
                 budget.on_pressure(has_pressure)
 
     def try_wait(self, incoming: IncomingRequest, frame: bytes) -> bool:
-        """Keep a response until it fits. Return False if too many bytes wait already."""
+        """Keep a response until the limits allow it to be sent, and return True.
+
+        Returns False, and keeps nothing, if too many bytes wait already.
+        """
         budget = self.budget
         if budget.waiting + len(frame) > MAX_WAITING_BYTES and budget.waiting:
             return False

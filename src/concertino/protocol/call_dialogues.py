@@ -91,8 +91,9 @@ class CallDialogues:
         return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
 
     def mark_used(self, opened: OpenedState) -> None:
-        """Reject a state from now on. Called when the call that came with it was accepted.
+        """Reject a state from now on, because a call that came with the state was accepted.
 
+        opened: the state, from resume().
         Raises RpcError if another process with the same key has used the state meanwhile, or if the
         record that these processes share cannot be read.
         """

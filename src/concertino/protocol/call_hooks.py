@@ -35,16 +35,17 @@ class Permits:
 class CallHooks(Protocol):
     """The functions to call when a call ends. One object may serve all calls of one tool.
 
-    The runtime does exactly one of these two things for each call:
+    The "work" of a call is the coroutine that handles it, which the guard has returned to the
+    runtime. The runtime does exactly one of these two things for each call:
 
     - When the call's work ends in time: `permits.free += 1`, then finish() or fail().
     - When its time is over: time_out(), and later on_late_end(), when the work has ended.
 
     permits: the Permits of which the call has taken one; None if no limit applies.
     timeout_s: how many seconds the call may take; None if there is no limit.
-    accepts_text: a function that gets a text. It returns whether finish() would return a result
-        that is just this text unchanged, so that finish() need not be called. None if finish()
-        never changes a result.
+    accepts_text: a function that gets the text of a result that consists of one text only. It
+        returns whether finish() would return this result unchanged, so that the runtime need not
+        call finish(). None if finish() never changes a result.
 
     These three are data and not methods, because each saves nearly every call a Python function
     call, which is 1 % of the time of a small call (decision 0011).
@@ -85,7 +86,7 @@ class CallHooks(Protocol):
 
 
 class CallTimer(Protocol):
-    """The running time limit of one call; implemented in runtime/guarded_calls.py."""
+    """The timer for the time limit of one call; implemented in runtime/guarded_calls.py."""
 
     def on_work_done(self) -> None:
         """Stop the timer. Called when the call's work has ended.

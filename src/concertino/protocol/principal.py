@@ -62,5 +62,8 @@ class Principal(Struct, frozen=True):
 
 
 def unix_principal(uid: int) -> Principal:
-    """Return the principal for a process of this user, at the other end of a Unix socket."""
+    """Return the principal of a client on a Unix socket.
+
+    uid: the user id of the client's process, which the kernel has verified.
+    """
     return Principal(str(uid), issuer=UNIX)

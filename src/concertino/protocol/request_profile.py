@@ -289,7 +289,7 @@ class SessionRequest(IncomingRequest, eq=False):
         stored; None if there is none. If the handler returns this same object and no guard checks
         it, the client gets it unchanged.
     hooks: the functions of guards that run at the end of the call; see CallHooks.
-    timer: the running time limit of the call; None if it has no limit or has ended.
+    timer: the timer for the time limit of the call, while it runs; otherwise None.
     """
 
     profile: RequestProfile = NO_PROFILE

@@ -338,7 +338,7 @@ class Session:
         # peer.send_response(), except that the size of a small response is not recorded. Saving
         # that function call makes a small call 1 % faster.
         if (
-            len(frame) <= peer.unread.usual_bytes
+            len(frame) <= peer.unread.small_bytes
             and incoming.table is None
             and incoming.batch is None
             and incoming.throttle is None

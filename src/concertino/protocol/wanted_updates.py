@@ -145,7 +145,8 @@ class WantedUpdates:
         The notification names the wanted updates that the server supports. The request is answered
         when the subscription ends.
         features: what the backend offers.
-        encode_closing: see _Listener.
+        encode_closing: called when the server ends the subscription, with members for the `_meta`
+            of the result. Returns the result of the request as JSON.
         Raises RpcError for a malformed request, and for too many subscriptions.
         """
         if incoming.batch is not None:

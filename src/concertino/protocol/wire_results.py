@@ -70,8 +70,9 @@ class InputRequiredSignal(Exception):
 
 
 class ResultEncoder:
-    """Encodes canonical results as JSON for clients of one revision.
+    """Encodes results, which have the form of revision 2026-07-28, for clients of one revision.
 
+    revision: the revision of the clients.
     info: describes this server. Every 2026-07-28 result contains it (basic/index, SHOULD).
     """
 
@@ -162,13 +163,13 @@ class ResultEncoder:
         data: object,
         method: str,
     ) -> int:
-        """Return the code of an error in this revision.
+        """Translate the code of an error to the revision of the clients.
 
         In 2026-07-28, "resource not found" is -32602 in response to `resources/read`, with data
         that contain `uri` (server/resources). Older revisions have -32002 for it. A code that this
         revision does not have becomes -32603.
 
-        code, data: the code and data of the canonical error.
+        code, data: the code and data of the error, in the form of 2026-07-28.
         method: the method of the request that failed.
         """
         if code == (URL_ELICITATION_REQUIRED if self._modern else MISSING_CAPABILITY):
