@@ -181,9 +181,10 @@ class SupportsParamHeaders(Protocol):
     """A Backend that knows which arguments of its tools clients must repeat in HTTP headers."""
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the arguments of a tool with `x-mcp-header` in their schema.
+        """Return which arguments of a tool have `x-mcp-header` in their schema.
 
-        Empty for an unknown tool, and for most others.
+        Returns the path of each such argument -> the rest of the name of its `Mcp-Param-` header.
+        Returns {} for an unknown tool, and for a tool without such arguments, as most are.
         """
         ...
 

@@ -67,7 +67,9 @@ class SupportsCallbacks(Protocol):
     """A Backend that can answer calls from a callback."""
 
     def callback_beginner(self) -> BeginByCallback | None:
-        """Return the function that begins such calls; None if only `handle` may be used.
+        """Return the function that begins calls which are answered from a callback.
+
+        Returns None if only `handle` may be used.
 
         A class must return None if a subclass has overridden its `handle`.
         """

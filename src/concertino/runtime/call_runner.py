@@ -63,7 +63,7 @@ class CallRunner:
     """Begins the calls of one connection, and answers them when they end.
 
     connection: the connection on which the calls arrive.
-    end: the ConnectionEnd of the connection.
+    end: ends the connection; it waits for the tasks of cancelled calls.
     variables: each call runs in a copy of these context variables.
 
     Attribute:

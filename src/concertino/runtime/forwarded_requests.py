@@ -1,7 +1,8 @@
 """request_client(): forwards a request of another server to the client of this server.
 
-A proxy backend uses it when a server behind the proxy asks its client something (before
-2026-07-28): the question must reach the client of the proxy. ServerConnection.request() calls it.
+A proxy uses this for clients before 2026-07-28. When the server behind the proxy asks the proxy
+something, such as an elicitation, the question must reach the client of the proxy.
+ServerConnection.request() calls this function.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ class Host:
     Use it with `async with`: entering starts the backend, without waiting for it; leaving drains
     and closes all connections, then closes the backend. The backend gets the Host as its Notifier.
 
-    on_started: called when the backend has started. Requests are answered only afterwards, except
-        those that need no backend, such as `initialize` and `ping`: they are also answered when the
-        start takes longer than limits.opening_s.
+    on_started: called when the backend has started, before the first call is passed to the backend.
+        Requests that need no backend, such as `initialize` and `ping`, may be answered before: they
+        wait for the start for limits.opening_s seconds at most.
 
     Attributes:
     budget: the memory of unread responses of all connections.
@@ -211,6 +211,7 @@ class Host:
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
         """Hold the requests of clients back for `within_s` seconds, then refuse to open sessions.
 
+        Both end when the backend has started.
         describe: returns the text of the error responses, see SupportsHeldOpening.
         """
         self._opening_until = self._loop.time() + within_s

@@ -37,6 +37,8 @@ LOG_DROPS_AFTER_S = 1.0
 class OutputFlow:
     """The backpressure of one connection.
 
+    session: the session, whose output and unread results are limited.
+    connection: reading from it is paused while too much output is buffered.
     flush: ServerConnection's method that starts waiting calls and sends what was written.
     """
 

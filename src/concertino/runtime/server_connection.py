@@ -265,6 +265,7 @@ class ServerConnection:
     def hold_opening(self, until: float, describe: Callable[[], str]) -> None:
         """Hold frames back until the time `until`, and then refuse to open sessions.
 
+        Both end when the backend has started.
         until: a time of the loop's clock.
         describe: returns the text of the error responses, see SupportsHeldOpening.
         """

@@ -104,10 +104,11 @@ class SubcallContext(ContextWrapper):
         )
         context = SubcallContext(self.inner, self._backend, self._meta, chain, self._count)
         task = asyncio.current_task()
+        # Whether this number has grown after the subcall shows whether the task was cancelled.
         cancels = task.cancelling() if task is not None else 0
 
-        # Guards must see the verdict about the arguments of the outer call only, so restore it
-        # below.
+        # This variable tells a guard whether the arguments of the call that it guards were refused.
+        # A refusal of the arguments of a subcall must not count for the outer call.
         outer = argument_verdict.get()
         argument_verdict.set(None)
         try:

@@ -51,8 +51,10 @@ class _Trial:
 
 
 class ThreadTrials:
-    """The trials of all kinds of calls whose results go to one event loop.
+    """Limits how many calls of a tool run in threads while the size of its results is unknown.
 
+    During this time the tool is "on trial". One object has the trials of all kinds of calls whose
+    results go to one event loop. The kind of a call is its method and the name of its tool.
     threads: how many threads the pool has.
     clock: returns the time in seconds.
     """
@@ -65,7 +67,7 @@ class ThreadTrials:
         self._known: set[Kind] = set()
 
     def is_known(self, kind: Kind) -> bool:
-        """Return whether the trial of a kind has ended, so that it needs no further limit here."""
+        """Return whether the trial of a kind has ended, so that its calls are not limited here."""
         return kind in self._known
 
     def has_begun(self, kind: Kind) -> bool:
@@ -79,7 +81,10 @@ class ThreadTrials:
         self._trials[kind] = _Trial(running, self._clock())
 
     def try_start(self, kind: Kind) -> bool:
-        """Count one more call of a kind that is on trial. Returns False if it must wait."""
+        """Count one more call of a kind that is on trial, and return True.
+
+        Returns False, and counts nothing, if the call must wait.
+        """
         trial = self._trials[kind]
         if trial.running >= trial.allowed:
             return False
@@ -87,7 +92,7 @@ class ThreadTrials:
         return True
 
     def end(self, kind: Kind, is_large: bool | None) -> None:
-        """Note that a call which was counted has ended.
+        """Stop counting a call that begin() or try_start() has counted, because it has ended.
 
         is_large: whether its result was large; None if it has none, because it was cancelled.
         """

@@ -262,8 +262,9 @@ class Threads:
         loop.call_soon(loop.call_soon, after)
 
     def _on_sent(self, job: ThreadJob, call: IncomingRequest | None, kind: Kind | None) -> None:
-        """Keep back calls of the same kind if the result was large, and let the thread go on.
+        """Keep back calls of the same kind if the result was large, and let the thread continue.
 
+        Called when the large result of `job` was sent or dropped.
         call, kind: the call that has got the result, and its kind; None if the job belongs to none.
         """
         assert job.taken is not None

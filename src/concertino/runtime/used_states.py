@@ -22,7 +22,7 @@ CLEAN_AFTER = 256
 
 
 class FileUsedStates:
-    """A record of used states in a file.
+    """A record of used states in a file. A state is a `requestState` that a client has sent back.
 
     The file is created if it does not exist, and only this user may read it.
     path: the file, on a local disk. SQLite creates two more files in the same folder.

@@ -172,7 +172,7 @@ class SupportsOversizeReports(Protocol):
 
 @runtime_checkable
 class SupportsSubscriptions(Protocol):
-    """A Connection that treats a subscription and other calls differently."""
+    """A Connection that must know which requests are subscriptions, as over HTTP."""
 
     def hold_open(self, request_id: Id, /) -> None:
         """Treat a request as a subscription.

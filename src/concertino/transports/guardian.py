@@ -44,7 +44,11 @@ END_S = 1.0
 
 
 class Guardian:
-    """The guardian of this process. It runs while at least one Proxy needs it."""
+    """Starts and ends the guardian, the process that ends our children if this process is killed.
+
+    The guardian runs while at least one caller of acquire(), such as a Proxy, has not called
+    release().
+    """
 
     def __init__(self) -> None:
         self._users = 0

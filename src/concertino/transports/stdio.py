@@ -119,9 +119,10 @@ def open_missing(*, stdout_flags: int = os.O_RDWR) -> None:
 
 
 def take_over() -> StdioDescriptors:
-    """Reserve stdin and stdout for the protocol; the head of this module describes the effects.
+    """Reserve stdin and stdout for the protocol, and return the descriptors to use for it.
 
-    Must be called once, as early as possible.
+    Afterwards print() writes to stderr, and input() raises EOFError; the head of this module
+    describes all effects. Must be called once, as early as possible.
     """
     return StdioDescriptors()
 
