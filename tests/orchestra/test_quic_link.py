@@ -391,7 +391,7 @@ async def test_many_who_knock_and_go_no_further_keep_nobody_out(
         identity = certificates.identity("tools.greeter-client")
         for _ in range(200):
             knocking = QuicConnection(
-                configuration=handshake.configuration("client", identity, host)
+                configuration=handshake.make_configuration("client", identity, host)
             )
             knocking.connect((host, int(port)), now=loop.time())
             for data, _address in knocking.datagrams_to_send(loop.time()):
@@ -425,7 +425,7 @@ async def test_all_first_datagrams_of_a_client_are_answered_by_retry_if_one_is(
 
         def first_datagram() -> bytes:
             begun = QuicConnection(
-                configuration=handshake.configuration(
+                configuration=handshake.make_configuration(
                     "client", certificates.identity("tools.greeter-client"), "localhost"
                 )
             )
@@ -575,7 +575,7 @@ async def knock(address: str, certificates: Certificates) -> socket.socket:
     sock.setblocking(False)
     sock.connect((host, int(port)))
     begun = QuicConnection(
-        configuration=handshake.configuration(
+        configuration=handshake.make_configuration(
             "client", certificates.identity("tools.greeter-client"), host
         )
     )
@@ -657,7 +657,7 @@ async def test_when_nothing_is_answered_any_more_no_connection_is_left(
         host, port = listening.address.split(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as knocking:
             begun = QuicConnection(
-                configuration=handshake.configuration(
+                configuration=handshake.make_configuration(
                     "client", certificates.identity("tools.greeter-client"), host
                 )
             )

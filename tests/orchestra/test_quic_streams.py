@@ -57,7 +57,7 @@ async def open_raw_client(
 ) -> AsyncIterator[Stranger]:
     identity = certificates.identity("tools.greeter-client")
     host, port = listening.address.split(":")
-    shown = handshake.configuration("client", identity, host)
+    shown = handshake.make_configuration("client", identity, host)
     async with dial(host, int(port), configuration=shown, create_protocol=Stranger) as protocol:
         assert isinstance(protocol, Stranger)
         yield protocol

@@ -46,9 +46,9 @@ __all__ = [
     "CheckName",
     "CurrentIdentity",
     "QuicConnection",
-    "configuration",
     "enlarge_datagrams",
     "ensure_strict",
+    "make_configuration",
     "peer_name",
     "require_peer_certificate",
 ]
@@ -78,8 +78,8 @@ CheckName = Callable[[str], str | None]
 to refuse it."""
 
 
-def configuration(side: Side, identity: Identity, server_name: str = "") -> QuicConfiguration:
-    """Return aioquic's configuration of a connection.
+def make_configuration(side: Side, identity: Identity, server_name: str = "") -> QuicConfiguration:
+    """Return the configuration that aioquic needs for a connection.
 
     side: whether this process is the server or the client.
     server_name: the name or IP address that a client dials.
@@ -242,7 +242,7 @@ def _is_accepted(server: Identity, client: Identity | None) -> bool:
 
     client: the client's certificate; None for a client without one.
     """
-    client_configuration = configuration("client", server, "localhost")
+    client_configuration = make_configuration("client", server, "localhost")
     if client is not None:
         client_configuration.certificate = client.certificate
         client_configuration.private_key = client.key
@@ -259,7 +259,7 @@ def _is_accepted(server: Identity, client: Identity | None) -> bool:
             if receiver is None:
                 destination = cast(bytes, cast(Any, sender).original_destination_connection_id)
                 receiver = QuicConnection(
-                    configuration=configuration("server", server),
+                    configuration=make_configuration("server", server),
                     original_destination_connection_id=destination,
                 )
                 require_peer_certificate(receiver, server, lambda name: None)

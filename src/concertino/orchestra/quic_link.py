@@ -30,8 +30,8 @@ from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, encode_frame
 from concertino.orchestra.handshake import (
     CRYPTO_ERROR,
     QuicConnection,
-    configuration,
     enlarge_datagrams,
+    make_configuration,
     require_peer_certificate,
 )
 from concertino.orchestra.plugin_messages import PluginRequest, StreamCancel
@@ -86,7 +86,7 @@ async def dial(
     def check_name(name: str) -> str | None:
         return None if expects in (None, name) else f"{name!r} answers, and not {expects!r}"
 
-    quic = QuicConnection(configuration=configuration("client", identity, host))
+    quic = QuicConnection(configuration=make_configuration("client", identity, host))
     require_peer_certificate(quic, identity, check_name)
     try:
         async with asyncio.timeout(timeout_s):

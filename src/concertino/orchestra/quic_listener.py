@@ -28,9 +28,9 @@ from concertino.orchestra.frames import Assembler, encode_frame
 from concertino.orchestra.handshake import (
     CurrentIdentity,
     QuicConnection,
-    configuration,
     enlarge_datagrams,
     ensure_strict,
+    make_configuration,
     require_peer_certificate,
 )
 from concertino.orchestra.quic_connection import (
@@ -148,7 +148,7 @@ class _QuicRpcServer(QuicServer):
         current: CurrentIdentity,
         admits: Callable[[str], bool] | None,
     ) -> None:
-        first = configuration("server", current.identity())
+        first = make_configuration("server", current.identity())
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
             configuration=first, create_protocol=cast(Any, self._create_connection)
         )
