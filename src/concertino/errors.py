@@ -271,11 +271,11 @@ class InvalidClientResponse(RpcError):
 
 
 class Suspended(BaseException):
-    """Ends a handler that needs an answer of its client, which then repeats the call with it.
+    """Ends a handler that needs an answer of its client.
 
     For clients since 2026-07-28, Context.ask(), elicit(), sample() and roots() raise it. When the
-    client repeats the call, the handler runs again from its start. Like CancelledError, this
-    exception must not be caught. `finally` blocks run each time.
+    client repeats the call with the answer, the handler runs again from its start. Like
+    CancelledError, this exception must not be caught. `finally` blocks run each time.
     """
 
 

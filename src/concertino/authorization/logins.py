@@ -159,8 +159,9 @@ class LoginStore:
     def newest(self, server: str) -> str:
         """Return the name of the login that a person has made last at a server.
 
-        server: the URL of the server. Without a login there, the name is that of a first login.
-        Files that cannot be read are left out.
+        server: the URL of the server.
+        Returns the name that a first login will get if there is none. Ignores files that cannot be
+        read.
         """
         newest, obtained_at = login_key(server, "", PERSON_GRANTS[0]), -math.inf
         for key in self.names():

@@ -128,7 +128,7 @@ def own_resource(server: ServerUrl) -> ResourceMetadata:
 def default_endpoints(origin: str) -> IssuerMetadata:
     """Return the endpoints of a server of 2025-03-26 that has no metadata.
 
-    That revision requires PKCE of all servers.
+    They include PKCE, because that revision requires it of all servers.
     """
     return IssuerMetadata(
         issuer=origin,

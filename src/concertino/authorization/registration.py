@@ -55,7 +55,7 @@ async def identify_client(
     known: ClientIdentity | None,
     known_issuer: str,
 ) -> ClientIdentity:
-    """Return the OAuth client under whose id to log in at an authorization server.
+    """Return the OAuth client as which to log in at an authorization server.
 
     metadata: the metadata of the authorization server.
     redirect_uri: the redirect URI of this login; "" if it needs none.

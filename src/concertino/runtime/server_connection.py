@@ -471,7 +471,7 @@ class ServerConnection:
         return len(peer.running) + len(peer.waiting) - self.session.subscriptions.open_count
 
     def drain(self) -> None:
-        """Start to end the connection: read nothing more, let calls finish, then close.
+        """Begin to end the connection: read nothing more, let calls finish, then close.
 
         Calls may run for another drain_s seconds. `closed` is done at the end.
         """

@@ -17,10 +17,10 @@ MIN_KEY_CHARACTERS = 32
 
 
 def derive_keys(purpose: str) -> list[bytes]:
-    """Return the keys for a purpose; the first one seals, and all of them open.
+    """Return the keys for a purpose: the first one to seal with, and all of them to open with.
 
     purpose: a name that no other use of the keys has, such as "requestState".
-    Returns [] if the variable is not set. Raises ValueError if a secret is too short.
+    Returns [] if CONCERTINO_STATE_KEY is not set. Raises ValueError if a secret is too short.
     """
     text = os.environ.get(STATE_KEY)
     if text is None:
