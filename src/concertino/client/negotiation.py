@@ -261,7 +261,7 @@ def _listed_revisions(data: Any) -> Sequence[object]:
 async def _initialize(conversation: Conversation, within_s: float) -> None:
     """Perform the handshake of the legacy revisions, and start the session.
 
-    The specification forbids to cancel `initialize`, so no notifications/cancelled is sent for it.
+    The specification forbids cancelling `initialize`, so no notifications/cancelled is sent for it.
     """
     requests = conversation.requests
     params = {

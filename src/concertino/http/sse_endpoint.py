@@ -61,7 +61,7 @@ class SseEndpoint:
         self._challenges = challenges
         self._max_own_sessions = max_own_sessions
         self._peers = peers
-        # The sessions by their ids. An id is as secret as an access token, because it allows to use
+        # The sessions by their ids. An id is as secret as an access token, because it allows using
         # the session.
         self._sessions: dict[str, SseConnection] = {}
         self._count = 0

@@ -46,7 +46,8 @@ FileState = tuple[tuple[int, int, int], ...]
 class Tls(Struct, frozen=True):
     """The files of a certificate, in PEM.
 
-    cert: the path of the certificate, which the certificates of intermediate authorities follow.
+    cert: the path of the certificate. The certificates of intermediate authorities follow it in the
+        same file.
     key: the path of the private key, without a password; None if the key is in the same file.
     """
 

@@ -36,10 +36,10 @@ _decode_tools = Decoder(list[dict[str, Any]]).decode
 
 
 def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> bytes:
-    """Learn which arguments have headers, and return the response for the client.
+    """Learn which arguments clients repeat in HTTP headers, and return the response for the client.
 
-    The specification forbids to use tools with invalid annotations. So they are removed from the
-    returned response.
+    The specification forbids using tools with invalid annotations. So the returned response does
+    not have them.
     frame: the response to tools/list.
     params: tool name -> its annotated arguments. The function adds the arguments of the listed
         tools.

@@ -92,7 +92,7 @@ class ServerError(Struct):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the permissions do not allow to publish or subscribe.
+        """Whether the client lacks the permission to publish or subscribe.
 
         The connection stays open then. After all other errors, the server closes it.
         """

@@ -98,8 +98,8 @@ class Proxy:
     name: the server's name in logs and errors; by default derived from the target.
     era: see Client. With "auto", a server that speaks both eras is opened in the era of its first
         client.
-    restart: when to restart a server that has ended; by default soon, up to ten times in a row, and
-        again for a call half a minute later.
+    restart: when to restart a server that has ended. By default it is restarted soon, up to ten
+        times in a row; after that, only when a call comes half a minute later.
     stderr: see Client.
     limits: the limits of the connection to the server.
     connect_s: the limit for the start of the server, in seconds.
@@ -113,7 +113,7 @@ class Proxy:
         for the next call. None for never.
     ping_s: how often to ping the server, in seconds. If it sends nothing for so long after a ping,
         its calls fail and it is started again. None for never.
-    parked: the calls that wait for an answer of their client; not shared with other proxies.
+    parked: stores the calls that wait for an answer of their client. Each proxy needs its own.
     opening_s: the time that a client's first request waits for the server to start, in seconds.
         Then it is refused with the last line of the server's stderr; the start goes on.
     cache: keeps the features and lists of servers that are commands. If the server has run before,

@@ -118,7 +118,8 @@ class LimitedTool(BackendWrapper):
     """The guard of a tool with `visible` or `scopes`. It refuses callers who may not use the tool.
 
     server: the server of the tool.
-    guard: the other guard of the tool, such as a rate limit; None if it has none.
+    guard: handles calls that are allowed, for example a rate limit of the tool; None if the tool
+        has no guard besides this one.
     call_tool: calls the tool without any guard.
     access: the tool's `visible` and `scopes`.
     """
