@@ -93,8 +93,6 @@ class Subscriptions:
             text = f"Invalid Request: {incoming.method} in a batch, which would never be answered"
             raise RpcError(INVALID_REQUEST, text)
         incoming.params.clear()
-        # The params are freed, and there will be no large result. So the limits count the request
-        # as running, but neither its size nor the size of a result.
         if incoming.table is None:
             # The handler is in its first step, so the request is not in a table yet.
             incoming.size = 0
