@@ -659,7 +659,6 @@ CASES = [*WRITING, *STARTING, *RUNNING, *CALLING]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=ON_LINUX if "it stands at" in case.where else ()) for case in CASES],

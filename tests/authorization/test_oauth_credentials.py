@@ -24,7 +24,6 @@ from concertino.authorization.oauth_credentials import OAuthCredentials
 from concertino.client import HttpParameters
 from concertino.http_client.server_url import parse_url
 
-pytestmark = pytest.mark.waits
 REDIRECT = "http://127.0.0.1:3000/callback"
 
 

@@ -20,8 +20,6 @@ from concertino.check.findings import RANK
 from concertino.check.messages import StrayLine, excerpt, parse_line
 from concertino.check.table import CASES, QUICK
 
-pytestmark = pytest.mark.waits
-
 FAULTY = str(Path(__file__).parent / "faulty.py")
 CHECK = [sys.executable, "-m", "concertino", "check"]
 

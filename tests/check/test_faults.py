@@ -12,8 +12,6 @@ from concertino.check.run import inspect_server, run_cases
 from concertino.check.server_under_test import CheckSettings, ServerUnderTest
 from concertino.check.table import CASES
 
-pytestmark = pytest.mark.waits
-
 FAULTY = str(Path(__file__).parent / "faulty.py")
 SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1, exit_s=3)
 # Run against the servers here: quick cases of each section, and those that the faults below are

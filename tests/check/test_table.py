@@ -46,7 +46,6 @@ def test_every_case_that_is_not_slow_is_ok_in_the_modern_era() -> None:
     assert not_ok(cases, "modern") == []
 
 
-@pytest.mark.waits
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize(
     ("wrapper", "verdict"),

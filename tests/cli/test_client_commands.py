@@ -379,7 +379,6 @@ def obey_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_and_sigterm_end_it_and_the_server(number: int, tmp_path: Path) -> None:
     path = tmp_path / "stubborn.py"

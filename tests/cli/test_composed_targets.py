@@ -73,7 +73,6 @@ def tools(process: Process, id: object) -> list[str]:
     return [tool["name"] for tool in listed["result"]["tools"]]
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("slow", ["slow_import", "slow_start"])
 def test_a_slow_part_does_not_hold_up_the_others(slow: str, folder: Path) -> None:
     with serving(folder, f"slow={slow}.py", "good.py") as process:

@@ -204,7 +204,6 @@ def test_without_a_temporary_folder_it_says_so() -> None:
 SERVER = (Path(concertino.__file__).parent / "cli" / "demo_server.py").read_text()
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -17,8 +17,6 @@ import pytest
 from authorization_server import AuthorizationServer, running
 from loops import on_a_loop
 
-pytestmark = pytest.mark.waits
-
 
 class Shell:
     """Runs commands with a state of their own. Nothing that they print may be a token."""

@@ -718,7 +718,6 @@ def test_json_is_sent_as_it_is(run: Run) -> None:
 # Programs that are no servers
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -737,7 +736,6 @@ def test_a_program_that_is_no_server(command: list[str], said: str, run: Run) ->
     assert json.loads(run("tools", "--json", "--", *command).err) == {"error": error}
 
 
-@pytest.mark.waits
 def test_a_start_that_hangs(run: Run) -> None:
     ended = run("tools", "--connect-timeout-s", "0.2", "--", "sleep", "60")
     said = (
@@ -764,7 +762,6 @@ STANDS = (
 )
 
 
-@pytest.mark.waits
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize(
     ("load", "where"), [("load()", "hanging.py:4, in load()"), ("time.sleep(600)", "hanging.py:5")]
@@ -781,7 +778,6 @@ def test_a_python_server_that_hangs_at_its_start_says_where(
     assert (ended.code, ended.out, first, hints) == (4, "", said + where, STANDS)
 
 
-@pytest.mark.waits
 def test_a_start_that_hangs_in_no_file_is_reported_without_a_place(run: Run) -> None:
     ended = run("tools", "--connect-timeout-s", "0.2", "--", "sh", "-c", "exec sleep 60")
     assert "it stands at" not in ended.err
@@ -843,7 +839,6 @@ def screen(tmp_path: Path) -> Iterator[Callable[..., Screen]]:
 WAITING = r"waiting for the server's first answer \((\d) s of 60\) \.\.\. Ctrl-C to stop"
 
 
-@pytest.mark.waits
 def test_a_silent_server_is_waited_for_in_one_line(screen: Callable[..., Screen]) -> None:
     shown = screen("tools", "-v", "--", "sh", "-c", "echo loading >&2; exec sleep 60")
     shown.until(f"{WAITING}.*{WAITING}")
@@ -856,7 +851,6 @@ def test_a_silent_server_is_waited_for_in_one_line(screen: Callable[..., Screen]
     assert shown.shown.endswith("\r\x1b[K")
 
 
-@pytest.mark.waits
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_ctrl_c_while_a_python_server_hangs_says_where(
     screen: Callable[..., Screen], tmp_path: Path
@@ -871,7 +865,6 @@ def test_ctrl_c_while_a_python_server_hangs_says_where(
     )
 
 
-@pytest.mark.waits
 def test_text_of_a_server_that_starts_is_shown_at_once(screen: Callable[..., Screen]) -> None:
     shown = screen("tools", "--", "sh", "-c", "echo loading; exec sleep 60")
     shown.until(WAITING)

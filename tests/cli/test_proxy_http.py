@@ -17,7 +17,6 @@ from loops import on_a_loop
 
 from concertino import Client
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 
 

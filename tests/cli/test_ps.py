@@ -148,7 +148,6 @@ def test_a_restart_is_counted_and_its_reason_is_shown(
 
 
 @pytest.mark.slow
-@pytest.mark.waits
 def test_a_server_that_ends_at_each_start_is_in_a_crash_loop(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

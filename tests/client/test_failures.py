@@ -39,8 +39,6 @@ from concertino.errors import (
 from concertino.transports.process import ShutdownTimeouts
 from concertino.transports.process_exit import live_members
 
-pytestmark = pytest.mark.waits
-
 HERE = Path(__file__).parent
 QUICK = ShutdownTimeouts(stdin_closed_s=0.2, terminated_s=5, killed_s=10)
 TEXT = {"content": [{"type": "text", "text": "done"}]}
@@ -310,7 +308,6 @@ async def test_a_server_that_did_not_start_has_no_exit_status() -> None:
     assert (client.exit_status, client.stderr_tail, client.pid) == (None, "", None)
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("era", ["auto", "legacy", "modern"])
 @on_a_loop
 async def test_a_silent_server_is_a_time_out_even_if_connecting_takes_less_than_the_probe(
@@ -473,7 +470,6 @@ async def test_a_time_limit_that_is_none_is_refused(timeout_s: float) -> None:
         Timeouts(request_s=timeout_s)
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_a_time_out_says_how_the_process_is() -> None:
     code = 'print("thinking", file=sys.stderr, flush=True)'
@@ -835,7 +831,6 @@ async def test_only_the_call_that_an_answer_over_the_limit_names_fails() -> None
         assert small == last
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_calls_that_time_out_name_a_too_long_answer_that_may_be_theirs() -> None:
     code = (

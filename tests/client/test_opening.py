@@ -189,7 +189,6 @@ async def test_a_server_that_says_nothing_at_all_costs_no_more_than_the_time_to_
     assert script.of("notifications/cancelled") == []  # LC-11: initialize is never cancelled
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_a_server_that_ignores_the_probe_has_half_the_time_for_its_handshake() -> None:
     """Not none, as it would if connecting may take no longer than the probe."""

@@ -18,8 +18,6 @@ from concertino.client.client import Client, Timeouts
 from concertino.errors import Disconnected, NotAServer, TimedOut
 from concertino.transports.memory import memory_pair
 
-pytestmark = pytest.mark.waits
-
 PATIENT = Timeouts(connect_s=60, probe_s=30)
 # A legacy server that does to its stdout first what {} says, for each line that it reads.
 SERVER = """

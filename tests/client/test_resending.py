@@ -25,8 +25,6 @@ from concertino.client.targets import ServerParameters
 from concertino.errors import Disconnected, TimedOut
 from concertino.transports.process import ShutdownTimeouts
 
-pytestmark = pytest.mark.waits
-
 SOON = Restart(first_s=0.01, longest_s=0.05)
 LADDER = ShutdownTimeouts(stdin_closed_s=5, terminated_s=5, killed_s=10)
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -262,7 +262,6 @@ def test_without_the_extra_nothing_is_checked_unless_that_is_wanted(
     assert validator.get("t") is None
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_a_result_that_does_not_fit_is_told_although_the_list_cannot_be_fetched_again() -> (
     None

@@ -82,7 +82,6 @@ async def test_the_server_may_end_it_with_a_result_or_a_cancel_or_both_in_either
         assert len(script.of("notifications/cancelled")) == 1
 
 
-@pytest.mark.waits
 @pytest.mark.requirement("SU-12", side="client")
 @on_a_loop
 async def test_it_has_no_time_limit_once_it_is_acknowledged() -> None:

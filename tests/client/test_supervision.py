@@ -28,8 +28,6 @@ from concertino.errors import ConcertinoError, Disconnected, SpawnError, TimedOu
 from concertino.transports.process import ShutdownTimeouts
 from concertino.transports.process_exit import live_members
 
-pytestmark = pytest.mark.waits
-
 HERE = Path(__file__).parent
 LADDER = ShutdownTimeouts(stdin_closed_s=5, terminated_s=5, killed_s=10)
 SOON = Restart(first_s=0.01, longest_s=0.05)
@@ -406,7 +404,6 @@ async def test_a_crash_is_over_at_once_although_the_server_leaves_a_process_behi
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.waits
 @pytest.mark.requirement("LC-15", side="client")
 @pytest.mark.parametrize("restart", [SOON, None])
 @ERAS

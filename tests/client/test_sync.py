@@ -21,8 +21,6 @@ from concertino.client.sync import SyncClient
 from concertino.errors import Disconnected, SpawnError
 from concertino.transports.process_exit import live_members
 
-pytestmark = pytest.mark.waits
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator.py"
 MISBEHAVING = Path(__file__).parent / "misbehaving.py"
 

@@ -121,7 +121,6 @@ def client_of_asker(asker: str) -> Iterator[RawClient]:
         yield RawClient(asker, stack)
 
 
-@pytest.mark.waits
 def test_callers_with_one_id_and_one_token_hear_what_is_theirs(caller: RawClient) -> None:
     tool = {"name": "test_tool_with_progress", "arguments": {}}
     streams = [

@@ -40,7 +40,6 @@ def test_nobody_is_known_and_nobody_is_limited_on_stdio(folder: Path) -> None:
         assert client.call_tool("order", {"item": "pear"}).text == "ordered pear"
 
 
-@pytest.mark.waits
 def test_the_file_of_tokens(folder: Path) -> None:
     tokens = folder / "tokens.json"
     words = ["token", "new", "ci", "--file", str(tokens)]
@@ -61,7 +60,6 @@ def test_the_file_of_tokens(folder: Path) -> None:
         assert asked.stdout == "ci\n"
 
 
-@pytest.mark.waits
 def test_the_function_and_the_scopes(folder: Path) -> None:
     auth = ("--auth", f"{folder / 'my_tokens.py'}:verify")
     with serving(folder / "shop.py", *auth, PARTNER_TOKEN="s3cret") as service:

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from docs.pages import DOCS, ask_server, blocks, paste, run_tests
 
-pytestmark = pytest.mark.waits
-
 PAGE = DOCS / "how-to" / "choose-what-clients-see.md"
 
 

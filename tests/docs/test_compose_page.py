@@ -82,7 +82,6 @@ def test_the_command_of_the_page_starts_and_ends(folder: Path) -> None:
     assert run_shell(PAGE, folder) == ""
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize(
     ("targets", "code", "text"),
     [

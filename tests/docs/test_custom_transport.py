@@ -23,8 +23,6 @@ from concertino import Disconnected, Limits, Server
 from concertino.backend import Host
 from concertino.transports import connect
 
-pytestmark = pytest.mark.waits
-
 PAGE = DOCS / "how-to" / "custom-transport.md"
 
 

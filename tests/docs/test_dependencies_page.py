@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from docs.pages import DOCS, ROOT, ask_server, environment, paste, run_tests
 
-pytestmark = pytest.mark.waits
-
 PAGE = DOCS / "how-to" / "dependencies.md"
 FILES = ["orders.py", "test_orders.py"]
 

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from docs.pages import DOCS, ask_server, paste, run_failing_server, run_tests
 
-pytestmark = pytest.mark.waits
-
 PAGE = DOCS / "how-to" / "lifespan.md"
 FILES = ["shelves.py", "test_shelves.py"]
 

@@ -11,7 +11,6 @@ from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
 from authorization_server import AuthorizationServer, running
 from docs.pages import DOCS, blocks, paste
 from loops import on_a_loop
@@ -19,7 +18,6 @@ from loops import on_a_loop
 from concertino.proxy.server_file import parse_server_file
 
 PAGE = DOCS / "how-to" / "log-in.md"
-pytestmark = pytest.mark.waits
 
 
 async def run(folder: Path, *words: str, **variables: str) -> str:

@@ -14,8 +14,6 @@ from docs.pages import DOCS, ask_server, blocks, environment, paste
 
 from concertino import Client, ServerParameters
 
-pytestmark = pytest.mark.waits
-
 HOW_TO = DOCS / "how-to"
 
 

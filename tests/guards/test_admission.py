@@ -22,8 +22,6 @@ from concertino.transports import connect, memory_pair
 from concertino.types import CallToolResult, TextContent
 from concertino.types.results import Annotations
 
-pytestmark = pytest.mark.waits
-
 ODD = CallToolResult([TextContent("\ud800" * 10_000)])  # half a surrogate pair cannot be encoded
 CANARY = "sk-canary-7f3a91"
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}}

@@ -324,7 +324,6 @@ def test_an_option_that_does_not_fit_is_said_before_anything_is_imported(
         assert b"imported" not in process.stderr
 
 
-@pytest.mark.waits
 def test_a_metrics_file_that_cannot_be_written_ends_the_start(leaky: str, tmp_path: Path) -> None:
     with serve(leaky, "--metrics-file", str(tmp_path / "no" / "m")) as process:
         assert process.wait() == 1

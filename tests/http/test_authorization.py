@@ -26,7 +26,6 @@ from http_service import (
 )
 from verifiers.issuer import Issuer, serving_issuer
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).with_name("server_with_scopes.py")
 PUBLIC = "https://mcp.example/mcp"
 METADATA = "https://mcp.example/.well-known/oauth-protected-resource/mcp"

@@ -18,7 +18,6 @@ from concertino.backend import Host, Principal
 from concertino.http import Authorization, HttpOptions, HttpServer, HttpTimeouts
 from concertino.transports import listen_tcp
 
-pytestmark = pytest.mark.waits
 # How often expired tokens are looked for follows from the shortest limit: 10 ms here.
 TIMEOUTS = HttpTimeouts(1000, 1000, 1000, 0.04, 1000, 1000)
 

@@ -178,7 +178,6 @@ def test_wrong_combinations_say_what_to_do(options: tuple[str, ...], words: str)
     assert words in refused(*options)
 
 
-@pytest.mark.waits
 def test_a_server_for_others_with_tls(tmp_path: Path) -> None:
     import ssl
     from http.client import HTTPSConnection
@@ -201,7 +200,6 @@ def test_a_server_for_others_with_tls(tmp_path: Path) -> None:
             connection.close()
 
 
-@pytest.mark.waits
 def test_no_authorization_is_said_aloud() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "concertino", "serve", str(SERVER), "--http", "0.0.0.0:0",

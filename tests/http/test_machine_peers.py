@@ -24,8 +24,6 @@ from orchestra.nats_servers import NatsServerProcess
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
 
-pytestmark = pytest.mark.waits
-
 SERVER = """
 import os
 from concertino import Context, Server

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from http_service import Answer, HttpService, ask_modern, request, serving
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).with_name("server_for_http.py")
 COUNT = re.compile(
     r"^mcp_server_operation_duration_seconds_count"

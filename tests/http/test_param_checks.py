@@ -13,7 +13,6 @@ from http_service import Answer, HttpService, modern, modern_headers, post, serv
 from concertino import Server
 from concertino.errors import RegistrationError
 
-pytestmark = pytest.mark.waits
 SERVERS = """
 from typing import Annotated
 

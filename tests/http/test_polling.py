@@ -22,7 +22,6 @@ from loops import on_a_loop
 
 from concertino import Client
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).with_name("server_for_http.py")
 
 

@@ -16,7 +16,6 @@ from concertino.backend import Host, Principal
 from concertino.http import Authorization, HttpOptions, HttpServer, PrincipalLimits
 from concertino.transports import listen_tcp
 
-pytestmark = pytest.mark.waits
 WAIT_S = 30.0
 
 

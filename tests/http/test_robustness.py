@@ -19,7 +19,6 @@ import pytest
 from http_aborts import abort_many, encode_post, read_counts, settled_counts
 from http_service import WAIT_S, HttpService, ask_modern, modern, modern_headers, serving, text_of
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).with_name("server_that_counts.py")
 GIB = 2**30
 ECHO = modern("tools/call", name="echo", arguments={"text": "hi"})

@@ -42,7 +42,6 @@ from concertino.http.time_limits import HttpTimeouts
 from concertino.http.tls import Tls
 from concertino.transports import listen_tcp, listen_unix
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).with_name("server_for_http.py")
 PATIENT = 1000.0
 # Limits that no test reaches, but for those that it sets.

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from http_service import Answer, HttpService, call, post, read_event, request, serving, text_of
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).with_name("server_for_http.py")
 
 

@@ -30,7 +30,6 @@ from http_service import (
     text_of,
 )
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).with_name("server_for_http.py")
 
 

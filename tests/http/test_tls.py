@@ -22,7 +22,6 @@ from concertino.backend import Host
 from concertino.http import HttpOptions, HttpServer, Tls, tls
 from concertino.transports import listen_tcp
 
-pytestmark = pytest.mark.waits
 WAIT_S = 30.0
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

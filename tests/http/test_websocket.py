@@ -29,7 +29,6 @@ from concertino.http import (
 )
 from concertino.transports import listen_tcp
 
-pytestmark = pytest.mark.waits
 PATIENT = 1000.0
 USUAL = HttpTimeouts(PATIENT, PATIENT, PATIENT, PATIENT, PATIENT, PATIENT)
 MAX_BYTES = 64 * 1024

@@ -20,7 +20,6 @@ from concertino import Client, Disconnected, RpcError
 from concertino.client import HttpParameters
 from concertino.errors import ProtocolError
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 ERAS: list[Literal["modern", "legacy"]] = ["modern", "legacy"]
 MODERN = "2026-07-28"

@@ -12,7 +12,6 @@ from loops import on_a_loop
 from concertino import Client, Disconnected
 from concertino.http_client.proxy_tunnel import ProxyAddress, find_proxy
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 

@@ -13,7 +13,6 @@ from loops import on_a_loop
 
 from concertino import Client, ConcertinoError, Disconnected, RpcError
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 
 

@@ -22,7 +22,6 @@ from concertino.client import HttpParameters
 from concertino.http_client import websocket
 from concertino.proxy import Proxy
 
-pytestmark = pytest.mark.waits
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 ERAS: list[Literal["modern", "legacy"]] = ["modern", "legacy"]
 

@@ -25,8 +25,6 @@ from concertino import Client, Library, RpcError
 from concertino.library import watcher
 from concertino.library.watcher import Watcher
 
-pytestmark = pytest.mark.waits
-
 BOUND_S = 10
 
 

@@ -31,8 +31,6 @@ from concertino.library.index import Index
 from concertino.library.library import Library, open_cache
 from concertino.library.query import Query
 
-pytestmark = pytest.mark.waits
-
 DOCUMENTS = [
     make_document(f"d{number}", f"common word{number}", tags=("t",)) for number in range(60)
 ]

@@ -36,8 +36,6 @@ from concertino.orchestra.hub import Hub
 from concertino.orchestra.plugin_pb2 import PluginRequest, StreamStart, ToolRequest
 from concertino.orchestra.structs import pack, unpack
 
-pytestmark = pytest.mark.waits
-
 ROOT = Path(__file__).parents[2]
 
 ASKING = """

@@ -33,8 +33,6 @@ from concertino.orchestra.authority import create_authority, issue, renew
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse
 
-pytestmark = pytest.mark.waits
-
 # Not there
 
 

@@ -35,8 +35,6 @@ from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.refusal_log import FIRST
 from concertino.orchestra.structs import pack, unpack
 
-pytestmark = pytest.mark.waits
-
 
 @pytest.fixture
 def server() -> Iterator[NatsServerProcess]:

@@ -41,8 +41,6 @@ from concertino.orchestra.plugin_pb2 import (
 )
 from concertino.orchestra.structs import unpack
 
-pytestmark = pytest.mark.waits
-
 CALLER = """
 @plugin.tool
 async def caller(context: Context) -> str:

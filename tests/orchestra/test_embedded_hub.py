@@ -20,8 +20,6 @@ from concertino.orchestra.embedded_hub import EmbeddedHub
 from concertino.orchestra.plugins_file import read_plugins
 from concertino.types.results import TextContent
 
-pytestmark = pytest.mark.waits
-
 ENVIRONMENT = {"PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "1"}
 
 

@@ -39,8 +39,6 @@ from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 from concertino.orchestra.request_path import extend_path, read_path
 from concertino.orchestra.structs import unpack
 
-pytestmark = pytest.mark.waits
-
 MEMO = """
 from concertino import Server
 server = Server("memo")

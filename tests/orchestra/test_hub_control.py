@@ -28,8 +28,6 @@ from concertino.orchestra import hub_control, plugin_run
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_control import ControlRequest, HubControl, ask_hub, find_hubs
 
-pytestmark = pytest.mark.waits
-
 ECHO = "tools.append('echo'); say('ready to echo')"
 
 

@@ -31,8 +31,6 @@ from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.streams import ResponseStream
 from concertino.orchestra.structs import pack, unpack
 
-pytestmark = pytest.mark.waits
-
 PUBLISHER = """
 from concertino import Plugin
 plugin = Plugin("tools.shop")

@@ -63,8 +63,6 @@ from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.rpc_interface import RemotePeer
 from concertino.orchestra.structs import pack, unpack
 
-pytestmark = pytest.mark.waits
-
 STORE = """
 from concertino import Plugin
 from concertino.orchestra.storage import StorageEntry, StoredDocument

@@ -35,8 +35,6 @@ from concertino.orchestra.plugin_pb2 import ListToolsRequest, PluginRequest, Too
 from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.structs import unpack
 
-pytestmark = pytest.mark.waits
-
 # Less than the time limit for READY, however loaded the machine is.
 SOON_S = 8.0
 MUTE = "import time\ntime.sleep(600)\n"

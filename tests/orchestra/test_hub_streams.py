@@ -18,8 +18,6 @@ from concertino.orchestra.plugin_process import PluginProcess
 from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.structs import pack, unpack
 
-pytestmark = pytest.mark.waits
-
 COUNTER = """
 from collections.abc import AsyncIterator, Iterator
 from concertino import Context, Plugin, ToolError

@@ -15,8 +15,6 @@ from loops import on_a_loop
 
 from concertino.orchestra.idleness import wait_until_idle
 
-pytestmark = pytest.mark.waits
-
 COMPUTING = [sys.executable, "-c", "while True: pass"]
 # The child computes, its parent waits for it.
 PARENT = [sys.executable, "-c", f"import subprocess; subprocess.run({COMPUTING!r})"]

@@ -42,8 +42,6 @@ from concertino.orchestra.plugin_pb2 import (
 from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 from concertino.orchestra.structs import pack, unpack
 
-pytestmark = pytest.mark.waits
-
 TESTS = Path(__file__).parents[1]
 OFFICIAL = TESTS / "interop" / "servers" / "mcp_2.py"
 PLAIN = TESTS / "proxy" / "plain_server.py"

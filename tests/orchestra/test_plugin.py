@@ -48,8 +48,6 @@ from concertino.orchestra.rpc_interface import RemotePeer
 from concertino.orchestra.storage import StorageEntry, StorageError, StoredDocument
 from concertino.orchestra.structs import pack, unpack
 
-pytestmark = pytest.mark.waits
-
 HUB = RemotePeer("unix:/hub", None, 1, 0)
 
 

@@ -134,7 +134,6 @@ def install(source: Path) -> None:
 # From the source to a hub
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("make", [make_folder, make_wheel, make_bundle])
 @on_a_loop
 async def test_a_package_is_shown_installed_by_its_digest_and_run_by_a_hub(

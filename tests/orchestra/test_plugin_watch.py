@@ -25,8 +25,6 @@ from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 from concertino.orchestra.structs import unpack
 from concertino.orchestra.watched_paths import WatchedPaths
 
-pytestmark = pytest.mark.waits
-
 MCP = """
 from concertino import Server
 server = Server("one")

@@ -32,8 +32,6 @@ from concertino.orchestra.plugins_reload import PluginsReload
 from concertino.orchestra.structs import pack, unpack
 from concertino.proxy.approvals import ApprovalStore
 
-pytestmark = pytest.mark.waits
-
 # NAME is the tool, WORD what it says; `slow` waits for a file.
 CODE = """
 import asyncio, os, pathlib

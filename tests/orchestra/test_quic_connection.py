@@ -175,7 +175,6 @@ async def test_the_loop_turns_often_while_something_large_is_sent(
         assert turns - before > size // (17 * 8192)
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_what_gets_lost_on_the_way_is_sent_again(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch

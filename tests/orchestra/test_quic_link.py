@@ -347,7 +347,6 @@ async def test_under_a_new_authority_old_certificates_end(own: Certificates) -> 
             await dial_as(listening, old)
 
 
-@pytest.mark.waits
 @pytest.mark.slow
 @on_a_loop
 async def test_a_connection_ends_with_the_certificate_it_came_in_with(
@@ -488,7 +487,6 @@ def vanish(listening: Any) -> None:
     listening.server.close = lambda: None
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_a_quiet_connection_is_kept_alive(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch

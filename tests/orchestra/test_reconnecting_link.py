@@ -21,8 +21,6 @@ from concertino.orchestra.link import open_link
 from concertino.orchestra.reconnecting_link import ReconnectingLink
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
 
-pytestmark = pytest.mark.waits
-
 
 @pytest.fixture(params=TRANSPORTS)
 def place(request: pytest.FixtureRequest, folder: Path, certificates: Certificates) -> Place:

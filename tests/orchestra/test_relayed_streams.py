@@ -19,8 +19,6 @@ from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, Strea
 from concertino.orchestra.rpc_interface import ForwardingConnection
 from concertino.orchestra.streams import WINDOW_BYTES
 
-pytestmark = pytest.mark.waits
-
 # A plugin that writes its frames by hand.
 UNUSUAL = """
 import asyncio, sys

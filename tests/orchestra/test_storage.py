@@ -35,8 +35,6 @@ from concertino.orchestra.storage import (
     matcher,
 )
 
-pytestmark = pytest.mark.waits
-
 opened: list[
     Any
 ] = []  # closed after each test: Python 3.13 warns of what is left open, whenever it finds it

@@ -29,8 +29,6 @@ from concertino.orchestra.plugin_pb2 import (
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
 from concertino.orchestra.streams import WINDOW_BYTES, ReceivedStream, ResponseStream
 
-pytestmark = pytest.mark.waits
-
 
 @pytest.fixture(params=TRANSPORTS)
 def place(request: pytest.FixtureRequest, folder: Path, certificates: Certificates) -> Place:

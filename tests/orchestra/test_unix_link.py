@@ -26,8 +26,6 @@ from concertino.orchestra.plugin_pb2 import (
 )
 from concertino.orchestra.rpc_interface import HandshakeFailure, RemotePeer
 
-pytestmark = pytest.mark.waits
-
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 

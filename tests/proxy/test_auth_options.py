@@ -33,7 +33,6 @@ MACHINE = {
 }
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_a_server_of_a_file_is_used_with_its_credentials(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

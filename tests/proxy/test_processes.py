@@ -252,7 +252,6 @@ async def test_an_idle_server_is_ended_and_started_for_the_next_call(command: li
         assert await pid_of(caller) != first
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_a_server_that_hangs_is_restarted_if_it_is_pinged(command: list[str]) -> None:
     async with Host(Proxy(command, ping_s=1)) as host, attached(host) as caller:

@@ -80,7 +80,6 @@ async def test_serve_ends_when_the_other_side_closes() -> None:
     )  # the time limit's own
 
 
-@pytest.mark.waits
 @on_a_loop
 async def test_serve_raises_what_start_raises() -> None:
     class Failing(Backend):

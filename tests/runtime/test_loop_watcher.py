@@ -14,8 +14,6 @@ from concertino import Client, Disconnected, Server, serve
 from concertino.backend import Host
 from concertino.transports import connect, memory_pair
 
-pytestmark = pytest.mark.waits
-
 INITIALIZE = {
     "protocolVersion": "2025-11-25",
     "capabilities": {},

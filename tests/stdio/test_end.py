@@ -32,8 +32,6 @@ from stdio.harness import (
     watches_stdin,
 )
 
-pytestmark = pytest.mark.waits
-
 DRAIN_S = 0.05
 DRAIN = {"CONCERTINO_DRAIN_S": str(DRAIN_S)}
 

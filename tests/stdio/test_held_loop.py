@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from stdio.harness import Process, call, frame
 
-pytestmark = pytest.mark.waits
-
 SERVER = """\
 import asyncio
 import re

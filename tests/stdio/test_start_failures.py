@@ -28,8 +28,6 @@ from stdio.harness import (
 
 import concertino
 
-pytestmark = pytest.mark.waits
-
 SECRET = "c4n4ry-7f3a91-do-not-show"
 SERVE = ["-m", "concertino", "serve"]
 RUN = "\nserver.run()\n"

@@ -344,7 +344,6 @@ def test_a_start_that_fails_is_one_line_and_exit_code_1(way: str, tmp_path: Path
         assert b"Traceback" not in process.stderr
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize(
     ("why", "shown"),
     [
@@ -368,7 +367,6 @@ def test_a_start_that_wants_to_exit_is_one_line_and_exit_code_1(
         assert b"Traceback" not in process.stderr
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("kind", ["RuntimeError", "SystemExit"])
 def test_an_offer_that_fails_is_one_line_and_exit_code_1(kind: str, tmp_path: Path) -> None:
     source = (

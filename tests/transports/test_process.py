@@ -21,8 +21,6 @@ from concertino.transports import escaped_processes, polling, process_exit
 from concertino.transports.process import ChildProcess, ShutdownTimeouts, spawn
 from concertino.transports.process_exit import live_members
 
-pytestmark = pytest.mark.waits
-
 QUICK = ShutdownTimeouts(stdin_closed_s=0.3, terminated_s=0.3, killed_s=10)
 PATIENT = ShutdownTimeouts(stdin_closed_s=20, terminated_s=20, killed_s=20)
 

@@ -22,8 +22,6 @@ from concertino.protocol.principal import Principal
 from concertino.verifiers import JwtVerifier
 from concertino.verifiers.key_set import MAX_AGE_S, REFRESH_S, IssuerKeys
 
-pytestmark = pytest.mark.waits
-
 
 @pytest.fixture
 def issuer() -> Iterator[Issuer]:
