@@ -4,7 +4,8 @@
     await cluster.open()
     cluster.connection.publish("subject", b"payload")
 
-Hubs and plugins on several machines (orchestra/nats_cluster.py) and HTTP front ends that share
-sessions use it. It implements the part of NATS that they need, instead of the official client
-nats-py. The reasons are in docs/decisions/0070.
+Hubs and plugins on several machines use this client (orchestra/nats_cluster.py). HTTP front ends
+use it too: processes on several machines that serve the same MCP server and share its sessions. It
+implements the part of NATS that they need. docs/decisions/0070 says why it is used instead of the
+official client nats-py.
 """

@@ -3,11 +3,12 @@
     server = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
     [response] = server.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
 
-Buckets use it (bucket.py). Several threads may use it at once; they wait for each other.
+Buckets use a BlockingNats (bucket.py). Several threads may use the same one; they wait for each
+other.
 
 It connects when it is first used, and again after a failure. Nothing reads from the connection
-between two requests, so the server's pings are answered before the next request. If the server has
-ended the connection by then, that request connects again.
+between two requests. So the server's pings are answered only before the next request. If the server
+has ended the connection by then, this request connects again.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ FAILURES = (OSError, ProtocolError, Disconnected)
 
 
 class PermissionsViolation(Disconnected):
-    """The server does not let this user send a request. The text has the subject."""
+    """The server does not let this user send a request. The text names the request's subject."""
 
 
 class Request(Struct, frozen=True):
-    """A message that gets one response. headers: a header block; empty for none."""
+    """A message that gets one response.
+
+    headers: the header block with its first and its empty last line; empty for no headers.
+    """
 
     subject: str
     payload: bytes = b""
@@ -62,10 +66,11 @@ class Request(Struct, frozen=True):
 
 
 class BlockingNats:
-    """A client of a NATS server whose methods block.
+    """A client of a NATS server whose methods block until the server has answered.
 
-    servers: the servers to try, in random order.
-    connect_s: how long an attempt to connect may take, for each server, in seconds.
+    servers: the servers of a cluster. They are tried in random order until one accepts.
+    options: how to connect.
+    connect_s: how long the attempt to connect to one server may take, in seconds.
     """
 
     def __init__(
@@ -85,8 +90,9 @@ class BlockingNats:
         """Send several requests at once, and return their responses in the same order.
 
         Raises Disconnected if no server can be reached, if the server reports an error, or if it
-        has not answered all requests within timeout_s; PermissionsViolation if this user may not
-        send one of them. The server may have handled some of them nevertheless.
+        has not answered all requests within timeout_s. Raises PermissionsViolation if this user may
+        not send one of the requests. After any of these errors, the server may have handled some of
+        the requests.
         """
         with self._lock:
             until = time.monotonic() + timeout_s
@@ -131,7 +137,8 @@ class BlockingNats:
 class _Connection:
     """A connection to a server. The constructor connects and authenticates.
 
-    until: when the connection must be ready, by time.monotonic().
+    until: when the connection must be ready, by time.monotonic(). The methods have the same
+        parameter for the end of their time.
     Raises OSError, ProtocolError, and Disconnected if the server refuses this client.
     """
 
@@ -143,7 +150,9 @@ class _Connection:
         self._parser = NatsParser()
         # Events that were read and not handled yet, latest first.
         self._events: list[NatsEvent] = []
+        # The beginning of the reply subjects. The random part distinguishes processes of one user.
         self._inbox = f"{inbox_prefix(options.name)}{os.urandom(8).hex()}"
+        # How many requests were sent. The number of a request is the end of its reply subject.
         self._count = 0
         try:
             self._open(options, until)
@@ -152,6 +161,7 @@ class _Connection:
             raise
 
     def _open(self, options: NatsOptions, until: float) -> None:
+        """Begin TLS if needed, authenticate, and subscribe to the responses."""
         info = self._next(until)
         if not isinstance(info, ServerInfo):
             raise ProtocolError("expected INFO as the server's first message")
@@ -162,6 +172,7 @@ class _Connection:
             )
         opening = encode_connect(connect_members(self.server, options, info.nonce))
         self.socket.sendall(opening + encode_subscribe(f"{self._inbox}.*", 1) + b"PING\r\n")
+        # The server answers the ping if it accepts this client, and sends an error otherwise.
         while not isinstance(event := self._next(until), Pong):
             self._handle(event)
 
@@ -187,7 +198,7 @@ class _Connection:
         return [responses[number] for number in range(len(requests))]
 
     def answer_pings(self, until: float) -> None:
-        """Handle what the server has sent since the last request.
+        """Handle the messages that the server has sent since the last request, such as pings.
 
         Raises OSError, ProtocolError, and Disconnected if the server has ended the connection.
         """
@@ -202,12 +213,14 @@ class _Connection:
             self._handle(self._events.pop())
 
     def _handle(self, event: NatsEvent) -> None:
+        """Answer a ping, and raise the error that the server reports. Ignore other events."""
         if isinstance(event, Ping):
             self.socket.sendall(b"PONG\r\n")
         elif isinstance(event, ServerError):
             raise (PermissionsViolation if event.is_refusal else Disconnected)(event.text)
 
     def _next(self, until: float) -> NatsEvent:
+        """Return the next event, reading it if needed. Raises TimeoutError."""
         while not self._events:
             left = until - time.monotonic()
             if left <= 0:

@@ -4,12 +4,13 @@
     revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
     bucket.get("a")                                    # Value(b"text", revision)
 
-Buckets have the documents of plugins (orchestra/nats_storage.py), and what HTTP front ends share
-(used_states.py, http/machine_peers.py).
+Buckets have the documents of plugins (orchestra/nats_storage.py), and the data that HTTP front ends
+share (used_states.py, http/machine_peers.py).
 
-A bucket is a stream that keeps the last message of each subject. When put() returns, a majority of
-the replicas has stored the value. The value survives if servers are killed, but may be lost if all
-of them lose power at once (docs.nats.io, `sync_interval`).
+JetStream, the storage of NATS servers, stores messages in streams. A bucket is a stream that keeps
+only the last message of each subject: the subject is the key, and the message is the value. When
+put() returns, a majority of the replicas has stored the value. The value survives if servers are
+killed, but may be lost if all of them lose power at once (docs.nats.io, `sync_interval`).
 Source: ADR-8 of NATS, "JetStream based Key-Value Stores".
 """
 
@@ -59,7 +60,7 @@ _ESCAPE = re.compile(rb"=([0-9a-f]{2})")
 
 
 class BucketError(Disconnected):
-    """The bucket could not be read or written. The text is the server's error, or the reason."""
+    """The bucket could not be read or written. The text is the error of the server, or says why."""
 
 
 class BucketRefused(BucketError):
@@ -70,7 +71,8 @@ class Value(Struct, frozen=True):
     """The value of a key.
 
     data: None if the key has no value.
-    revision: the bucket's revision when the value was stored or deleted; 0 if it never was stored.
+    revision: the number of the write to the bucket that stored or deleted the value; 0 if the key
+        never had a value. Each write to the bucket has the next number.
     """
 
     data: bytes | None
@@ -93,12 +95,13 @@ def decode_key(key: str) -> str:
 
 
 class BucketState(Struct, frozen=True):
-    """What Bucket.create() has found.
+    """The state of a bucket after Bucket.create() or add_replicas().
 
-    is_new: whether the bucket was created.
+    is_new: whether create() has created the bucket.
     replicas: on how many servers its values are stored.
-    foreign: the settings by which it stores or sends messages of others, such as `republish`. No
-        bucket of this package has any. Whoever made it may have wanted to read or forge messages.
+    foreign: the names of its settings by which it stores messages of other subjects, or sends its
+        messages to others, such as `republish`. No bucket that this package creates has such
+        settings. Somebody who wants to read or forge messages may have created it.
     """
 
     is_new: bool
@@ -109,17 +112,19 @@ class BucketState(Struct, frozen=True):
 class Bucket:
     """A bucket, which the first operation creates if it does not exist.
 
-    With the permissions of orchestra/nats_permissions.py, only a hub's user may create it. Then
-    the operations of other users fail until that was done.
+    If the servers have the permissions of orchestra/nats_permissions.py, only the user of a hub may
+    create it. Until then, the operations of other users raise BucketRefused.
 
+    server: connects to the servers.
     name: letters, digits, `-` and `_`.
     replicas: on how many servers values are stored; 1, 3 or 5.
     max_age_s: after how many seconds values are deleted; 0 for never.
     timeout_s: the time limit of each exchange with the server; get_all() may need several.
-    owner: who uses it, for `concertino cluster buckets`: the id of a plugin, or `front-end`.
+    owner: the id of the plugin that uses the bucket, or `front-end`. An error text names it, in the
+        command that creates the bucket.
 
-    If the bucket exists already, max_age_s has no effect, and replicas only for add_replicas(). All
-    methods raise BucketError. If put() or delete() raises it, the change may have been stored
+    If the bucket exists already, max_age_s has no effect, and only add_replicas() uses `replicas`.
+    All methods raise BucketError. If put() or delete() raises it, the change may have been stored
     nevertheless.
     """
 
@@ -139,7 +144,8 @@ class Bucket:
         self._prefix = f"$KV.{name}."
         self._stream = f"KV_{name}"
         self._timeout_s = timeout_s
-        # ADR-8 defines these settings. One message for each subject means: no older values.
+        # ADR-8 defines these settings. With one message for each subject, the bucket keeps only the
+        # newest value of a key.
         self._settings: Mapping[str, Any] = {
             "name": self._stream,
             "subjects": [f"{self._prefix}>"],
@@ -151,6 +157,7 @@ class Bucket:
             "allow_rollup_hdrs": True,
             "deny_delete": True,
         }
+        # Whether create() has succeeded in this process.
         self._is_created = False
 
     def create(self) -> BucketState:
@@ -178,6 +185,7 @@ class Bucket:
         return self._state_of(answer.config, is_new=False)
 
     def _state_of(self, config: Mapping[str, Any], is_new: bool) -> BucketState:
+        """Return the state of the bucket from the settings that the server reports."""
         foreign = [name for name in ("mirror", "sources", "republish") if config.get(name)]
         if config.get("subjects") != self._settings["subjects"]:
             foreign.append("subjects")
@@ -188,11 +196,12 @@ class Bucket:
         return self.get_all([key])[0]
 
     def get_all(self, keys: Sequence[str]) -> list[Value]:
-        """Return the values of several keys, in the same order."""
+        """Return the values of several keys, in the order of the keys."""
         values: list[Value] = []
         for start in range(0, len(keys), BATCH):
             requests = [
-                # Ask the leader of the stream, which knows values that were stored just now.
+                # This request goes to the leader of the stream, which also knows the values that
+                # were stored just now.
                 Request(
                     f"$JS.API.STREAM.MSG.GET.{self._stream}",
                     encode({"last_by_subj": f"{self._prefix}{key}"}),
@@ -208,13 +217,17 @@ class Bucket:
     def put(self, key: str, data: bytes, expected: int | None = None) -> int | None:
         """Store a value, and return its revision.
 
-        expected: the revision that the key must have, see Value; None for any revision.
-        Returns None if the key has another revision.
+        expected: the revision that the key must have before; 0 if it must never have had a value.
+            None for any revision.
+        Returns None, and stores nothing, if the key has another revision.
         """
         return self._publish(key, data, expected, "")
 
     def delete(self, key: str, expected: int | None = None) -> bool:
-        """Delete the value of a key. Returns False if the key has another revision."""
+        """Delete the value of a key. Returns False if the key has another revision.
+
+        expected: see put().
+        """
         return self._publish(key, b"", expected, "\r\nKV-Operation:DEL") is not None
 
     def list_keys(self) -> list[str]:
@@ -234,7 +247,10 @@ class Bucket:
         self._server.close()
 
     def _publish(self, key: str, data: bytes, expected: int | None, more: str) -> int | None:
-        """Store a value or the mark of a deletion. See put(). more: further header lines."""
+        """Store a value, or a message that marks a deletion. See put().
+
+        more: header lines for the message, each after a line break; "" for none.
+        """
         if len(data) > MAX_VALUE_BYTES:
             raise BucketError(f"a value of {len(data)} bytes; at most {MAX_VALUE_BYTES} fit")
         lines = HEADER_LINE.decode()
@@ -249,11 +265,13 @@ class Bucket:
         raise self._error(answer.error)
 
     def _call(self, requests: Sequence[Request]) -> list[Answer]:
+        """Send requests for an operation, after creating the bucket if it does not exist."""
         if not self._is_created:
             self.create()
         return [_read_answer(self._stream, message) for message in self._send(requests)]
 
     def _ask_creation(self) -> Answer:
+        """Request to create the stream. Raises BucketRefused if this user may not create it."""
         try:
             return self._ask_stream("CREATE", self._settings)
         except BucketRefused:
@@ -264,7 +282,11 @@ class Bucket:
             ) from None
 
     def _ask_stream(self, operation: str, settings: Mapping[str, Any] | None = None) -> Answer:
-        """Request the description of the stream, its creation or its update."""
+        """Request the description of the stream, its creation or its update.
+
+        operation: INFO, CREATE or UPDATE.
+        settings: for the last two.
+        """
         payload = b"" if settings is None else encode(settings)
         [message] = self._send([Request(f"$JS.API.STREAM.{operation}.{self._stream}", payload)])
         return _read_answer(self._stream, message)
@@ -282,6 +304,7 @@ class Bucket:
 
 
 def _read_answer(stream: str, message: NatsMessage) -> Answer:
+    """Decode a response of JetStream. Raises BucketError if it is none."""
     if status_of(message) == NO_RESPONDERS:
         raise BucketError(f"{stream}: JetStream is not available; is it enabled in the servers?")
     try:
@@ -291,7 +314,10 @@ def _read_answer(stream: str, message: NatsMessage) -> Answer:
 
 
 def _read_value(stored: StoredMessage | None) -> Value:
-    """Return the value in a message, which may mark a deletion. stored: None for no message."""
+    """Return the value of a key from the last message of its subject.
+
+    stored: the message, which may mark a deletion; None if the subject has no message.
+    """
     if stored is None:
         return Value(None, 0)
     is_deleted = b"KV-Operation" in b64decode(stored.headers)

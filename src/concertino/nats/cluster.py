@@ -5,8 +5,8 @@
     await cluster.open()
     cluster.connection.publish(...)      # Disconnected while no server can be reached
 
-Each hub and each worker has one (orchestra/nats_cluster.py). NatsLink, NatsListener and Stream use
-its connection.
+Each process of a hub or plugin in a cluster has one (orchestra/nats_cluster.py). NatsLink,
+NatsListener and Stream use its connection.
 
 When the connection is lost, NatsCluster connects to another server. It does not send any message
 again: a message that was published before the loss may have arrived, and only its sender knows
@@ -36,8 +36,8 @@ log = logging.getLogger("concertino.nats")
 
 # The time limit of open() for the first connection.
 OPEN_S = 5.0
-# The first and the longest pause before the servers are tried again. The pause is doubled each
-# time. It stays short, so that calls are served soon after a server has come back.
+# The first and the longest pause before the servers are tried again, in seconds. The pause is
+# doubled each time. It stays short, so that calls are answered soon after a server has come back.
 FIRST_S, LAST_S = 0.05, 0.25
 # The time in which servers tell each other of new subscriptions. A connection that is replaced
 # keeps its subscriptions for this time, so that every subject always has a subscriber.
@@ -50,11 +50,13 @@ class NatsCluster:
     """Connects to one of several servers, and reconnects. Use it on one event loop.
 
     servers: the servers to try, in random order.
+    options: how to connect to each of them.
 
     Attributes:
-    on_connect: functions that are called with each new connection, before others use it.
-    on_retire: functions that are called with a connection that another one has replaced. Calls
-        that are in progress may still use it.
+    on_connect: functions that are called with each new connection, to subscribe on it. They are
+        called before `connection` returns it.
+    on_retire: functions that are called with a connection that a new one has replaced, to end the
+        subscriptions to requests. Calls in progress may still use the old connection.
     """
 
     def __init__(self, servers: Sequence[NatsServer], options: NatsOptions) -> None:
@@ -63,11 +65,13 @@ class NatsCluster:
         self._servers = servers
         self._options = options
         self._connection: NatsConnection | None = None
-        # Why there is no connection.
+        # Why there is no connection, or why the last attempt to connect has failed.
         self._failure = Disconnected("not connected yet")
+        # The task that reconnects, see _supervise().
         self._supervision: asyncio.Task[None] | None = None
         # Set when the server of the current connection is about to shut down.
         self._is_lame = asyncio.Event()
+        # Each connection that was replaced and is still open -> the task that closes it.
         self._retired: dict[NatsConnection, asyncio.Task[None]] = {}
         # How many calls in progress use a connection.
         self._uses: dict[NatsConnection, int] = {}
@@ -88,8 +92,9 @@ class NatsCluster:
     async def open(self, timeout_s: float = OPEN_S) -> None:
         """Connect to one of the servers.
 
-        Raises Disconnected if none can be reached within timeout_s; NotAuthorized, ImportError and
-        ConcertinoError as open_connection() does.
+        Raises Disconnected if no server accepts a connection within timeout_s. Raises NotAuthorized
+        at once if a server refuses this client. Raises ImportError and ConcertinoError if the
+        credentials cannot be used, see open_connection().
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
@@ -107,7 +112,8 @@ class NatsCluster:
         tasks = [task for task in (self._supervision, *self._retired.values()) if task is not None]
         connections = [item for item in (self._connection, *self._retired) if item is not None]
         self._connection, self._failure = None, Disconnected("it was closed")
-        # Cancel them before the first await, because this task may itself be cancelled.
+        # Cancel the tasks and begin to close before the first await: if this task is cancelled
+        # there, the rest of this method does not run.
         for task in tasks:
             task.cancel()
         for connection in connections:
@@ -118,14 +124,14 @@ class NatsCluster:
             await connection.close()
 
     def begin_use(self, connection: NatsConnection) -> None:
-        """Count a call that uses a connection.
+        """Count a use of a connection, such as a call in progress.
 
         If the connection is replaced meanwhile, it stays open until end_use(), at most RETIRE_S.
         """
         self._uses[connection] = self._uses.get(connection, 0) + 1
 
     def end_use(self, connection: NatsConnection) -> None:
-        """Count a call as ended."""
+        """Count a use of a connection as ended."""
         left = self._uses.get(connection, 0) - 1
         if left > 0:
             self._uses[connection] = left
@@ -165,7 +171,8 @@ class NatsCluster:
             new = await self._try_servers(candidates)
             if new is not None:
                 break
-            # A random part, so that the clients of a lost server do not all return at once.
+            # The pause has a random part, so that the clients of a lost server do not all connect
+            # at the same time.
             await asyncio.sleep(pause * random.uniform(1, 1.25))
             pause = min(LAST_S, 2 * pause)
         # The old server may have announced its shutdown again meanwhile.
@@ -189,7 +196,7 @@ class NatsCluster:
             except Disconnected as exc:
                 self._failure = exc
                 continue
-            # This server is about to shut down, so prefer another one.
+            # A server that is about to shut down is used only if there is no other one.
             if connection.info.lame_duck and len(servers) > 1:
                 await connection.close()
                 continue
@@ -197,6 +204,7 @@ class NatsCluster:
         return None
 
     def _begin(self, connection: NatsConnection) -> None:
+        """Use a new connection from now on."""
         self._connection = connection
         connection.on_info = partial(self._on_info, connection)
         self._on_info(connection, connection.info)
@@ -216,6 +224,7 @@ class NatsCluster:
 
     async def _hand_over(self, old: NatsConnection, new: NatsConnection) -> None:
         """Move subscribers to the new connection, and close the old one when no call uses it."""
+        # Wait until all servers know the subscriptions on the new connection.
         with suppress(Disconnected):
             await new.flush()
             await asyncio.sleep(HANDOVER_S)
@@ -224,10 +233,11 @@ class NatsCluster:
         if not old.ended.done():
             for retire in self.on_retire:
                 retire(old)
-            # Receive the messages that the server sent before the subscribers left.
+            # Receive the messages that the server has sent before it handled the end of the
+            # subscriptions.
             with suppress(Disconnected):
                 await old.flush()
-        # Poll: uses are counted on the path of each call, where an event would cost more.
+        # Poll, because an asyncio.Event that end_use() sets would cost time in each call.
         while old in self._uses and not old.ended.done() and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         await old.close()

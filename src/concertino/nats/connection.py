@@ -4,8 +4,9 @@
     sid = connection.subscribe("o.tools.*", on_message, queue="tools")
     connection.publish("o.notes.tools", payload, reply)
 
-Output is collected for one loop iteration and written in one piece. A NATS server disconnects a
-client that reads slower than others publish to it, so callbacks must be quick.
+Output is collected for one iteration of the event loop, and written in one piece. A NATS server
+disconnects a client that reads slower than others publish to it, so the callbacks of subscriptions
+must return quickly.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ __all__ = ["MessageCallback", "NatsConnection", "NotAuthorized", "open_connectio
 
 log = logging.getLogger("concertino.nats")
 
-# The time limit for connecting, including TLS and authentication.
+# The time limit for connecting, including TLS and authentication, in seconds.
 CONNECT_S = 5.0
-# The time between two pings. The connection is ended if the server sends nothing between them.
+# The time between two pings, in seconds. The connection is ended if the server sends nothing
+# between them.
 PING_S = 2.0
 # Two limits for output that is buffered because the server reads too slowly. Above the first, the
 # functions in on_full are called with True. Above the second, the connection is ended, so that
@@ -52,6 +54,7 @@ class NotAuthorized(Disconnected):
 
 
 MessageCallback = Callable[[NatsMessage], None]
+"""Called with each message of a subscription."""
 
 
 async def open_connection(
@@ -59,9 +62,9 @@ async def open_connection(
 ) -> NatsConnection:
     """Connect to a server, and authenticate.
 
-    Raises Disconnected if the server cannot be reached, and NotAuthorized if it refuses this
-    client. If the options have credentials, raises ImportError without the extra `nats`, and
-    ConcertinoError for an invalid seed.
+    Raises Disconnected if the server cannot be reached within timeout_s, and NotAuthorized if it
+    refuses this client. If the options have credentials, raises ImportError if the extra `nats` is
+    not installed, and ConcertinoError if the seed of the key is not valid.
     """
     loop = asyncio.get_running_loop()
     connection = NatsConnection(server, loop)
@@ -88,7 +91,8 @@ class NatsConnection(asyncio.Protocol):
     server: the server's address.
     info: the server's last INFO message.
     ended: a future that is done when the connection has ended; its result says why.
-    on_info: called when the server reports a change, such as that it is about to shut down.
+    on_info: called with each INFO message after the first, by which the server reports a change,
+        such as that it is about to shut down.
     on_refusal: functions that are called with the server's text when it refuses this client to
         publish or subscribe.
     on_full: functions that are called with True when callers should stop publishing, because too
@@ -105,6 +109,7 @@ class NatsConnection(asyncio.Protocol):
         self._loop = loop
         self._parser = NatsParser()
         self._transport: asyncio.Transport | None = None
+        # The number of a subscription (sid) -> its callback.
         self._callbacks: dict[int, MessageCallback] = {}
         self._last_sid = 0
         # Output to be written at the end of this loop iteration.
@@ -112,6 +117,7 @@ class NatsConnection(asyncio.Protocol):
         # One item for each ping without a pong, oldest first: the future of flush() or
         # unsubscribe(), or None for a ping of the timer.
         self._pongs: list[asyncio.Future[None] | None] = []
+        # Done when the first INFO message has arrived; None after authenticate() has awaited it.
         self._info_arrived: asyncio.Future[None] | None = loop.create_future()
         self._ping_timer: asyncio.TimerHandle | None = None
         # Whether anything has arrived since the last ping of the timer.
@@ -132,8 +138,9 @@ class NatsConnection(asyncio.Protocol):
     def subscribe(self, subject: str, callback: MessageCallback, queue: str = "") -> int:
         """Call a function for each message of a subject. Returns the subscription's number.
 
-        queue: the name of a queue group. Each message goes to one member of the group.
-        Raises Disconnected.
+        queue: the name of a queue group: the server delivers each message to only one of the
+            clients that subscribe with the same name. "" to get all messages.
+        Raises Disconnected when the connection has ended.
         """
         self._last_sid += 1
         self._callbacks[self._last_sid] = callback
@@ -161,7 +168,7 @@ class NatsConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes of output are still buffered in this process."""
+        """How many bytes of output this process still buffers, because the server is slow."""
         waiting = sum(map(len, self._output))
         return waiting if self._transport is None else waiting + self._buffer_size()
 
@@ -190,6 +197,7 @@ class NatsConnection(asyncio.Protocol):
         self._end(reason)
 
     def _end(self, reason: str) -> None:
+        """Handle the end of the connection: fail everything that waits for the server."""
         if self.ended.done():
             return
         self.ended.set_result(reason)
@@ -228,7 +236,7 @@ class NatsConnection(asyncio.Protocol):
         self._write(encode_connect(members))
         # The server answers this ping, or reports why it refuses the client and disconnects.
         await self.flush()
-        # The server may also answer the ping first, and refuse the client right after that.
+        # But it may also answer the ping first, and refuse the client right after that.
         self._raise_if_ended()
         self._ping_timer = self._loop.call_later(PING_S, self._ping)
 
@@ -242,12 +250,14 @@ class NatsConnection(asyncio.Protocol):
             raise Disconnected(f"{self.server}: the TLS handshake failed: {exc}") from None
         if secure is None:
             raise Disconnected(f"{self.server}: the server disconnected in the TLS handshake")
-        # Output is buffered before it is encrypted, where it is counted, and little after that.
+        # Output should wait before it is encrypted, where _buffer_size() counts it. So the
+        # transport for the encrypted bytes gets asyncio's small default limit.
         transport.set_write_buffer_limits()
         secure.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._transport = secure
 
     def _ping(self) -> None:
+        """Send a ping, or disconnect if the server has sent nothing since the last one."""
         # A server that has sent anything since the last ping is alive, even if its pong was not
         # read yet: this process may be slow to read.
         if None in self._pongs and not self._has_received:
@@ -265,6 +275,7 @@ class NatsConnection(asyncio.Protocol):
             raise Disconnected(f"{self.server}: {self.ended.result()}")
 
     def _write(self, data: bytes) -> None:
+        """Queue output, which is written at the end of this loop iteration. Raises Disconnected."""
         if self.ended.done():
             self._raise_if_ended()
         if not self._output:

@@ -2,9 +2,9 @@
 
     credentials = read_credentials(Path("notes.creds"))
 
-The file contains either only the seed of a user's key (nkey), as `nk -gen user` writes it, or the
-seed and the JWT of that user, as in a `.creds` file of `nsc`. Servers that use JWTs, which let one
-operator serve several accounts, need both.
+The file contains the seed of a user's key (nkey), as `nk -gen user` writes it, or this seed and the
+JWT of the user, as in a `.creds` file of `nsc`. Servers with several accounts need the JWT, which
+the account of the user has signed.
 Source: docs.nats.io, "NKey Authentication" and "JWTs"; github.com/nats-io/jwt.
 """
 
@@ -32,6 +32,7 @@ __all__ = ["NatsCredentials", "credentials_from_environment", "read_credentials"
 SEED = "CONCERTINO_CLUSTER_SEED"
 # A seed has 58 characters. A JWT has a few hundred; with many permissions it is longer.
 MAX_FILE_BYTES = 64 * 1024
+# A block of a `.creds` file: its name, and the text between its first and its last line.
 BLOCK = re.compile(rb"-{3,}BEGIN ([^-]+)-{3,}\s*(\S*)\s*-{3,}END [^-]+-{3,}")
 JWT_BLOCK = b"NATS USER JWT"
 NEW_FILE = "create the file again, for example with `nsc generate creds`"
@@ -51,15 +52,17 @@ class NatsCredentials(Struct, frozen=True):
         return "NatsCredentials(...)"
 
     def sign_in(self, nonce: str) -> dict[str, str]:
-        """Return the members of CONNECT that identify the user. nonce: from the server's INFO.
+        """Return the members of the CONNECT message that prove who the user is.
 
-        Raises ImportError without the extra `nats`, ConcertinoError for an invalid seed.
+        nonce: the text in the server's INFO, which the user's key signs.
+        Raises ImportError if the extra `nats` is not installed, and ConcertinoError if the seed is
+        not valid.
         """
         public, signature = self.sign(nonce)
         return {"jwt" if self.jwt else "nkey": self.jwt or public, "sig": signature}
 
     def sign(self, nonce: str) -> tuple[str, str]:
-        """Return the public key, and the signature of the nonce.
+        """Return the public key, and the signature of the nonce in base64.
 
         Raises the same errors as sign_in().
         """
@@ -69,7 +72,7 @@ class NatsCredentials(Struct, frozen=True):
             raise ImportError(missing_extra("a key for NATS", "nats")) from None
 
         try:
-            # The library wipes the bytes that it gets.
+            # A copy of the seed, because the library overwrites the bytes that it gets.
             pair = cast(Any, nkeys).from_seed(bytearray(self.seed))
             signature = urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
             return pair.public_key.decode(), signature
@@ -78,7 +81,7 @@ class NatsCredentials(Struct, frozen=True):
 
 
 def credentials_from_environment() -> NatsCredentials | None:
-    """Read the file that CONCERTINO_CLUSTER_SEED names. Returns None if it is not set.
+    """Read the file that CONCERTINO_CLUSTER_SEED names. Returns None if the variable is not set.
 
     Raises the errors of read_credentials().
     """
@@ -90,8 +93,9 @@ def read_credentials(path: Path) -> NatsCredentials:
     """Read a file with the seed of a user's key, or a `.creds` file.
 
     Raises OSError if the file cannot be read. Raises ValueError, which names the file and what is
-    wrong, if other users can read it, if a part is missing or damaged, if the JWT has expired, and
-    if the parts are not of the same user. Raises ImportError, ConcertinoError as sign_in().
+    wrong, if other users can read the file, if a part is missing or damaged, if the JWT has
+    expired, or if seed and JWT are not of the same user. If there is a JWT, raises ImportError and
+    ConcertinoError as sign_in() does.
     """
     expected = "a file that only its owner can read: chmod 600"
     try:
@@ -116,7 +120,7 @@ def read_credentials(path: Path) -> NatsCredentials:
 
 
 def _find_problem(credentials: NatsCredentials) -> str:
-    """Return what is wrong with a JWT and its seed; empty if they fit together."""
+    """Return what is wrong with a JWT and its seed; "" if they are valid and of the same user."""
     try:
         _, claims, _ = credentials.jwt.split(".")
         decoded: Any = decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))

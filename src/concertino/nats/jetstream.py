@@ -1,5 +1,6 @@
-"""Responses of JetStream, with the members that bucket.py and stream.py read.
+"""The responses of JetStream, the storage of NATS servers. bucket.py and stream.py decode them.
 
+The types have only the members that these modules read.
 Source: docs.nats.io, "JetStream wire API Reference".
 """
 
@@ -13,7 +14,7 @@ from msgspec.json import Decoder
 
 __all__ = ["OTHER_SETTINGS", "Answer", "Problem", "StoredMessage", "StreamState", "decode_answer"]
 
-# The error code of a stream that exists with other settings.
+# The error code if a stream cannot be created because it exists already, with other settings.
 OTHER_SETTINGS = 10058
 
 
@@ -25,7 +26,11 @@ class Problem(Struct):
 
 
 class StoredMessage(Struct, rename={"sequence": "seq", "headers": "hdrs"}):
-    """A message of a stream. data, headers: in base64."""
+    """A message of a stream.
+
+    sequence: its number in the stream.
+    data, headers: its payload and its header block, in base64.
+    """
 
     sequence: int
     data: str = ""
@@ -35,9 +40,9 @@ class StoredMessage(Struct, rename={"sequence": "seq", "headers": "hdrs"}):
 class StreamState(Struct):
     """The state of a stream.
 
-    first_seq, last_seq: the numbers of the first and of the last message.
-    last_ts: the time of the last message.
-    subjects: subject -> the number of its messages; None if it was not asked for.
+    first_seq, last_seq: the numbers of the oldest message in the stream and of the newest one.
+    last_ts: the time of the newest message, as RFC 3339 text.
+    subjects: subject -> how many messages it has; None if the request did not ask for it.
     """
 
     first_seq: int = 0
@@ -47,11 +52,14 @@ class StreamState(Struct):
 
 
 class Answer(Struct, rename={"sequence": "seq"}):
-    """A response of JetStream.
+    """A response of JetStream to any request. Which members it has depends on the request.
 
-    sequence: the number of a message that was published.
-    created: when the stream was created.
+    error: why the request has failed; None if it succeeded.
+    sequence: the number of the message that the request has published.
+    message: the message that was requested.
+    created: when the stream was created, as RFC 3339 text.
     config: the settings of the stream.
+    state: the state of the stream.
     """
 
     error: Problem | None = None

@@ -75,9 +75,11 @@ def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dic
     nonce: the nonce in the server's INFO.
     Raises the errors of NatsCredentials.sign_in().
     """
-    # verbose=False: send no +OK after each command. protocol=1: send INFO also after changes of the
-    # cluster. echo=True: send this client's own messages too, if it has subscribed to them.
-    # no_responders=True: answer a request for which there is no subscriber with status 503.
+    # These members change what the server sends:
+    # verbose=False: it sends no +OK after each command.
+    # protocol=1: it sends INFO also after changes of the cluster.
+    # echo=True: it sends a client its own messages too, if the client has subscribed to them.
+    # no_responders=True: it answers a request for which there is no subscriber with status 503.
     members: dict[str, Any] = {
         "verbose": False,
         "pedantic": False,
@@ -112,9 +114,11 @@ def tls_context(
 
 
 def front_end_tls(folder: Path) -> ssl.SSLContext:
-    """Return the TLS settings of an HTTP front end, which trusts its own authority only.
+    """Return the TLS settings of an HTTP front end (nats/__init__.py).
 
-    folder: has `ca.crt`, and the certificate `front-end.crt` with its key `front-end.key`.
+    It trusts only servers whose certificate is from the authority in the folder.
+    folder: has `ca.crt`, the certificate of the authority, and the front end's own certificate and
+        key, `front-end.crt` and `front-end.key`.
     Raises ValueError, which names the folder, if these files cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -162,6 +166,7 @@ def parse_servers(text: str) -> Sequence[NatsServer]:
 
 
 def _read_server(url: SplitResult) -> NatsServer:
+    """Return the server that a URL names. Raises ValueError if the URL has other parts too."""
     has_rest = bool(url.path.strip("/") or url.query or url.fragment)
     if url.scheme not in SCHEMES or not url.hostname or has_rest:
         raise ValueError

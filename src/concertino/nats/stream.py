@@ -4,11 +4,16 @@
     await stream.open()
     await stream.publish(payload)      # returns when a majority of the replicas has stored it
 
-The hubs of a cluster share their events by a stream (orchestra/cluster_events.py).
+JetStream, the storage of NATS servers, stores messages in streams and numbers them. The hubs of a
+cluster share their events by a stream (orchestra/cluster_events.py).
 
-A consumer without acknowledgements delivers the messages in order. When one is missing, when the
-consumer is silent, or after a reconnect, another consumer begins after the last message. A message
-that is published again, because its acknowledgement was lost, has the same id, and is stored once.
+To follow the stream, this module creates a *consumer* at the servers: an object that sends the
+messages of the stream to a subject of this process, in order and without acknowledgements. When a
+message is missing, when the consumer is silent, or after a reconnect, it is replaced by a new
+consumer, which begins after the last message that has arrived.
+
+If the acknowledgement of a published message is lost, the message is published again with the same
+id, and the servers store it once.
 Source: docs.nats.io, "JetStream wire API Reference"; ADR-15 (ordered consumers).
 """
 
@@ -39,16 +44,20 @@ log = logging.getLogger("concertino.nats")
 # resources.
 NO_CLUSTER = 10074
 FEW_SERVERS = (10005, 10023)
-# On how many servers messages are stored, if there are so many. A cluster may be starting, so they
-# are awaited for PATIENCE_S. If there are fewer then, this is tried again after each reconnect.
+# On how many servers messages are stored, if the cluster has so many. A cluster may be starting, so
+# a new stream waits for its servers for PATIENCE_S seconds. If there are fewer then, messages are
+# stored on one server, and replicas are tried again with each new consumer.
 REPLICAS = 3
 PATIENCE_S = 3.0
-# The time limit of each exchange with the servers, of open(), and of publish() with all its tries.
+# The time limits, in seconds, of each exchange with the servers, of open(), and of publish() with
+# all its attempts.
 REQUEST_S, OPEN_S, PUBLISH_S = 2.0, 5.0, 10.0
+# The pause before the next attempt, in seconds.
 RETRY_S = 0.25
-# After which time a new leader has applied its messages.
+# After which time, in seconds, a server that has become the leader has applied its messages.
 LEADER_S = 1.0
-# How often the consumer shows that it is alive, and after which silence another one is made.
+# How often the consumer sends a heartbeat if it has no messages, and after which silence it is
+# replaced, in seconds.
 HEARTBEAT_S, SILENCE_S = 1.0, 3.0
 
 
@@ -57,13 +66,14 @@ class StreamUnavailable(Disconnected):
 
 
 class Follower(Protocol):
-    """What gets the messages of a Stream."""
+    """Receives the messages of a Stream. ClusterLog implements it."""
 
     def begin(self, id: str, first: int, last: int) -> None:
-        """Prepare for messages. Called before the first message, and after each reconnect.
+        """Prepare for the messages of a new consumer. Called before each consumer is created.
 
-        id: identifies the stream; another stream of the same name has another id, and so has the
-            stream itself after its servers have lost its last messages, because they were killed.
+        id: identifies the stream. A stream that replaces one of the same name has another id. The
+            same stream gets another id if its servers have lost its last messages, because they
+            were killed: the next messages then get the numbers of those that were lost.
         first, last: the numbers of the oldest message in the stream, and of the newest one.
         """
         ...
@@ -74,15 +84,15 @@ class Follower(Protocol):
         ...
 
     def handle(self, number: int, payload: bytes) -> None:
-        """Handle a message. Numbers grow, but a message may come twice."""
+        """Handle a message. The numbers grow, except that a message may come twice."""
         ...
 
 
 class _Requests:
-    """The requests of a stream to JetStream, and their responses.
+    """Sends the requests of a Stream to JetStream, and receives their responses.
 
     name: the name of the stream, for errors.
-    user: the name of this client, for its reply subjects.
+    user: the name of this client, which its reply subjects contain.
     """
 
     def __init__(self, cluster: NatsCluster, name: str, user: str) -> None:
@@ -90,7 +100,7 @@ class _Requests:
         self._name = name
         self._inbox = f"{inbox_prefix(user)}{secrets.token_hex(8)}."
         self._count = 0
-        # Reply subject -> the subject of the request that waits for it, and its future.
+        # Reply subject -> the subject of the request, and the future for its response.
         self._waiting: dict[str, tuple[str, asyncio.Future[NatsMessage]]] = {}
 
     def on_connect(self, connection: NatsConnection) -> None:
@@ -101,14 +111,18 @@ class _Requests:
     def new_subject(self, prefix: str = "") -> str:
         """Return a new subject that only this client may subscribe to.
 
-        prefix: "" for a reply subject. If it ends with a dot, the subscription to responses does
-            not get the messages of the subject.
+        prefix: "" for a reply subject. A prefix that ends with a dot makes a subject with one more
+            token, so that the subscription to responses does not get its messages.
         """
         self._count += 1
         return f"{self._inbox}{prefix}{self._count}"
 
     async def send(self, subject: str, payload: bytes, headers: bytes = b"") -> Answer:
-        """Send a request, and return the response. Raises Disconnected, StreamUnavailable."""
+        """Send a request, and return the response.
+
+        Raises Disconnected if there is no response in time, StreamUnavailable if the servers have
+        no JetStream or do not permit the request, and ValueError if it is too large.
+        """
         reply = self.new_subject()
         future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
         self._waiting[reply] = subject, future
@@ -146,9 +160,9 @@ class _Requests:
 
 
 class _Consumer:
-    """What is known about the consumer that delivers the messages now.
+    """What the Stream knows about its current consumer at the servers.
 
-    delivered: the number of its last message, by its own count.
+    delivered: how many messages it has delivered.
     heard_at: when its last message or heartbeat came, by the clock of the event loop.
     is_over: set when it must be replaced.
     """
@@ -162,10 +176,11 @@ class _Consumer:
 class Stream:
     """A stream, which open() creates if it does not exist. Use it on one event loop.
 
+    cluster: connected; it reconnects when its connection is lost.
     name: letters, digits, `-` and `_`.
     subject: the subject of its messages.
-    user: the name of this client, for its reply subjects.
-    max_bytes: the size of the stream; the oldest messages are dropped.
+    user: the name of this client, which its reply subjects contain.
+    max_bytes: the size of the stream. The servers drop its oldest messages above this size.
     follower: gets the messages.
     """
 
@@ -193,19 +208,24 @@ class Stream:
         }
         self._requests = _Requests(cluster, name, user)
         self._consumer = _Consumer()
+        # Done when open() need not wait any more: the follower has all messages up to the number
+        # _last_at_open, or the stream cannot be used.
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._opened_at = 0
+        self._last_at_open = 0
+        # The task that follows the stream.
         self._task: asyncio.Task[None] | None = None
-        # When the stream was created. And if it has lost its last messages since, so that others
-        # have got their numbers, a text that distinguishes it from the stream before.
+        # When the stream was created, as the servers say it.
         self._created = ""
+        # If the servers have lost the last messages of the stream since: a text that distinguishes
+        # its new messages from the lost ones, which had the same numbers. Otherwise "".
         self._loss = ""
 
     async def open(self) -> None:
         """Create the stream if needed, and wait until the follower has its messages.
 
-        If the servers do not answer in OPEN_S, it goes on in the background.
-        Raises StreamUnavailable.
+        If the servers do not answer within OPEN_S, this method returns, and the attempts go on in
+        the background. Raises StreamUnavailable if the servers have no JetStream, or do not let
+        this client use the stream.
         """
         self._cluster.on_connect.append(self._on_connect)
         with suppress(Disconnected):
@@ -214,12 +234,13 @@ class Stream:
         self._task = loop.create_task(self._run())
         try:
             await asyncio.wait((self._opened,), timeout=OPEN_S)
-            # If the future is cancelled here, _run() tries again whatever the servers answer.
+            # If the servers have not answered, this cancels the future. _run() then goes on even if
+            # the servers refuse the stream.
             if self._opened.cancel():
                 log.warning("%s: the servers do not answer yet; trying again", self._name)
             else:
                 self._opened.result()
-        # Also when open() is cancelled: nobody would end the task.
+        # This includes the cancellation of open(): nobody would call close() then.
         except BaseException:
             await self.close()
             raise
@@ -236,8 +257,8 @@ class Stream:
     async def publish(self, payload: bytes) -> None:
         """Store a message in the stream.
 
-        Raises Disconnected if it was not acknowledged in time; it may be stored nevertheless.
-        Raises ValueError if it is larger than the servers accept.
+        Raises Disconnected if the servers have not acknowledged it within PUBLISH_S; it may be
+        stored nevertheless. Raises ValueError if it is larger than the servers accept.
         """
         headers = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n\r\n" % secrets.token_hex(12).encode()
         failure = Disconnected("no answer")
@@ -265,7 +286,8 @@ class Stream:
     async def _run(self) -> None:
         """Follow the stream with one consumer after the other, until cancelled.
 
-        It gives up only while open() waits, which then raises StreamUnavailable.
+        Ends by itself only if the stream cannot be used while open() waits, which then raises
+        StreamUnavailable.
         """
         patient_until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
@@ -281,7 +303,7 @@ class Stream:
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self, patient_until: float) -> None:
-        """Follow the stream with one consumer. Returns when it must be replaced.
+        """Follow the stream with one consumer. Returns when the consumer must be replaced.
 
         patient_until: see _find_stream().
         Raises Disconnected, StreamUnavailable.
@@ -299,7 +321,7 @@ class Stream:
             log.warning(
                 "%s: the servers have lost the messages after %d", self._name, state.last_seq
             )
-            # The same at each client, unless messages were published before it has looked.
+            # All clients get the same text, unless one asks only after a message was published.
             self._loss = f" {state.last_seq} {state.last_ts}"
         elif answer.created != self._created:
             self._loss = ""
@@ -307,7 +329,7 @@ class Stream:
         if answer.config.get("num_replicas", REPLICAS) < REPLICAS:
             await self._add_replicas(answer.config)
         self._follower.begin(answer.created + self._loss, state.first_seq, state.last_seq)
-        self._opened_at = state.last_seq
+        self._last_at_open = state.last_seq
         self._check_opened()
 
         self._consumer.delivered, self._consumer.heard_at = 0, loop.time()
@@ -338,16 +360,19 @@ class Stream:
             connection.unsubscribe(sid)
 
     def _is_shorter(self, answer: Answer) -> bool:
-        """Return whether the stream has lost messages that the follower has already."""
+        """Return whether the stream has lost messages that the follower has got.
+
+        answer: the description of the stream.
+        """
         last = 0 if answer.state is None else answer.state.last_seq
         return answer.created == self._created and last < self._follower.last
 
     async def _find_stream(self, patient_until: float) -> Answer:
-        """Return the description of the stream, which is created if it does not exist.
+        """Return the description of the stream, after creating it if it does not exist.
 
         A stream that exists with other settings is used as it is.
-        patient_until: from this time of the event loop on, a stream without replicas is created if
-            too few servers are there.
+        patient_until: a time of the event loop's clock. Before it, creating the stream fails if
+            there are too few servers for REPLICAS. After it, the stream is created on one server.
         """
         answer = await self._ask_stream("INFO")
         if answer.error is not None:
@@ -375,7 +400,10 @@ class Stream:
             log.info("%s is stored on %d servers now", self._name, REPLICAS)
 
     async def _ask_stream(self, operation: str, replicas: int = 0) -> Answer:
-        """Request the description of the stream, or its creation with this many replicas."""
+        """Request the description of the stream, or its creation with this many replicas.
+
+        operation: INFO or CREATE.
+        """
         body = encode({**self._settings, "num_replicas": replicas}) if replicas else b""
         return await self._requests.send(f"$JS.API.STREAM.{operation}.{self._name}", body)
 
@@ -384,7 +412,7 @@ class Stream:
         self._consumer.heard_at = asyncio.get_running_loop().time()
         position = _read_position(message.reply)
         if position is None:
-            # A heartbeat tells the number of the last message.
+            # A heartbeat tells how many messages the consumer has delivered.
             number = read_headers(message.headers).get("Nats-Last-Consumer", "0")
             if number != str(self._consumer.delivered):
                 self._consumer.is_over.set()
@@ -399,15 +427,17 @@ class Stream:
         self._check_opened()
 
     def _check_opened(self) -> None:
-        if self._follower.last >= self._opened_at and not self._opened.done():
+        if self._follower.last >= self._last_at_open and not self._opened.done():
             self._opened.set_result(None)
 
 
 def _read_position(reply: str) -> tuple[int, int] | None:
-    """Return the number of a message in its stream, and among those of its consumer.
+    """Return NUMBER and DELIVERED from the reply subject of a message.
 
-    reply: its reply subject, `$JS.ACK.STREAM.CONSUMER.TRIES.NUMBER.DELIVERED.TIME.PENDING`; newer
-        servers may insert two tokens before STREAM. None if it is not such a subject.
+    NUMBER is the number of the message in its stream, DELIVERED the number among the messages that
+    its consumer has delivered. Returns None if the subject has another form.
+    reply: `$JS.ACK.STREAM.CONSUMER.TRIES.NUMBER.DELIVERED.TIME.PENDING`; newer servers may insert
+        two tokens before STREAM.
     """
     tokens = reply.split(".")
     if not reply.startswith("$JS.ACK.") or len(tokens) < 9:

@@ -1,8 +1,10 @@
 """NatsUsedStates: a record of the sealed states that were used, shared by machines of a cluster.
 
-NatsUsedStates implements UsedStates (protocol/seal.py) with a key-value bucket. A key can be
-created only once, so a state is accepted by only one of several processes. The event loop is
-blocked during the request, as it is with the file of runtime/used_states.py.
+A sealed state is the requestState of a call that asks its client something (protocol/seal.py). The
+client may send it back only once, to any of the HTTP front ends that serve it. NatsUsedStates
+implements UsedStates with a key-value bucket. A key can be created only once, so only one of
+several processes accepts a state. The event loop is blocked during the request, as it is with the
+file of runtime/used_states.py.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = ["NatsUsedStates"]
 
 # How long the bucket keeps a state, in seconds. use() refuses states that are valid for longer.
 KEPT_S = FRONT_END_BUCKETS[STATES_BUCKET]
-# The longest time in seconds for which a request, or an attempt to connect, blocks the event loop.
+# For how long a request, or an attempt to connect, blocks the event loop at most, in seconds.
 REQUEST_S = 0.05
 CONNECT_S = 0.25
 
@@ -35,8 +37,8 @@ class NatsUsedStates:
     """A record of used states in a bucket, which is created if it does not exist; see Bucket.
 
     address: the servers, as in `nats://USER:PASSWORD@a,b,c`; see parse_servers().
-    certs: a folder with the certificate to present, see front_end_tls(); None to present none. With
-        it, the servers must have TLS, and a certificate of the same authority.
+    certs: a folder with the certificate to present, see front_end_tls(). The servers must then have
+        TLS, and a certificate of the same authority. None to present no certificate.
     replicas: on how many servers a state is stored. Has no effect if the bucket exists already.
     Raises ValueError for a malformed address, and the errors of front_end_tls() and
     credentials_from_environment().

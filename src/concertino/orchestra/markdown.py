@@ -1,15 +1,19 @@
 """MarkdownStorage: stores documents as Markdown files, `{workspace}/.projects/{path}`.
 
 `concertino plugin markdown` is a plugin with this store. The Go implementation uses the same files.
-Metadata is YAML front matter; the version of a document is in the file `{path}.version`. Content
-and version must change together although they are two files. So a write has these steps:
+storage.py defines the interface, Storage, and its rules.
+
+The metadata of a document is YAML front matter of its file. The version of the document, a number
+that grows with each write, is in the file `{path}.version`. Content and version must change
+together although they are two files. So a write has these steps:
 
 1. write the new content to `{path}.new`, and its digest and version to `{path}.next`
 2. rename `{path}.new` to `{path}`
-3. write `{path}.version` and remove `{path}.next`
+3. write `{path}.version`, and remove `{path}.next`
 
-After a crash, the next reader or writer finishes the write if `{path}` has the digest in
-`{path}.next`, and discards it otherwise. A lock excludes other threads and processes.
+After a crash, the next reader or writer compares `{path}` with the digest in `{path}.next`. If they
+match, step 2 was done, and it does step 3. Otherwise, it discards the write. A lock excludes other
+threads and processes.
 """
 
 from __future__ import annotations
@@ -55,12 +59,14 @@ __all__ = ["MarkdownStorage"]
 FOLDER = ".projects"
 # Extensions of the files beside a document; see the head of this module.
 VERSION, NEXT, NEW = ".version", ".next", ".new"
+# Names that end with these texts belong to the store, and are no documents.
 RESERVED = (VERSION, NEXT, NEW, ".lock")
 # The line before front matter, and the line after it.
 FENCE = b"---"
 # The closing fence of front matter, with the empty line after it if there is one.
 _CLOSING_FENCE = re.compile(rb"^---\r*(?:\n(?:\r?\n)?|\Z)", re.MULTILINE)
-# Empty front matter. It is written before content that has no metadata and begins with a line ---.
+# Empty front matter. It is written before content without metadata that begins with a line ---,
+# because this line would otherwise be read as the beginning of front matter.
 EMPTY = "---\n{}\n---\n\n"
 MAX_METADATA_BYTES = 65536
 # The limit for the depth of lists and mappings in metadata.
@@ -74,6 +80,9 @@ class MarkdownStorage:
 
     Symbolic links are not followed. Files that other programs write into the folder are documents
     too; a document without a `.version` file has version 1.
+
+    Most of the private functions get a document as three arguments: `folder`, the descriptor of its
+    folder; `name`, its name in this folder; and `path`, its whole path, for error texts.
     """
 
     def __init__(self, workspace: str | os.PathLike[str]) -> None:
@@ -159,7 +168,10 @@ class MarkdownStorage:
     # Paths and locks
 
     def _split(self, path: str) -> tuple[str, ...]:
-        """Return the parts of a document's path. Raises StorageError for a reserved name."""
+        """Return the parts of a document's path, between the slashes.
+
+        Raises StorageError for an invalid path or a reserved name.
+        """
         parts = clean_path(path)
         if parts[-1].endswith(RESERVED):
             raise StorageError(
@@ -173,7 +185,7 @@ class MarkdownStorage:
     def _lock(self, *, create: bool) -> Generator[bool, None, None]:
         """Lock the store against other threads and processes. Yields whether its folder exists.
 
-        create: whether to create the folder.
+        create: whether to create the folder if it does not exist.
         """
         with self._thread_lock, _convert_errors(FOLDER):
             if create:
@@ -218,7 +230,7 @@ class MarkdownStorage:
             except FileNotFoundError:
                 pass
             except OSError as exc:
-                raise _error("/".join(parts), exc) from None
+                raise _storage_error("/".join(parts), exc) from None
             else:
                 yield folder
                 return
@@ -249,7 +261,10 @@ class MarkdownStorage:
         name: str,
         path: str,
     ) -> int:
-        """Return the version of a document; 0 if there is none."""
+        """Return the version of a document; 0 if the document does not exist.
+
+        folder: None if the folder of the document does not exist.
+        """
         if folder is None:
             return 0
         try:
@@ -265,9 +280,9 @@ class MarkdownStorage:
         name: str,
         path: str,
     ) -> tuple[bytes, int]:
-        """Finish or discard a write that a crash interrupted.
+        """Read a document, after finishing or discarding a write that a crash has interrupted.
 
-        Returns the document's file content and its version. Raises StorageError.
+        Returns the content of its file, with front matter, and its version. Raises StorageError.
         """
         raw = _read_file(folder, name, path, MAX_CONTENT_BYTES)
         record = _read_file(folder, name + NEXT, path, 1024, missing=b"").split()
@@ -279,7 +294,7 @@ class MarkdownStorage:
         ):
             with _convert_errors(path):
                 self._finish(folder, name, int(record[0]))
-        # The crash came before the new content was renamed.
+        # The digest does not match: the crash came before step 2.
         elif record:
             _remove(folder, name + NEXT)
 
@@ -298,7 +313,7 @@ class MarkdownStorage:
         name: str,
         version: int,
     ) -> None:
-        """Write the version of a document after its content, the last step of a write."""
+        """Do step 3 of a write: write the version of a document, and remove the `.next` file."""
         _write_file(folder, name + VERSION + NEW, str(version).encode())
         os.replace(name + VERSION + NEW, name + VERSION, src_dir_fd=folder, dst_dir_fd=folder)
         _remove(folder, name + NEXT)
@@ -310,8 +325,8 @@ def _may_contain(folder: str, prefix: str) -> bool:
     return folder.startswith(prefix) or prefix.startswith(folder)
 
 
-def _error(path: str, exc: OSError) -> StorageError:
-    """Return the StorageError for an error of the system."""
+def _storage_error(path: str, exc: OSError) -> StorageError:
+    """Return the StorageError for an error of the operating system. path: that of the document."""
     if exc.errno in (errno.ENOTDIR, errno.ELOOP):
         return StorageError(
             "invalid_path", f"{path}: leads through a symbolic link, or through a file"
@@ -321,11 +336,11 @@ def _error(path: str, exc: OSError) -> StorageError:
 
 @contextmanager
 def _convert_errors(path: str) -> Generator[None, None, None]:
-    """Raise StorageError instead of OSError."""
+    """Raise StorageError for an OSError in this `with` block. path: that of the document."""
     try:
         yield
     except OSError as exc:
-        raise _error(path, exc) from None
+        raise _storage_error(path, exc) from None
 
 
 def _read_file(
@@ -347,7 +362,7 @@ def _read_file(
     except FileNotFoundError:
         return missing
     except OSError as exc:
-        raise _error(path, exc) from None
+        raise _storage_error(path, exc) from None
     with os.fdopen(file, "rb") as stream, _convert_errors(path):
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise StorageError("invalid_path", f"{path}: is not a regular file")
@@ -426,9 +441,10 @@ def _split_metadata(raw: bytes, path: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def _parse_metadata(block: str, path: str) -> dict[str, Any]:
-    """Parse front matter. Dates stay strings, since metadata travels as JSON.
+    """Parse front matter. Dates stay strings, because metadata is sent as JSON.
 
-    Raises StorageError, also for YAML aliases: a few lines of them can expand to gigabytes.
+    Raises StorageError for a text that is too long, too deep or no YAML mapping, and also for YAML
+    aliases, because a few lines of them can expand to gigabytes.
     """
     if len(block) > MAX_METADATA_BYTES:
         raise StorageError(

@@ -1,10 +1,11 @@
 """The key-value buckets of plugins and HTTP front ends, and how the operator of a hub creates them.
 
-    for name, before, now in create_buckets("tls://a,b,c", ["storage.nats"], certificates, 3):
+    for name, found, now in create_buckets("tls://a,b,c", ["storage.nats"], certificates, 3):
         ...
 
-With the permissions of nats_permissions.py, only a hub's user may create buckets. At servers that
-allow everything, each bucket is created by the first who uses it.
+`concertino cluster buckets` calls create_buckets(). If the servers have the permissions of
+nats_permissions.py, only the NATS user of a hub may create buckets. If they allow everything, the
+first client that uses a bucket creates it.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ from concertino.orchestra.plugins_file import HUB
 
 __all__ = ["bucket_name", "buckets_of", "create_buckets"]
 
-# How long servers may take to create a bucket, in seconds. With replicas, they agree on it first.
+# How long servers may take to create a bucket, in seconds. The servers of a cluster must agree on a
+# bucket with replicas.
 CREATE_S = 20.0
 
 
 def create_buckets(
     address: str, owners: Sequence[str], certificates: Certificates | None, replicas: int
 ) -> Iterator[tuple[str, BucketState, BucketState]]:
-    """Create the buckets of plugins and front ends as the hub's user.
+    """Create the buckets of plugins and front ends as the NATS user of a hub.
 
-    Yields each with its name, as create() has found it, and as it is now: a bucket that exists on
-    fewer servers than `replicas` is stored on so many. Its other settings stay as they are.
+    Yields (name, found, now) for each bucket. `found` is its state after it was created, or as it
+    existed before. `now` differs from it if the bucket existed on fewer servers than `replicas`,
+    and was stored on that many. Its other settings stay as they are.
     address, certificates: see open_cluster() in nats_cluster.py.
-    owners: the ids of plugins, or `front-end`.
+    owners: the ids of plugins, and `front-end` for the HTTP front ends.
+    replicas: on how many servers each bucket is stored at least.
     Raises BucketError, ValueError, CertificateError, OSError, ImportError.
     """
     servers = parse_servers(address)
@@ -56,9 +60,9 @@ def create_buckets(
 
 
 def buckets_of(owner: str) -> Mapping[str, float]:
-    """Return the buckets of a plugin, or of the front ends.
+    """Return the buckets of a plugin, or of the front ends, as name -> lifetime.
 
-    The values tell how long a bucket keeps what it stores, in seconds; 0 for ever.
+    The lifetime is how long the bucket keeps a value, in seconds; 0 for ever.
     """
     if owner == FRONT_END:
         return FRONT_END_BUCKETS
@@ -66,7 +70,11 @@ def buckets_of(owner: str) -> Mapping[str, float]:
 
 
 def bucket_name(plugin: str) -> str:
-    """Return the name of a plugin's key-value bucket. Buckets allow letters, digits, - and _."""
+    """Return the name of a plugin's key-value bucket. plugin: the plugin's id.
+
+    Names of buckets have letters, digits, `-` and `_` only. Other characters, and `_`, are replaced
+    by `_` and their hexadecimal code.
+    """
     return "".join(
         c if c.isascii() and (c.isalnum() or c == "-") else f"_{ord(c):x}" for c in plugin
     )

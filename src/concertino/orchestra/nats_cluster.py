@@ -6,8 +6,8 @@
                       NATS_SERVER for a server, PLUGIN-client for a plugin, `orchestrator` for a hub
     nats://HOST,...   without TLS, unless the server requires it
 
-If CONCERTINO_CLUSTER_SEED names a file with an nkey, or a `.creds` file, the client also
-authenticates with it.
+If the environment variable CONCERTINO_CLUSTER_SEED names a file with an nkey, or a `.creds` file,
+the client also authenticates with it (nats/credentials.py).
 """
 
 from __future__ import annotations
@@ -34,15 +34,20 @@ NATS_SERVER = "nats-server"
 
 
 def nats_user(name: str) -> str:
-    """Return the name of the certificate by which NATS servers know a plugin, hub or front end."""
+    """Return the name of the NATS user for a plugin, hub or front end.
+
+    It is also the name in the certificate that the client presents.
+    name: the id of the plugin, `orchestrator` or `front-end`.
+    """
     return name if name in (HUB, FRONT_END) else f"{name}-client"
 
 
 async def open_cluster(address: str, name: str, certificates: Certificates | None) -> NatsCluster:
-    """Connect to a cluster.
+    """Connect to one of the servers of a cluster.
 
+    address: the servers, see parse_servers() in nats/servers.py.
     name: the id of the plugin, or `orchestrator` for a hub.
-    certificates: required for an address that begins with `tls://`.
+    certificates: required for an address that begins with `tls://`; None otherwise.
     Raises ValueError for a malformed address or an unusable key file, Disconnected if no server can
     be reached or accepts this client, CertificateError, OSError, ImportError.
     """
@@ -55,7 +60,10 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
 def nats_options(
     servers: Sequence[NatsServer], name: str, certificates: Certificates | None
 ) -> NatsOptions:
-    """Return the options of the connection. Parameters and errors: see open_cluster()."""
+    """Return the options with which open_cluster() connects, from the same name and certificates.
+
+    Raises the errors of open_cluster(), except Disconnected.
+    """
     context = None
     if any(server.needs_tls for server in servers):
         if certificates is None:
@@ -70,7 +78,10 @@ def nats_options(
 
 
 def _tls_context(certificates: Certificates, user: str) -> ssl.SSLContext:
-    """Return the TLS settings of a client with a certificate of Orchestra's authority."""
+    """Return the TLS settings of a client that trusts Orchestra's authority only.
+
+    user: the name of the certificate that the client presents. It is issued if it is missing.
+    """
     ensure_certificate(certificates, user)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -3,17 +3,17 @@
     link = NatsLink(cluster, caller="orchestrator", callee="tools.notes")
     response = await link.request(request)
 
-Hubs use it to call plugins, and plugins use it to call the hub.
+Hubs use a NatsLink to call plugins, and plugins use one to call the hub.
 
 A worker is one process of the plugin that is called. The worker that gets a request sends an ack at
 once, unless the response itself is ready at once, and sends heartbeats while calls are in progress.
-So the caller notices within about a second that a worker is lost. The request is sent to another
-worker only if the first one has refused it, because that worker has certainly not run it. After any
-other failure, the error says that the request may have been executed.
+So the caller notices within about a second that a worker is lost. If a worker refuses a request, it
+has certainly not run it, and the request is sent to another worker. After any other failure, the
+request is not sent again, and the error says that it may have been executed.
 
-NATS can lose messages between two servers while caller and worker stay connected. So the caller
-also asks every ASK_S seconds whether the worker still has the request, and counts the chunks of a
-stream.
+NATS can lose messages between two servers while caller and worker stay connected. Two things make
+the caller notice this: every ASK_S seconds it asks whether the worker still has the request, and it
+counts the chunks of a stream.
 """
 
 from __future__ import annotations
@@ -86,11 +86,12 @@ async def open_nats_link(
     callee: str | None,
     timeout_s: float,
 ) -> NatsLink:
-    """Connect to a cluster, to call one plugin. Raises as open_link() and open_cluster() do.
+    """Connect to a cluster, and check that the plugin to call answers. open_link() calls this.
 
     caller: the name of this process's plugin or of its certificate.
     callee: the plugin to call; None for the hub.
-    timeout_s: how long to wait for the callee's answer to a health request.
+    timeout_s: how long to wait for the callee's answer to a health request, in seconds.
+    Raises the errors of open_cluster(). Raises Disconnected if the callee does not answer.
     """
     # The certificate with which a plugin connects is named PLUGIN-client.
     caller = caller.removesuffix("-client")
@@ -105,7 +106,10 @@ async def open_nats_link(
 
 
 class _Inbox:
-    """The subscriptions of a link on one connection.
+    """The subscriptions of a link on one connection to the cluster.
+
+    While one connection replaces another, a link has two of them: responses arrive on the
+    connection on which the request was sent.
 
     prefix: the beginning of the reply subjects.
     sids: the numbers of its two subscriptions: to replies, and to heartbeats.
@@ -155,9 +159,9 @@ class NatsLink(RpcClient):
 
     A lost connection to the cluster fails the calls in progress, but does not end the link.
 
-    cluster: reconnects when its connection is lost.
-    caller: the name of this process's plugin, or of the hub.
-    callee: the name of the plugin that is called.
+    cluster: connected; it reconnects when its connection is lost.
+    caller: the name of this process's plugin; `orchestrator` for a hub.
+    callee: the name of the plugin to call; `orchestrator` for the hub.
     owns_cluster: whether close() also closes the cluster.
     """
 
@@ -173,11 +177,15 @@ class NatsLink(RpcClient):
         self._inboxes: dict[NatsConnection, _Inbox] = {}
         # The inbox of the newest connection; None when that has ended.
         self._current: _Inbox | None = None
+        # The key of a call is the reply subject of its request.
         self._calls: dict[Hashable, _Call] = {}
+        # The number in the last key.
         self._last_number = 0
         # Worker -> time of its last message, by the loop's clock. Has only workers with calls.
         self._heard: dict[str, float] = {}
+        # Calls _check(); None while no call is in progress.
         self._check_timer: asyncio.TimerHandle | None = None
+        # When the timer should call it.
         self._check_due = 0.0
         cluster.on_connect.append(self._subscribe)
         if cluster.is_up:
@@ -226,9 +234,13 @@ class NatsLink(RpcClient):
                 self._fail(key, f"{reason}; {EXECUTED}")
 
     def _on_refusal(self, text: str) -> None:
-        """Fail the calls that the server has refused to deliver."""
+        """Fail the calls that the server has refused to deliver.
+
+        text: the error of the server, with the subject to which this process may not publish.
+        """
         if f'"{self._subject}"' in text:
             for key, call in list(self._calls.items()):
+                # A worker has accepted the other calls, so the server has delivered them.
                 if not call.worker:
                     self._fail(key, f"the NATS server refused the request: {text}")
 
@@ -278,6 +290,7 @@ class NatsLink(RpcClient):
             self._send_to_worker(call, encode_headers(STREAM_CONTROL), credit.SerializeToString())
 
     def _send_to_worker(self, call: _Call, headers: bytes, payload: bytes = b"") -> None:
+        """Send a message about a call to its worker; to all workers if that is not known yet."""
         connection = call.inbox.connection
         if not connection.ended.done():
             subject = worker_subject(self._callee, call.worker or ALL, self._caller)
@@ -287,7 +300,8 @@ class NatsLink(RpcClient):
 
     def _on_heartbeat(self, message: NatsMessage) -> None:
         worker = last_name(message.subject)
-        # JetStream may publish its answer to another plugin here, which is never empty.
+        # Another plugin can make JetStream publish an answer to this subject (nats_permissions.py).
+        # Such an answer is never empty, and a heartbeat always is.
         if worker in self._heard and not message.payload:
             self._heard[worker] = self.loop.time()
 
@@ -297,6 +311,7 @@ class NatsLink(RpcClient):
         call = self._calls.get(key)
         if call is None:
             return
+        # A message without headers is a whole response.
         if not message.headers:
             self._forget(key)
             self._on_response(key, message.payload)
@@ -330,11 +345,15 @@ class NatsLink(RpcClient):
         # An accepted request must not be sent again, so its bytes are not needed any more.
         call.payload = b""
         self._heard[worker] = self.loop.time()
+        # The ack is also the receipt for the first piece.
         if call.outgoing is not None:
             call.outgoing.on_receipt()
 
     def _on_refused(self, key: str, call: _Call, reason: str) -> None:
-        """Send a refused request to another worker; the first one has not run it."""
+        """Send a refused request again after a pause, so that another worker may get it.
+
+        After MAX_ATTEMPTS, or if the time limit would pass, the call gets an error response.
+        """
         pause_s = PAUSE_S * random.random() * call.attempts
         if call.attempts < MAX_ATTEMPTS and self.loop.time() + pause_s < call.deadline:
             self.loop.call_later(pause_s, self._try_again, key)
@@ -352,6 +371,7 @@ class NatsLink(RpcClient):
             self._publish(key, call)
 
     def _on_piece(self, key: str, call: _Call, fields: dict[str, str], piece: bytes) -> None:
+        """Handle a piece of a long response, and send the receipt for it."""
         try:
             if call.incoming is None:
                 call.incoming = IncomingPieces(int(fields["Size"]))
@@ -405,7 +425,10 @@ class NatsLink(RpcClient):
         self._check_timer = self.loop.call_at(self._check_due, self._check)
 
     def _check(self) -> None:
-        """Fail the calls whose worker has sent no ack or no heartbeat in time."""
+        """Fail the calls whose worker has sent no ack or no heartbeat in time.
+
+        Also ask workers, every ASK_S seconds, whether they still have their requests.
+        """
         now = self.loop.time()
         # If this check runs late, the process was busy and may have unread heartbeats. Then the
         # time limits begin again.

@@ -2,8 +2,10 @@
 
     listener = NatsListener(cluster, "tools.notes", answer)
 
-Plugins answer hubs by it, and hubs plugins and other hubs (cluster_offers.py). The process becomes
-a worker of a plugin: a member of the plugin's queue group (nats_messages.py).
+Plugins use a NatsListener to answer hubs. Hubs use one to answer plugins, and others to answer the
+calls of other hubs to their plugins (cluster_offers.py). The process becomes a worker of a plugin:
+NATS delivers each request to one of the plugin's workers (nats_messages.py).
+
 While the connection to the cluster is lost, the process gets no requests, and drops its responses:
 the callers have already got an error, and must not get a second response.
 """
@@ -31,7 +33,12 @@ async def listen_nats_links(
     certificates: Certificates | None,
     name: str,
 ) -> NatsListener:
-    """Become a worker of a plugin in a cluster. See listen_for_links() and open_cluster()."""
+    """Connect to a cluster, and become a worker of a plugin there.
+
+    name: the plugin's id, or the name of its client certificate, which is PLUGIN-client.
+    The other parameters and the errors are those of listen_for_links(), which calls this function,
+    and of open_cluster().
+    """
     name = name.removesuffix("-client")
     cluster = await open_cluster(address, name, certificates)
     listener = NatsListener(cluster, name, answer, relay, owns_cluster=True)
@@ -45,12 +52,13 @@ async def listen_nats_links(
 
 
 class NatsListener:
-    """An RpcListener: makes this process a worker of a plugin, or a hub.
+    """An RpcListener that makes this process a worker of a plugin, or a hub of the cluster.
 
-    name: the plugin's id.
-    answer, relay: see listen_for_links().
-    manifest: the serialized manifest, which is sent to hubs that look for plugins; None if hubs
-        should not find this process.
+    cluster: connected; it reconnects when its connection is lost.
+    name: the plugin's id; `orchestrator` for a hub.
+    answer, relay: answer the requests; see listen_for_links().
+    manifest: the serialized manifest of the plugin, which is sent to hubs that look for plugins;
+        None if hubs should not find this process.
     owns_cluster: whether close() also closes the cluster.
     """
 
@@ -69,6 +77,7 @@ class NatsListener:
         self._owns_cluster = owns_cluster
         self._manifest = manifest
         self._start_worker = partial(NatsWorker, cluster, name, answer, relay)
+        # Two while one connection replaces the other, otherwise one.
         self._workers: dict[NatsConnection, NatsWorker] = {}
         cluster.on_connect.append(self._begin)
         cluster.on_retire.append(self._retire)
@@ -87,7 +96,7 @@ class NatsListener:
             raise Disconnected(f"{connection.server}: {worker.refusal}")
 
     def announce(self, manifest: bytes) -> None:
-        """Send another manifest to the hubs from now on."""
+        """Send this manifest to the hubs now, and whenever they look for plugins."""
         self._manifest = manifest
         for worker in self._workers.values():
             worker.change_manifest(manifest)
@@ -98,6 +107,7 @@ class NatsListener:
             worker.leave()
 
     def _begin(self, connection: NatsConnection) -> None:
+        """Start a worker on a new connection."""
         self._workers[connection] = self._start_worker(self._manifest, connection)
         connection.ended.add_done_callback(self._end_workers)
 
@@ -107,6 +117,7 @@ class NatsListener:
             self._workers.pop(connection).end()
 
     def _retire(self, connection: NatsConnection) -> None:
+        """Accept no more requests on a connection that another one has replaced."""
         # There is no worker if this listener was created after the connection was replaced.
         worker = self._workers.get(connection)
         if worker is not None:

@@ -1,7 +1,8 @@
 """The messages of plugin requests over NATS: their subjects and header fields.
 
-A caller publishes a request to the subject of the plugin that it calls. All processes of that
-plugin (its workers) are one queue group, so one of them gets the request:
+A caller publishes a request to the subject of the plugin that it calls, the callee. The workers,
+which are the processes of that plugin, are a queue group of NATS: each request is delivered to one
+of them. A hub is called in the same way, with its name HUB as the callee. These are the subjects:
 
     caller -> o.CALLEE.CALLER           the request; header: deadline, size if it comes in pieces
     worker -> i.CALLER.CALLEE.LINK.N    to the reply subject of the request: ack, refusal, response,
@@ -100,7 +101,7 @@ LATE = "late"
 MAX_LEFT_S = 3600.0
 
 # Messages longer than MAX_WHOLE_BYTES are sent in pieces, so that they do not delay other messages.
-# A sender waits for a receipt when MAX_WINDOW pieces have none. The window is small because other
+# A sender waits when MAX_WINDOW pieces have no receipt yet. The window is small because other
 # messages wait behind its pieces: a message of 10 MB makes the p50 of short calls three times as
 # long (docs/decisions/0088).
 MAX_WHOLE_BYTES = 256 * 1024
@@ -112,23 +113,23 @@ _LINK_AND_NUMBER = re.compile(r"[0-9a-f]+\.[0-9a-f]+")
 
 
 def last_name(subject: str) -> str:
-    """Return the name in the last token of a subject."""
+    """Return the name in the last token of a subject: that of a caller or hub, or a worker's id."""
     return name_of(subject.rpartition(".")[2])
 
 
 def plugin_of(subject: str) -> str:
-    """Return the plugin's name in a subject: the second token."""
+    """Return the name of the plugin in the second token of a worker's subject."""
     return name_of(subject.split(".", 2)[1])
 
 
 def request_subject(callee: str, caller: str) -> str:
     """Return the subject of requests to a plugin. `*` stands for any callee or caller."""
-    return f"o.{_part(callee)}.{_part(caller)}"
+    return f"o.{_token_or_any(callee)}.{_token_or_any(caller)}"
 
 
 def reply_prefix(caller: str, callee: str) -> str:
     """Return the beginning of the reply subjects of requests, before the tokens LINK and N."""
-    return f"{inbox_prefix(caller)}{_part(callee)}."
+    return f"{inbox_prefix(caller)}{_token_or_any(callee)}."
 
 
 def is_reply_subject(subject: str, caller: str, callee: str) -> bool:
@@ -146,30 +147,31 @@ def is_worker_id(text: str) -> bool:
 
 def worker_subject(callee: str, worker: str, caller: str) -> str:
     """Return the subject of messages to one worker about requests that it has accepted."""
-    return f"w.{_part(callee)}.{worker}.{_part(caller)}"
+    return f"w.{_token_or_any(callee)}.{worker}.{_token_or_any(caller)}"
 
 
 def heartbeat_subject(plugin: str, worker: str) -> str:
     """Return the subject of a worker's heartbeats."""
-    return f"h.{_part(plugin)}.{worker}"
+    return f"h.{_token_or_any(plugin)}.{worker}"
 
 
 def announcement_subject(plugin: str, worker: str) -> str:
     """Return the subject of a worker's announcements."""
-    return f"a.{_part(plugin)}.{worker}"
+    return f"a.{_token_or_any(plugin)}.{worker}"
 
 
 def discovery_subject(hub: str) -> str:
     """Return the subject at which a hub asks for announcements."""
-    return f"d.{_part(hub)}"
+    return f"d.{_token_or_any(hub)}"
 
 
 def event_subject(hub: str) -> str:
     """Return the subject of the events that hubs publish."""
-    return f"e.{_part(hub)}"
+    return f"e.{_token_or_any(hub)}"
 
 
-def _part(name: str) -> str:
+def _token_or_any(name: str) -> str:
+    """Return a name as a token of a subject. `*`, which stands for any name, stays."""
     return name if name == "*" else token(name)
 
 
@@ -177,7 +179,7 @@ def _part(name: str) -> str:
 
 
 def encode_headers(kind: str, **fields: str | int) -> bytes:
-    """Return a header block. fields: the other header fields, without line breaks."""
+    """Return a header block with the field Kind. fields: other fields, without line breaks."""
     lines = [HEADER_LINE.decode(), f"Kind:{kind}"]
     lines += [f"{name}:{value}" for name, value in fields.items()]
     return "\r\n".join((*lines, "", "")).encode()
@@ -187,7 +189,7 @@ def request_headers(left_s: float, size: int | None) -> bytes:
     """Return the header block of a request.
 
     left_s: how many seconds are left until the request's time limit.
-    size: the size of the whole request if this message is only its first piece.
+    size: the size of the whole request if this message is only its first piece; None otherwise.
     """
     # Send both the remaining seconds and the time of sending. The remaining seconds are right even
     # if the clocks of caller and worker differ; the time shows how long the request was on its way.
@@ -201,7 +203,10 @@ def request_headers(left_s: float, size: int | None) -> bytes:
 
 
 def read_deadline(fields: Mapping[str, str]) -> float:
-    """Return how many seconds are left for a request; 0 or less if its time limit has passed."""
+    """Return how many seconds are left for a request; 0 or less if its time limit has passed.
+
+    fields: the header fields of the request. Without a valid limit, MAX_LEFT_S is returned.
+    """
     try:
         left_s = int(fields["Left"]) / 1000
         until = int(fields["Until"]) / 1000

@@ -1,8 +1,8 @@
 """The permissions of hubs, plugins and HTTP front ends at a NATS server, for its configuration.
 
-`concertino cluster permissions` prints them, and `concertino cluster up` uses them. Subjects have
-the names of callers and plugins (nats_messages.py). With these permissions the server guarantees
-that the names are true:
+`concertino cluster permissions` prints them, and `concertino cluster up` uses them. Each subject
+contains the names of its sender and of the called plugin (nats_messages.py). With these permissions
+the server guarantees that nobody uses the name of somebody else:
 
 - A plugin publishes requests, responses, heartbeats and announcements under its own name only.
 - It receives the requests for its own name only, as a member of the queue group of that name.
@@ -56,8 +56,10 @@ def permissions_of(
 ) -> dict[str, Any]:
     """Return the permissions of a plugin, hub or front end: the value of `permissions` of a user.
 
-    offered: the plugins that a hub offers to other hubs, and for which it answers.
-    owners: those whose buckets a hub may create.
+    name: the id of the plugin, `orchestrator` or `front-end`.
+    offered: for a hub, the plugins that it offers to other hubs, and for which it answers.
+    owners: for a hub, the plugins whose buckets it may create, and `front-end` for those of the
+        front ends.
     """
     if name == FRONT_END:
         return {
@@ -81,9 +83,9 @@ def permissions_of(
 
 
 def _event_subjects(hub: str) -> Sequence[str]:
-    """Return the subjects to which a hub publishes to share events with the other hubs.
+    """Return the subjects to which a hub must publish to share events with the other hubs.
 
-    It receives events at its own reply subjects.
+    To receive events, it needs no other permission: they arrive at its own reply subjects.
     """
     return [
         event_subject(hub),
@@ -95,7 +97,7 @@ def _event_subjects(hub: str) -> Sequence[str]:
 
 
 def _bucket_subjects(owner: str) -> list[str]:
-    """Return the subjects to which a client publishes to use its buckets."""
+    """Return the subjects to which a client must publish to use its buckets."""
     return [
         subject
         for bucket in buckets_of(owner)
@@ -108,7 +110,7 @@ def _bucket_subjects(owner: str) -> list[str]:
 
 
 def _creation_subjects(owners: Sequence[str]) -> list[str]:
-    """Return the subjects to which a hub publishes to create buckets, and to add replicas."""
+    """Return the subjects to which a hub must publish to create buckets, and to add replicas."""
     return [
         f"$JS.API.STREAM.{operation}.KV_{bucket}"
         for owner in owners

@@ -1,8 +1,9 @@
 """Long messages over NATS, which are sent in pieces of PIECE_BYTES.
 
-NATS has no back pressure: a sender that is faster than a receiver is disconnected or loses
-messages. So a receiver acknowledges each piece, and a sender has at most MAX_WINDOW pieces on their
-way. Pieces of several messages alternate, so a long message does not hold up short ones.
+NATS has no backpressure: a sender that is faster than a receiver is disconnected or loses messages.
+So the receiver answers each piece with a receipt, and the sender has at most MAX_WINDOW pieces
+without one. Pieces of several messages alternate, so a long message does not hold up short ones.
+NatsLink (the caller) and NatsWorker (the callee) send requests and responses in this way.
 """
 
 from __future__ import annotations
@@ -79,12 +80,13 @@ class IncomingPieces:
         self._received = 0
 
     def add(self, number: int, piece: bytes) -> bytes | None:
-        """Add a piece. Returns the whole message after the last one.
+        """Add a piece. Returns the whole message if this was its last piece; None otherwise.
 
-        Raises ProtocolError if a piece is missing or has the wrong length.
+        number: the number of the piece, from 0.
+        Raises ProtocolError if a piece before it is missing, or if it has the wrong length.
         """
-        wanted = min(PIECE_BYTES, self.size - self._received)
-        if number != len(self._pieces) or len(piece) != wanted:
+        expected_bytes = min(PIECE_BYTES, self.size - self._received)
+        if number != len(self._pieces) or len(piece) != expected_bytes:
             raise ProtocolError(f"piece {number} of a message is missing or has the wrong length")
         self._pieces.append(piece)
         self._received += len(piece)
@@ -97,6 +99,7 @@ class IncomingPieces:
 class PartialRequest:
     """A request that arrives in pieces.
 
+    caller: the name of its caller.
     timer: drops the request if its next piece does not arrive in time.
     deadline: when the request's time limit ends, by the loop's clock.
     """
@@ -113,8 +116,10 @@ class PartialRequest:
 class PartialResponse:
     """A response that is being sent in pieces.
 
+    is_last: whether it is the last response to its request. A stream has several responses.
     timer: drops the response if no receipt arrives in time.
-    waiting: the later responses to the same request, in order, as (payload, is_last).
+    waiting: the responses to the same request that must be sent after this one, in order, as
+        (payload, is_last).
     """
 
     def __init__(self, pieces: OutgoingPieces, is_last: bool, timer: asyncio.TimerHandle) -> None:
@@ -128,9 +133,12 @@ M = TypeVar("M", PartialRequest, PartialResponse)
 
 
 class LongMessages(Generic[M]):
-    """A worker's incomplete requests, or its incompletely sent responses, by reply subject.
+    """The requests that a worker has received in part, or the responses that it has sent in part.
 
-    held_bytes: their total size.
+    Each is found by the reply subject of its request.
+
+    Attribute:
+    held_bytes: the total size of the messages.
     """
 
     def __init__(self) -> None:

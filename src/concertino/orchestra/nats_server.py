@@ -1,8 +1,9 @@
-"""Runs a NATS server on this machine, to try a cluster: `concertino cluster up`.
+"""Prepares a NATS server on this machine, to try a cluster: `concertino cluster up`.
 
-The server listens on loopback only. It accepts the hub and the named plugins, which present
-certificates of Orchestra's authority. A cluster on several machines needs servers that you start
-yourself, with the permissions that `concertino cluster permissions` prints.
+That command writes the configuration, lets prepare_buckets() create the buckets, and then starts
+the server. The server listens on loopback only. It accepts the hub and the named plugins, which
+present certificates of Orchestra's authority. A cluster on several machines needs servers that you
+start yourself, with the permissions that `concertino cluster permissions` prints.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ServerNotFound(ConcertinoError):
 
 
 class ServerFailed(ConcertinoError):
-    """The server has ended while it started. The text has the last line of its log."""
+    """The server has ended before it was ready. The text has the last line of its log."""
 
 
 def find_server() -> str:
@@ -71,6 +72,7 @@ def server_configuration(
 
     names: the names of the plugins that may connect, besides the hub; see authorization().
     folder: where the server stores its streams and buckets.
+    port: the port on which the server listens.
     offered: the plugins that hubs offer to other hubs.
     Raises CertificateError, and ValueError as authorization() does.
     """
@@ -102,17 +104,18 @@ def server_configuration(
 def prepare_buckets(
     program: str, configuration: Path, names: Sequence[str], certificates: Certificates
 ) -> None:
-    """Create the buckets of plugins and front ends in the store of a configuration.
+    """Create the buckets of plugins and front ends, before the server is started for its clients.
 
-    The server runs for a moment at a port of its own. So the buckets exist when the server that
-    others can connect to is ready.
+    For this, the server runs for a moment at another port, with the same store.
     program: the path of nats-server.
+    configuration: the file with the result of server_configuration().
+    names: the owners of the buckets, see create_buckets().
     Raises ServerFailed and the errors of create_buckets().
     """
-    # SIGTERM must not leave the server behind.
+    # If this process gets SIGTERM, sys.exit() lets the `finally` below end the server.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        # Options come before the configuration. Port -1 is any free one.
+        # The option -p overrides the port in the configuration. Port -1 stands for any free one.
         command = [program, "-c", str(configuration), "-p", "-1"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
@@ -121,7 +124,7 @@ def prepare_buckets(
                 pass
         finally:
             process.terminate()
-            # Read the rest of the log, or the server could not write it and end.
+            # Read the rest of the log: the server cannot end while it waits to write it.
             process.communicate()
     finally:
         signal.signal(signal.SIGTERM, before)

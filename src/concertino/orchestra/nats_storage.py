@@ -2,9 +2,13 @@
 
     storage = NatsStorage("tls://a,b,c", "storage.nats", certificates, replicas=3)
 
-A document is one value of the bucket, so content, metadata and version change together. Each worker
-of the plugin may write: a write succeeds only if no other worker has written the document since the
-writer has read its version. storage.py defines the interface and its rules.
+A document is one value of the bucket, so content, metadata and version change together. All workers
+of the plugin, its processes in the cluster, may write: a write succeeds only if no other worker has
+written the document since the writer has read its version. storage.py defines the interface,
+Storage, and its rules.
+
+Two numbers must not be confused. The *version* of a document counts its writes. The *revision* of a
+value counts all writes to the bucket, and the server compares it before it stores a value.
 """
 
 from __future__ import annotations
@@ -51,18 +55,19 @@ __all__ = ["NatsStorage"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# How often a write with UPSERT is tried while other workers write the same document.
+# How often a write for which any version is fine (UPSERT), or a deletion, is tried while other
+# workers write the same document.
 TRIES = 32
 # For how many documents the last write of this process is remembered.
 MAX_REMEMBERED = 4096
-# Documents that list() fetches at once. Each may have MAX_VALUE_BYTES.
+# How many documents list() fetches at once. It is small, because each may have MAX_VALUE_BYTES.
 BATCH = 16
 
 
 class _Head(Struct):
-    """The beginning of a value: one line of JSON before the content.
+    """The beginning of a value in the bucket: one line of JSON before the document's content.
 
-    modified_at: in seconds since the epoch.
+    modified_at: when the document was written, in seconds since the epoch.
     """
 
     version: int
@@ -77,9 +82,10 @@ class NatsStorage:
     """A Storage in a bucket. The bucket is created if it does not exist; see Bucket.
 
     address: the address of the cluster; see open_cluster().
-    certificates: see open_cluster().
     name: the id of the plugin. Each plugin has one bucket.
-    replicas: on how many servers each document of a new bucket is stored: 1, 3 or 5.
+    certificates: see open_cluster().
+    replicas: on how many servers each document is stored: 1, 3 or 5. It has an effect only if the
+        bucket does not exist yet.
     Raises ValueError, OSError and CertificateError as open_cluster() does. Raises StorageError if
     the bucket cannot be reached.
     """
@@ -95,9 +101,9 @@ class NatsStorage:
         servers = parse_servers(address)
         server = BlockingNats(servers, nats_options(servers, name, certificates))
         self._bucket = Bucket(server, bucket_name(name), replicas=replicas, owner=name)
-        # Path -> the revision and version that the last write of this process has created. If no
-        # other process has written since then, the next write need not read first. The server
-        # checks the revision.
+        # Path -> the revision and version that the last write of this process has created. The next
+        # write of the document need not read first, but may take it that no other process has
+        # written since then: the server compares the revision anyway.
         self._written: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._lock = Lock()
         # Read any key, to create the bucket and to report now that it cannot be reached.
@@ -141,13 +147,15 @@ class NatsStorage:
     def _find(self, path: str, key: str, expected_version: int) -> tuple[int, int]:
         """Return the revision and the version of a document; the version is 0 if there is none.
 
-        If this process has written the document, its last write is taken to be the newest one,
-        without reading. This guess is used once, so that the next attempt reads the document.
+        If this process has written the document, it returns those of its last write without reading
+        the document. They may be old, so they are used only once: after a conflict, the next
+        attempt reads the document.
+        expected_version: the version for which the caller asks; see Storage.write().
         """
         with self._lock:
             written = self._written.pop(path, None)
-        # If another version is expected, only the stored version can tell whether there is a
-        # conflict.
+        # If the caller expects a version that this process has not written, another process may
+        # have, so the document must be read.
         if written is not None and expected_version in (UPSERT, written[1]):
             return written
         with _convert_errors():
@@ -199,7 +207,7 @@ class NatsStorage:
 
 
 def _join(version: int, metadata: bytes, content: bytes) -> bytes:
-    """Return the value of a document."""
+    """Return a document as a value of the bucket. metadata: a JSON object."""
     now = datetime.now(UTC).timestamp()
     head = encode({"version": version, "modified_at": now, "metadata": msgspec.Raw(metadata)})
     return b"%b\n%b" % (head, content)
@@ -217,7 +225,7 @@ def _split(path: str, data: bytes) -> tuple[_Head, bytes]:
 def _entry_of(path: str, data: bytes) -> StorageEntry | None:
     """Return the entry of a document in a list; None for a value that is no document.
 
-    Another plugin can cause such a value (nats_permissions.py). It must not hide the documents.
+    Another plugin can store such a value (nats_permissions.py), which must not make list() fail.
     """
     try:
         head, content = _split(path, data)
@@ -230,7 +238,7 @@ def _entry_of(path: str, data: bytes) -> StorageEntry | None:
 
 @contextmanager
 def _convert_errors() -> Generator[None, None, None]:
-    """Raise StorageError in place of BucketError."""
+    """Raise StorageError for a BucketError in this `with` block."""
     try:
         yield
     except BucketError as exc:

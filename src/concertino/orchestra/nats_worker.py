@@ -1,7 +1,11 @@
 """NatsWorker: answers the requests that arrive on one connection to a NATS cluster.
 
 NatsListener (nats_listener.py) has a worker for each connection: usually one, and two while one
-connection replaces the other.
+connection replaces the other. A worker receives requests, refuses them if it has too many, and
+tells the caller that it has accepted a request (ack). A RpcServer for each caller then handles
+them. The worker sends the responses, in pieces if they are long, and heartbeats, by which callers
+notice that it is alive. nats_messages.py describes the messages, and nats_link.py is the callers'
+side.
 """
 
 from __future__ import annotations
@@ -63,8 +67,9 @@ __all__ = ["NatsWorker"]
 
 log = logging.getLogger("concertino.orchestra")
 
+# The time between two heartbeats, in seconds.
 HEARTBEAT_S = 0.25
-# How often drain() checks whether all responses have been sent.
+# How often drain() checks whether all responses have been sent, in seconds.
 DRAIN_POLL_S = 0.05
 # How many requests a worker may have in progress. Further ones are refused, and the caller tries
 # another worker.
@@ -75,16 +80,19 @@ MAX_BYTES_IN_FLIGHT = MAX_IN_FLIGHT * MAX_WHOLE_BYTES
 # How long to wait for the next piece of a request, or for the receipt of a piece of a response, in
 # seconds. After this time, the request or response is dropped, because its caller is probably gone.
 PIECE_S = 30.0
-# When there are more callers than this, the state of callers without requests is dropped.
+# When there are more callers than this, the worker drops the RpcServers of callers that have no
+# requests in progress.
 MAX_CALLERS = 256
 
 
 class _Accepted:
-    """A request that has no response yet.
+    """A request that the worker has accepted, and that has no last response yet.
 
-    caller: the name of its caller. size: its size in bytes.
+    caller: the name of its caller.
+    size: its size in bytes.
     expires: when its caller does not wait for a response any more, by the loop's clock.
-    is_acknowledged: whether an ack was sent. chunks: how many chunks of a stream were sent.
+    is_acknowledged: whether an ack was sent.
+    chunks: how many responses of a stream were sent.
     """
 
     __slots__ = ("caller", "chunks", "expires", "is_acknowledged", "size")
@@ -112,9 +120,14 @@ class _Caller(RpcServer):
 
 
 class NatsWorker:
-    """Answers the requests that arrive on one connection.
+    """Answers the requests that arrive on one connection. A NatsListener owns it.
 
-    NatsListener describes the parameters.
+    cluster: gets a notice when the connection is in use, so that it stays open.
+    name, answer, relay, manifest: see NatsListener.
+
+    Attributes:
+    id: a random hexadecimal number, by which callers and hubs know this worker.
+    refusal: why the server does not allow this process to answer requests; "" if it does.
     """
 
     def __init__(
@@ -141,19 +154,20 @@ class NatsWorker:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self.id = f"{random.getrandbits(64):x}"
-        # Why the server does not allow this process to answer requests.
         self.refusal = ""
         self._is_leaving = False
-        # The state of each caller, by name.
+        # The name of a caller -> the RpcServer that handles its requests.
         self._callers: dict[str, RpcServer] = {}
         # Reply subject -> request.
         self._accepted: dict[Hashable, _Accepted] = {}
-        # Their total size.
+        # The total size of the accepted requests.
         self._bytes = 0
+        # Whether _send_acks() runs at the end of this loop iteration.
         self._is_ack_scheduled = False
         self._incoming = LongMessages[PartialRequest]()
         self._outgoing = LongMessages[PartialResponse]()
         self._queue = RequestQueue(self._handle, self._acknowledge)
+        # Calls _beat(); None while no request is in progress.
         self._heartbeats: asyncio.TimerHandle | None = None
 
         connection.on_refusal.append(self._on_refusal)
@@ -176,6 +190,7 @@ class NatsWorker:
             self.refusal = text
 
     def _announce(self) -> None:
+        """Send the manifest to the hubs. If the worker is leaving, the headers say so."""
         headers = encode_headers(LEAVING) if self._is_leaving else b""
         self._publish(announcement_subject(self._name, self.id), self._manifest or b"", headers)
 
@@ -191,7 +206,7 @@ class NatsWorker:
             self._announce()
 
     def leave(self) -> None:
-        """Accept no more requests."""
+        """Accept no more requests, and tell the hubs. Requests in progress go on."""
         if self._is_leaving or self._connection.ended.done():
             return
         self._is_leaving = True
@@ -201,7 +216,8 @@ class NatsWorker:
 
     async def drain(self) -> None:
         """Wait until every accepted request has its response."""
-        # The server may have sent requests before it handled the end of the subscription.
+        # After leave(), the server may have sent requests before it handled the end of the
+        # subscription. After this flush, they have arrived.
         try:
             await self._connection.flush()
         except Disconnected:
@@ -233,10 +249,10 @@ class NatsWorker:
         self._outgoing.clear()
 
     def _beat(self) -> None:
-        """Send a heartbeat while requests are in progress, and cancel those that have expired.
+        """Send a heartbeat while requests are in progress, and cancel requests that have expired.
 
-        A caller cancels its request itself. This is for callers that were killed: otherwise a
-        stream would wait for ever until its caller takes the chunks.
+        A caller that gives up cancels its request itself. But a caller that was killed does not,
+        and a stream would wait for ever until this caller takes the chunks.
         """
         now = self._loop.time()
         expired = [item for item in self._accepted.items() if item[1].expires < now]
@@ -251,8 +267,10 @@ class NatsWorker:
     # Requests
 
     def _on_request(self, message: NatsMessage) -> None:
+        """Accept, refuse or ignore a request."""
         caller, reply = last_name(message.subject), message.reply
-        # The request is in progress already: its caller is not one of this package.
+        # A request with this reply subject is in progress. Callers of this package use each reply
+        # subject for one request only.
         if reply in self._accepted:
             return
         # Without this check, a caller could make this process publish to any subject.
@@ -291,7 +309,10 @@ class NatsWorker:
         return BUSY if is_full or self._bytes + size > MAX_BYTES_IN_FLIGHT else ""
 
     def _receive(self, request: ArrivedRequest) -> None:
-        """Begin to handle a request. If it has no response at once, the caller gets an ack."""
+        """Begin to handle a request that has arrived completely.
+
+        If it has no response at the end of this loop iteration, the caller gets an ack.
+        """
         self._queue.put(request)
         accepted = self._accepted.get(request.reply)
         if not (accepted is None or accepted.is_acknowledged or self._is_ack_scheduled):
@@ -299,6 +320,7 @@ class NatsWorker:
             self._loop.call_soon(self._send_acks)
 
     def _acknowledge(self, request: ArrivedRequest) -> None:
+        """Send the ack of a request that must wait in the queue, unless it was sent."""
         if not self._accepted[request.reply].is_acknowledged:
             self._send_ack(request.reply)
 
@@ -312,6 +334,7 @@ class NatsWorker:
             self._rpc_of(request.caller).receive(request.payload, request.reply)
 
     def _rpc_of(self, caller: str) -> RpcServer:
+        """Return the RpcServer for the requests of a caller, creating it if needed."""
         rpc = self._callers.get(caller)
         if rpc is None:
             if len(self._callers) >= MAX_CALLERS:
@@ -334,12 +357,18 @@ class NatsWorker:
     # Responses
 
     def _respond(self, key: Hashable, payload: bytes | None, is_last: bool) -> None:
-        """Send a response, which RpcServer has made. payload: None if there is none."""
+        """Send a response that an RpcServer has made, or queue it behind an earlier one.
+
+        key: the reply subject of the request.
+        payload: None if the request was cancelled and gets no response.
+        is_last: whether it is the last response to the request.
+        """
         reply = cast(str, key)
         if reply not in self._accepted:
             return
         if payload is None:
-            # The caller of a stream that is cancelled sends no more receipts for its last chunk.
+            # The rest of a long response is not sent: after a cancellation, the caller sends no
+            # more receipts for its pieces.
             self._outgoing.remove(reply)
             self._finish(reply)
             return
@@ -350,6 +379,7 @@ class NatsWorker:
             self._send(reply, payload, is_last)
 
     def _send(self, reply: str, payload: bytes, is_last: bool) -> None:
+        """Send a response, or its first pieces if it is long."""
         accepted = self._accepted[reply]
         # The caller sends receipts and credit to the worker that the ack names.
         if (not is_last or len(payload) > MAX_WHOLE_BYTES) and not accepted.is_acknowledged:
@@ -408,6 +438,7 @@ class NatsWorker:
             self._cluster.end_use(self._connection)
 
     def _unread_bytes(self) -> int:
+        """Return how many bytes of responses wait in this process until they can be sent."""
         return self._connection.unread_bytes + self._outgoing.held_bytes
 
     # Requests in pieces, and other messages to this worker
@@ -428,14 +459,16 @@ class NatsWorker:
         self._send_ack(reply)
 
     def _drop_timer(self, reply: str, left_s: float = MAX_LEFT_S) -> asyncio.TimerHandle:
+        """Return a timer that drops a request or response after PIECE_S, or left_s if shorter."""
         return self._loop.call_later(min(left_s, PIECE_S), self._drop, reply)
 
     def _drop(self, reply: str) -> None:
-        """Drop a request or response whose caller has sent no pieces or receipts in time."""
+        """Cancel a request whose caller has not sent the next piece or receipt in time."""
         log.warning("%s: a message in pieces is dropped: its caller is silent", self._name)
         self._cancel(self._accepted[reply].caller, reply)
 
     def _on_control(self, message: NatsMessage) -> None:
+        """Handle a message of a caller about a request that it has sent before."""
         caller = last_name(message.subject)
         fields = read_headers(message.headers)
         kind, reply = fields.get("Kind"), fields.get("Call", "")
@@ -455,7 +488,7 @@ class NatsWorker:
             self._publish(reply, b"", encode_headers(UNKNOWN))
 
     def _cancel(self, caller: str, reply: str) -> None:
-        """Cancel a request, whose caller does not want a response any more."""
+        """Cancel a request whose caller does not wait for a response any more."""
         self._incoming.remove(reply)
         self._outgoing.remove(reply)
         rpc = self._callers.get(caller)
@@ -501,4 +534,7 @@ def _read_limit(fields: Mapping[str, str]) -> float:
 
 
 def _ignore(is_full: bool) -> None:
-    """Do nothing: a worker cannot pause reading, so it refuses requests instead. See _refusal()."""
+    """Do nothing. RpcServer calls this to pause reading when too many requests are in progress.
+
+    A worker cannot pause reading, so it refuses requests instead. See NatsWorker._refusal().
+    """
