@@ -49,7 +49,6 @@ from concertino.orchestra.nats_messages import (
     UNKNOWN,
     encode_headers,
     heartbeat_subject,
-    is_worker_id,
     last_name,
     reply_prefix,
     request_headers,
@@ -338,7 +337,7 @@ class NatsLink(RpcClient):
             call.outgoing.on_receipt()
 
     def _on_ack(self, key: str, call: _Call, worker: str) -> None:
-        if not is_worker_id(worker):
+        if not worker.isalnum():
             self._give_up(key, "the ack has an invalid worker id")
             return
         call.worker = worker

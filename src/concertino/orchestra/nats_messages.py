@@ -19,14 +19,13 @@ Each subject contains the name of its sender, so that the NATS server can check 
 permissions (nats_permissions.py). Only CALLER may subscribe to its reply subjects, and only CALLEE
 may publish to them.
 
-LINK, N and WORKER are hexadecimal numbers. Before a program publishes to a subject that another one
-has sent, it must check that. With a line break in the subject, the server would take what follows
-for further commands of the publisher.
+LINK, N and WORKER consist of letters and digits. Before a program publishes to a subject that
+another one has sent, it must check that. With a line break in the subject, the server would take
+what follows for further commands of the publisher.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 
@@ -61,7 +60,6 @@ __all__ = [
     "event_subject",
     "heartbeat_subject",
     "is_reply_subject",
-    "is_worker_id",
     "last_name",
     "plugin_of",
     "read_deadline",
@@ -108,9 +106,6 @@ MAX_WHOLE_BYTES = 256 * 1024
 PIECE_BYTES = 64 * 1024
 MAX_WINDOW = 2
 
-_WORKER = re.compile("[0-9a-f]+")
-_LINK_AND_NUMBER = re.compile(r"[0-9a-f]+\.[0-9a-f]+")
-
 
 def last_name(subject: str) -> str:
     """Return the name in the last token of a subject: that of a caller or hub, or a worker's id."""
@@ -135,14 +130,8 @@ def reply_prefix(caller: str, callee: str) -> str:
 def is_reply_subject(subject: str, caller: str, callee: str) -> bool:
     """Return whether a subject is one for the responses to a request of `caller` to `callee`."""
     prefix = reply_prefix(caller, callee)
-    return (
-        subject.startswith(prefix) and _LINK_AND_NUMBER.fullmatch(subject, len(prefix)) is not None
-    )
-
-
-def is_worker_id(text: str) -> bool:
-    """Return whether a text can be the id of a worker."""
-    return _WORKER.fullmatch(text) is not None
+    link, _, number = subject[len(prefix) :].partition(".")
+    return subject.startswith(prefix) and link.isalnum() and number.isalnum()
 
 
 def worker_subject(callee: str, worker: str, caller: str) -> str:
