@@ -35,7 +35,7 @@ _log = logging.getLogger("concertino.authorization")
 MARGIN_S = 60.0
 # How long no refresh before the expiry is tried again after one has failed.
 PAUSE_S = 30.0
-# How often more scopes are requested because of one operation.
+# The largest number of requests for more scopes because of one operation.
 MAX_STEP_UPS = 2
 # For how many operations the number of these requests is remembered.
 MAX_OPERATIONS = 1000
@@ -60,7 +60,7 @@ class OAuthCredentials:
         self._lock = asyncio.Lock()
         # Until this time, by the monotonic clock, tokens are refreshed only after their expiry.
         self._paused_until = 0.0
-        # Operation -> how often more scopes were requested because of it.
+        # Operation -> the number of requests for more scopes because of it.
         self._step_ups: dict[str, int] = {}
 
     def _choose_key(self) -> str:

@@ -116,7 +116,7 @@ class Client(ConnectionFacts):
     sample(request, server): asks a model. Returns a str or a CreateMessageResult.
     sampling: the capability to declare for it, such as {"tools": {}}.
     roots: file:// URIs or Roots, or a function that returns them.
-    rounds: how often the server may ask for input during one request (2026-07-28).
+    rounds: how many times the server may ask for input during one request (2026-07-28).
     answer_any(method, params): answers every request of a server before 2026-07-28, in place of the
         functions above. It is async, gets the undecoded params, and returns the undecoded result,
         both as bytes; for backends that pass the requests on.

@@ -289,7 +289,7 @@ class ClientConnection:
 
     @property
     def restarts(self) -> int:
-        """Return how often the server was restarted."""
+        """Return how many times the server was restarted."""
         return 0 if self._supervisor is None else self._supervisor.restarts
 
     @property
@@ -459,7 +459,7 @@ class ConnectionFacts:
 
     @property
     def restarts(self) -> int:
-        """Return how often the server was restarted."""
+        """Return how many times the server was restarted."""
         return self._connection.restarts
 
     @property

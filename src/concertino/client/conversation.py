@@ -103,7 +103,7 @@ class Conversation:
     info: describes this client to the server.
     handlers: answer the server's requests.
     notification_handlers: the user's functions for notifications.
-    max_rounds: how often the server may ask for input during one request (2026-07-28).
+    max_rounds: how many times the server may ask for input during one request (2026-07-28).
     show: called with the direction and the text of each message; None to trace nothing.
 
     Attributes:

@@ -39,7 +39,7 @@ class InputRounds:
     """Answers the server's questions until the result of a request is complete.
 
     handlers: answer the questions.
-    max_rounds: how often the server may ask during one request.
+    max_rounds: how many times the server may ask during one request.
     """
 
     def __init__(self, handlers: RequestHandlers, max_rounds: int) -> None:

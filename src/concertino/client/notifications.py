@@ -85,7 +85,7 @@ class NotificationDispatcher:
     start_task: runs a coroutine as a task, which is cancelled when the conversation ends.
 
     Attributes:
-    tool_changes: how often the list of tools has changed.
+    tool_changes: how many times the list of tools has changed.
     """
 
     def __init__(

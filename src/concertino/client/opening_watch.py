@@ -95,7 +95,7 @@ class OpeningWatch:
         return True
 
     def on_line(self, line: str) -> None:
-        """Handle a line of the program's output that is no message."""
+        """Handle a line of the program's output that is not a message."""
         if self._is_over:
             return
         self._line = self._line or line

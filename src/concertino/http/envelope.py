@@ -149,7 +149,7 @@ _decode_messages = Decoder(list[Envelope]).decode
 
 
 def decode_envelope(body: bytes) -> Envelope:
-    """Read a message. Raises Malformed if it is no JSON-RPC message."""
+    """Read a message. Raises Malformed if it is not a JSON-RPC message."""
     try:
         # msgspec does not check that members which it leaves undecoded are valid UTF-8.
         if not body.isascii():
@@ -206,7 +206,7 @@ def _decode_element(element: bytes) -> Envelope:
     """Read one message of a batch in which a message is nested too deeply.
 
     The session refuses such a message, if it is a request, on its id.
-    Raises Malformed if the element is no JSON-RPC message for another reason.
+    Raises Malformed if the element is not a JSON-RPC message for another reason.
     """
     try:
         return _decode(element)
@@ -264,7 +264,7 @@ RESULT = 0
 def read_outcome(frame: bytes, request_id: Id | None = None) -> int | None:
     """Return the code of the error in a response that the server sends, or RESULT for a result.
 
-    Returns None for a frame that is no response.
+    Returns None for a frame that is not a response.
     request_id: the id of the request to which the frame belongs, if it is known. With it, a result
         is recognized in a third of the time.
     """

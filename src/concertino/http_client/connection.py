@@ -51,7 +51,7 @@ __all__ = ["StreamableHttpConnection"]
 
 _log = logging.getLogger("concertino.http_client")
 
-# How often a request may be sent in total, again after redirects, refusals and pauses.
+# How many times a request may be sent in total, again after redirects, refusals and pauses.
 MAX_TRIES = 4
 # The statuses of a busy server. It has not handled the request, so the request may be sent again.
 BUSY_STATUSES = frozenset((429, 503))

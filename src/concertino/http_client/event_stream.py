@@ -123,7 +123,7 @@ class EventStreamParser:
             self.retry_s = int(value) / 1000
 
     def _end_event(self) -> bytes | None:
-        """End the current event, and return its data. Returns None if it is no message."""
+        """End the current event, and return its data. Returns None if it is not a message."""
         if self._id is not None:
             self.last_id, self._id = self._id, None
         self._event_bytes = 0

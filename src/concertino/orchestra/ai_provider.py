@@ -41,7 +41,7 @@ __all__ = ["PROVIDERS", "ProviderKind", "make_provider"]
 # The default limits of an answer, in tokens and in seconds.
 MAX_TOKENS = 4096
 ANSWER_S = 120.0
-# How often the SDK repeats a request after a failure such as HTTP status 429.
+# How many times the SDK repeats a request after a failure such as HTTP status 429.
 RETRIES = 2
 
 

@@ -74,7 +74,7 @@ class PluginStatus(Struct, frozen=True):
         of Hub.withheld.
     pid: the id of its process; 0 while it does not run.
     calls: how many calls are in progress.
-    restarts: how often the hub has started it again.
+    restarts: how many times the hub has started it again.
     tools: how many tools it has.
     reason: why it does not run.
     calls_total: how many calls it has got since the start of the hub.

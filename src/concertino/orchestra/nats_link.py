@@ -71,7 +71,7 @@ LOST_S = 0.9
 ASK_S = 2.0
 # How often these limits are checked.
 CHECK_S = 0.1
-# How often a request that workers refuse is sent at most. The pause before each repetition is a
+# The largest number of times that a refused request is sent. The pause before each repetition is a
 # random time between 0 and PAUSE_S, multiplied by the number of refusals so far.
 MAX_ATTEMPTS = 8
 PAUSE_S = 0.02
@@ -134,7 +134,7 @@ class _Call(Struct, eq=False):
     sent: when the request was sent last.
     asked: when the worker was last asked whether it still has the request; at first equal to sent.
     worker: the id of the worker that has accepted the request; empty before its ack.
-    attempts: how often the request was sent.
+    attempts: how many times the request was sent.
     chunks: how many chunks of a stream have arrived.
     outgoing, incoming: the pieces of a request or response that is too large for one message; None
         for others.

@@ -126,7 +126,7 @@ class PluginProcess:
 
     @property
     def restarts(self) -> int:
-        """How often a new run was started."""
+        """How many times a new run was started."""
         return self.record.restarts
 
     @property

@@ -15,7 +15,7 @@ class PluginRecord:
 
     Attributes:
     calls: how many requests the plugin has received.
-    restarts: how often a new process was started.
+    restarts: how many times a new process was started.
     last_error: why the last process ended; empty if no process has ended yet.
     last_error_at: the time of last_error, in seconds since 1970.
     failed_change: why a changed plugin could not be started, while its old process runs on; empty

@@ -20,7 +20,7 @@ __all__ = ["PluginWatch"]
 
 log = logging.getLogger("concertino.hub")
 
-# How often the plugin is replaced again because files have changed during the start. The limit is
+# The largest number of starts in a row because files have changed during the start. The limit is
 # needed because a plugin may itself change a watched file when it starts.
 MAX_STARTS = 5
 

@@ -38,7 +38,7 @@ class ReconnectingLink:
     health_s: the pause between two health pings, and the time limit for their answers.
 
     Attributes:
-    reconnects: how often the link has reconnected; -1 before the first connection.
+    reconnects: how many times the link has reconnected; -1 before the first connection.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ __all__ = [
 # The methods whose response may be input_required (basic/patterns/mrtr).
 INPUT_METHODS = frozenset(("tools/call", "prompts/get", "resources/read"))
 
-# How often one call may ask the client.
+# How many times one call may ask the client.
 MAX_ROUNDS = 16
 
 # The longest key, in characters.

@@ -24,7 +24,7 @@ MAX_ENTRIES = 20_000
 CHEAP_S = 0.005
 # The time for which files must not have changed, in seconds. An editor may write a file in steps.
 SETTLE_S = 0.01
-# How often settle() waits for SETTLE_S, even if files change all the time.
+# How many times settle() waits for SETTLE_S, even if files change all the time.
 MAX_SETTLE_STEPS = 50
 # The interval of the checks between calls, in seconds. If a check takes long, the interval is at
 # least POLL_SHARE times its duration.

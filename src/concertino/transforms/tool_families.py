@@ -34,7 +34,7 @@ class ToolFamilies:
     """The families of a list of tools. An object never changes.
 
     names: the names of the tools. A tool's index in this list is its number.
-    postings: term -> number of a tool -> how often the term occurs in the tool.
+    postings: term -> number of a tool -> how many times the term occurs in the tool.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ToolFamilies:
     def _weigh(self, posting: Mapping[int, float], families: int) -> Mapping[str, float]:
         """Return family -> the weight of a term, which is higher the fewer families have it.
 
-        posting: number of a tool -> how often the term occurs in it.
+        posting: number of a tool -> how many times the term occurs in it.
         families: the number of all families.
         """
         counts: dict[str, float] = {}

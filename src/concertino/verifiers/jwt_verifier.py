@@ -39,7 +39,7 @@ ALGORITHMS = (
     "Ed25519",
 )  # fmt: skip
 # The accepted values of the header `typ`: the value of RFC 9068, and the value that most issuers
-# use. Tokens of other types, such as logout tokens, are no access tokens.
+# use. Tokens of other types, such as logout tokens, are not access tokens.
 TYPES = frozenset(("at+jwt", "jwt"))
 LEEWAY_S = 30.0
 
