@@ -172,8 +172,8 @@ def _downgrade_sampling(
         for message in messages
         for content in _as_list(message["content"])
     ]
-    known = {"text", "image", "audio" if revision.audio else ""}
-    for kind in {part["content"]["type"] for part in parts} - known:
+    supported_kinds = {"text", "image", "audio" if revision.audio else ""}
+    for kind in {part["content"]["type"] for part in parts} - supported_kinds:
         required: dict[str, Any] = {} if kind == "audio" else {"tools": {}}
         text = f"content of type {kind} is not part of {revision.name}"
         raise MissingCapability(text, {"sampling": required})

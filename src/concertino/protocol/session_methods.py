@@ -72,12 +72,12 @@ class SessionMethods:
         profile: the profile of the request; None if the client has not sent `initialize`.
         """
         method = incoming.method
-        known = REQUESTS.get(method)
+        definition = REQUESTS.get(method)
         modern = profile is not None and profile.encoder.revision.modern
         try:
             # Without a profile the revision is unknown. Then accept the methods of all revisions.
-            if known is not None and (
-                profile is None or (known.modern if modern else known.legacy)
+            if definition is not None and (
+                profile is None or (definition.modern if modern else definition.legacy)
             ):
                 handle = self._find_handler(method, profile)
                 if handle is not None:

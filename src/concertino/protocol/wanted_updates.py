@@ -164,9 +164,9 @@ class WantedUpdates:
 
         lists = frozenset(name for name in wanted.lists if getattr(features, name))
         can_subscribe = features.resources and features.subscriptions
-        honoured: dict[str, Any] = {f"{name}ListChanged": True for name in LISTS if name in lists}
+        supported: dict[str, Any] = {f"{name}ListChanged": True for name in LISTS if name in lists}
         if can_subscribe and wanted.resource_subscriptions is not None:
-            honoured["resourceSubscriptions"] = wanted.resource_subscriptions
+            supported["resourceSubscriptions"] = wanted.resource_subscriptions
 
         subscribed = uris if can_subscribe else frozenset[str]()
         self._listeners[incoming.id] = _Listener(incoming, lists, subscribed, encode_closing)
@@ -177,7 +177,7 @@ class WantedUpdates:
         self._peer.add_running(incoming, has_result=False)
 
         acknowledgement = self._encode_update(
-            incoming.id, "notifications/subscriptions/acknowledged", {"notifications": honoured}
+            incoming.id, "notifications/subscriptions/acknowledged", {"notifications": supported}
         )
         self._peer.send_frame(acknowledgement, incoming.id)
         self._on_change()

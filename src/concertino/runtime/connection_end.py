@@ -198,10 +198,10 @@ class ConnectionEnd:
     async def _cancel_calls(self) -> None:
         """Cancel the remaining calls, and wait up to CLEANUP_S seconds for all cancelled tasks."""
         subscriptions = self._session.subscriptions.open_count
-        left = self._session.close()
-        for request in left:
+        unanswered = self._session.close()
+        for request in unanswered:
             self._cancel(request, "the connection is closing")
-        if calls := len(left) - subscriptions:
+        if calls := len(unanswered) - subscriptions:
             level = logging.DEBUG if self._is_cancellation else logging.WARNING
             log.log(level, "%d calls were cut off", calls)
         if self._cancelled_tasks:

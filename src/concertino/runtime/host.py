@@ -55,9 +55,9 @@ async def serve(backend: Backend, connection: Connection, limits: Limits | None 
     the exception is raised without a response.
     """
     async with Host(backend, limits) as host:
-        served = host.attach(connection)
-        # Not `await served.closed`: cancelling this task would then cancel that future.
-        await asyncio.wait((served.closed,))
+        server_connection = host.attach(connection)
+        # Not `await server_connection.closed`: cancelling this task would then cancel that future.
+        await asyncio.wait((server_connection.closed,))
         if host.started.done():
             host.started.result()
 
@@ -161,7 +161,7 @@ class Host:
 
         limits: the limits of this connection; by default the host's.
         """
-        served = ServerConnection(
+        server_connection = ServerConnection(
             self.backend,
             connection,
             limits or self.limits,
@@ -170,12 +170,12 @@ class Host:
             self._opening_until,
             self._describe_start,
         )
-        self.connections.add(served)
-        served.closed.add_done_callback(lambda _: self._on_closed(served))
-        connection.open(served)
+        self.connections.add(server_connection)
+        server_connection.closed.add_done_callback(lambda _: self._on_closed(server_connection))
+        connection.open(server_connection)
         if self.started.done():
-            served.ready(self.start_failure)
-        return served
+            server_connection.ready(self.start_failure)
+        return server_connection
 
     @property
     def calls_under_way(self) -> int:

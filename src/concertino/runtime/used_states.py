@@ -60,6 +60,8 @@ class FileUsedStates:
         """Open the file, and create it if it does not exist."""
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self._path, timeout=BUSY_S)
+        # With these two settings, a transaction usually waits for no disk write. If the machine
+        # crashes, the last records may be lost.
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute(

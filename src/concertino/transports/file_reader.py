@@ -38,14 +38,14 @@ class FileReader:
         self._paused = False
         # Whether a chunk was handled while reading was paused; pause(False) then releases the
         # semaphore.
-        self._permit_owed = False
+        self._owes_permit = False
         threading.Thread(target=self._run, name="concertino-reader", daemon=True).start()
 
     def pause(self, paused: bool) -> None:
         """Read no further chunk until reading is resumed. paused: False to resume."""
         self._paused = paused
-        if self._permit_owed and not paused:
-            self._permit_owed = False
+        if self._owes_permit and not paused:
+            self._owes_permit = False
             self._permits.release()
 
     def stop(self) -> None:
@@ -74,6 +74,6 @@ class FileReader:
         """Pass a chunk on, and permit the next read unless reading is paused. Runs on the loop."""
         self._on_chunk(chunk)
         if self._paused:
-            self._permit_owed = True
+            self._owes_permit = True
         else:
             self._permits.release()

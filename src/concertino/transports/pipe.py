@@ -62,18 +62,18 @@ class _Input:
     paused: whether reading is paused.
     has_read: set to True by each read. StdioConnection sets it to False, to find out whether input
         has arrived in a period of time.
-    over: whether no more input is read, because it has ended or the connection is closed.
+    ended: whether no more input is read, because it has ended or the connection is closed.
     thread: the FileReader, if the descriptor cannot be polled; otherwise None.
     """
 
-    __slots__ = ("framer", "has_read", "over", "oversize_head", "paused", "thread")
+    __slots__ = ("ended", "framer", "has_read", "oversize_head", "paused", "thread")
 
     def __init__(self, limits: Limits) -> None:
         self.framer = Framer(limits.max_message_bytes)
         self.oversize_head = b""
         self.paused = False
         self.has_read = False
-        self.over = False
+        self.ended = False
         self.thread: FileReader | None = None
 
 
@@ -135,7 +135,7 @@ class PipeConnection:
         if paused is state.paused or self._receiver is None:
             return
         state.paused = paused
-        if state.over:
+        if state.ended:
             return
 
         if state.thread is not None:
@@ -178,7 +178,7 @@ class PipeConnection:
                 chunk = b""
             self.on_chunk(chunk)
             # After a long read, let the loop run other callbacks.
-            if state.paused or state.over or len(chunk) > READ_BYTES:
+            if state.paused or state.ended or len(chunk) > READ_BYTES:
                 return
             if len(chunk) == READ_BYTES:
                 size = self._choose_read_size()
@@ -200,7 +200,7 @@ class PipeConnection:
         """
         receiver = self._receiver
         state = self._input
-        if receiver is None or state.over:
+        if receiver is None or state.ended:
             return
         state.has_read = True
 
@@ -245,9 +245,9 @@ class PipeConnection:
     def _stop_reading(self) -> None:
         """Stop reading for good."""
         state = self._input
-        if state.over or self._receiver is None:
+        if state.ended or self._receiver is None:
             return
-        state.over = True
+        state.ended = True
         if state.thread is not None:
             state.thread.stop()
         elif not state.paused:
@@ -270,6 +270,8 @@ class PipeConnection:
         if held < output.high_water_bytes:
             return held
 
+        # Much output is buffered, so write some of it now, and not only at the next flush. From now
+        # on the receiver must be told by on_drain() when the peer has read.
         output.reported = held
         self.flush()
         return output.held
@@ -318,6 +320,7 @@ class PipeConnection:
         queue = output.queue
         if not queue or output.rest or output.broken:
             return None
+        # If the receiver waits for on_drain(), _write_rest() calls it.
         if output.reported:
             return self._write_rest()
 

@@ -91,15 +91,15 @@ class PollingConnection(PipeConnection):
     def _defer_chunk(self, chunk: bytes) -> None:
         """Deliver a polled chunk in the next loop iteration."""
         self._polls.left = 0
-        self._polls.chunk_deferred = True
+        self._polls.has_deferred_chunk = True
         # Stop reading until this chunk is delivered, so that no later input is delivered before it.
         self._loop.remove_reader(self._in)
         self._loop.call_soon(self._deliver_deferred, chunk, context=self._context)
 
     def _deliver_deferred(self, chunk: bytes) -> None:
         """Deliver the chunk of _defer_chunk(), and resume reading."""
-        self._polls.chunk_deferred = False
-        if not self._input.over:
+        self._polls.has_deferred_chunk = False
+        if not self._input.ended:
             if not self._input.paused:
                 self._resume_reading()
             self.on_chunk(chunk)
@@ -136,7 +136,7 @@ class PollingConnection(PipeConnection):
                     polls.left = MAX_POLLS
                 # Input is read only while the connection is open, so there is a receiver.
                 self._receiver.on_frames((line,))  # pyright: ignore[reportOptionalMemberAccess]
-            if len(chunk) != READ_BYTES or state.paused or state.over or polls.chunk_deferred:
+            if len(chunk) != READ_BYTES or state.paused or state.ended or polls.has_deferred_chunk:
                 return
             size = self._choose_read_size()
 
@@ -147,13 +147,13 @@ class _PollBudget:
     left: how many it may make before the loop has to run.
     pause: how many reads must still be made without a poll.
     next_pause: the value of `pause` after the next poll that finds nothing.
-    chunk_deferred: whether a polled chunk will be delivered in the next loop iteration.
+    has_deferred_chunk: whether a polled chunk will be delivered in the next loop iteration.
     """
 
-    __slots__ = ("chunk_deferred", "left", "next_pause", "pause")
+    __slots__ = ("has_deferred_chunk", "left", "next_pause", "pause")
 
     def __init__(self) -> None:
-        self.chunk_deferred = False
+        self.has_deferred_chunk = False
         self.left = 0
         self.pause = 0
         self.next_pause = 1

@@ -241,7 +241,7 @@ class ChildProcess(PollingConnection):
         self._closing: asyncio.Task[None] | None = None
         self.stdout_ended = False
         # Whether the end of the connection was reported to the receiver, or must not be reported.
-        self._end_reported = False
+        self._has_reported_end = False
 
     @property
     def exit_status(self) -> int | None:
@@ -281,7 +281,7 @@ class ChildProcess(PollingConnection):
         if self._closing is None:
             if self._receiver is None:
                 self.open(_NullReceiver())
-            self._end_reported = True
+            self._has_reported_end = True
             # Continue reading, if it was paused: the child may block until its output is read.
             self.pause(False)
             self._closing = self._loop.create_task(self._shut_down(within_s))
@@ -297,7 +297,7 @@ class ChildProcess(PollingConnection):
         if not self._released and (self._closing is None or self._closing.done()):
             if self._receiver is None:
                 self.open(_NullReceiver())
-            self._end_reported = True
+            self._has_reported_end = True
             self._kill()
             self._release()
 
@@ -305,7 +305,7 @@ class ChildProcess(PollingConnection):
 
     def _on_exit(self) -> None:
         """Report the end of the child, after its last output. ExitWatch calls this."""
-        if self._input.over:
+        if self._input.ended:
             self._report_end()
         elif self.exit_status == 0 or self._input.paused:
             # Another process may have the child's stdout open, perhaps for ever. Therefore report
@@ -330,7 +330,7 @@ class ChildProcess(PollingConnection):
             self._loop.call_later(GROUP_CHECK_S, self._deliver_rest, until)
             return
         for _ in LAST_READS:
-            if self._input.over or self._released:
+            if self._input.ended or self._released:
                 break
             try:
                 chunk = os.read(self._in, READ_BYTES)
@@ -360,7 +360,7 @@ class ChildProcess(PollingConnection):
 
     def drop(self, frame: bytes) -> None:
         """Keep a frame that cannot be written any more, for take_unread()."""
-        if not self._end_reported:
+        if not self._has_reported_end:
             self._unread.add((frame, b"\n"))
 
     def _discard_output(self) -> None:
@@ -388,8 +388,8 @@ class ChildProcess(PollingConnection):
 
     def _report_end(self) -> None:
         """Report the end of the connection to the receiver, once."""
-        if not self._end_reported:
-            self._end_reported = True
+        if not self._has_reported_end:
+            self._has_reported_end = True
             self._stop_reading()
             self._stderr.read()
             self._child_receiver.on_eof()
