@@ -526,7 +526,7 @@ async def test_a_job_that_ends_while_the_running_jobs_are_examined_harms_nobody(
             return results
 
         trial = KIND
-        taken = None
+        sent = None
 
     threads._running = {1: cast("Any", Ending()), 2: cast("Any", Ending())}
     # The threads 1 and 2 do not exist, so they wait for no other thread.

@@ -207,15 +207,16 @@ class Session:
     def _open(self, incoming: SessionRequest) -> None:
         """Find the profile of a request, and start, queue or answer the request."""
         params = incoming.params
-        raw = params.pop("_meta", None)
+        meta = params.pop("_meta", None)
         profiles = self._profiles
-        if raw is None:
+        if meta is None:
             profile = profiles.legacy
-        elif profiles.last_meta is not None and raw == profiles.last_meta[0]:
+        elif profiles.last_meta is not None and meta == profiles.last_meta[0]:
+            # Most clients send the same `_meta` in every request, so it need not be decoded again.
             profile = profiles.last_meta[1]
         else:
             try:
-                profile = profiles.read(raw)
+                profile = profiles.read(meta)
             except RpcError as exc:
                 return self.peer.fail(incoming, exc.code, exc.message, exc.data)
             if profile is not None and profile.encoder.revision.idless_errors:
@@ -224,7 +225,7 @@ class Session:
         method = incoming.method
         if profile is not None and method in profile.methods:
             incoming.profile = profile
-            if raw is not None and ("requestState" in params or "inputResponses" in params):
+            if meta is not None and ("requestState" in params or "inputResponses" in params):
                 return self._resume(incoming, profile)
             # These lines do the same as _forward(). They are repeated here to save nearly every
             # request a function call.

@@ -491,7 +491,7 @@ def _replace_boolean_schemas(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "properties": replaced}
 
 
-def _keep(result: Any, revision: Revision) -> Any:
+def _return_unchanged(result: Any, revision: Revision) -> Any:
     """Return a result unchanged, because it is the same in all revisions."""
     return result
 
@@ -519,5 +519,5 @@ def _feature_downgrades() -> Mapping[type[Struct], Downgrade]:
         types.ListResourceTemplatesResult: _downgrade_templates,
         types.ListPromptsResult: _downgrade_prompts,
         types.GetPromptResult: _downgrade_prompt_result,
-        types.CompleteResult: _keep,
+        types.CompleteResult: _return_unchanged,
     }

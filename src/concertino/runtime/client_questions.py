@@ -83,7 +83,7 @@ STATE_RECORD = "CONCERTINO_STATE_RECORD"
 # itself to the NATS servers.
 STATE_CERTS = "CONCERTINO_STATE_CERTS"
 # An error message shows at most this many characters of a client's answer.
-SHOWN = 200
+SHOWN_CHARS = 200
 # elicit_url() accepts http:// URLs for these hosts only, and https:// for all.
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 
@@ -376,6 +376,6 @@ async def roots(context: Context, key: str) -> list[Root]:
     items = _decode_roots(answers[key]).roots
     if foreign := next((root.uri for root in items if not root.uri.startswith("file://")), None):
         raise InvalidClientResponse(
-            f"{key}: expected URIs that begin with file://, got {foreign[:SHOWN]!r}"
+            f"{key}: expected URIs that begin with file://, got {foreign[:SHOWN_CHARS]!r}"
         )
     return items

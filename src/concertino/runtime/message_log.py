@@ -18,7 +18,7 @@ from concertino.transports.trace import trace_connection
 __all__ = ["make_message_log"]
 
 # A debug log line shows at most this many characters of a message.
-SHOWN = 2048
+SHOWN_CHARS = 2048
 
 
 def make_message_log(
@@ -34,7 +34,7 @@ def make_message_log(
     writer: gets the lines of the trace, so that the log's rate limit does not apply to them.
     format: the log format; "json", or a format for people.
     is_traced: whether to write each message in full.
-    is_debug: whether to log each message, shortened to SHOWN characters.
+    is_debug: whether to log each message, shortened to SHOWN_CHARS characters.
     """
 
     def wrap(connection: Connection, name: str) -> Connection:
@@ -46,7 +46,7 @@ def make_message_log(
                 writer.write(message_line(format, prefix, direction, text).encode())
             if is_debug:
                 event = "Received request" if direction == "<-" else "Sending response"
-                log.debug("%s%s: %s", prefix, event, escape_controls(shorten(text, SHOWN)))
+                log.debug("%s%s: %s", prefix, event, escape_controls(shorten(text, SHOWN_CHARS)))
             if token is not None:
                 current_context.reset(token)
 

@@ -24,7 +24,7 @@ from concertino.runtime.tasks import subject_of
 __all__ = ["Place", "call_of", "place_of_thread", "waits_for_thread"]
 
 # A warning shows at most this many characters of a tool's name.
-SHOWN = 128
+SHOWN_CHARS = 128
 
 KINDS = {"tools/call": "tool", "resources/read": "resource", "prompts/get": "prompt"}
 
@@ -62,7 +62,7 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
         return None
     call = request.call
     kind, name = KINDS.get(call.method), call.name
-    return call.method if kind is None or name is None else f"{kind} {shorten(name, SHOWN)!r}"
+    return call.method if kind is None or name is None else f"{kind} {shorten(name, SHOWN_CHARS)!r}"
 
 
 def place_of_thread(thread: int) -> Place | None:

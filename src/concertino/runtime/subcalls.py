@@ -38,7 +38,7 @@ MAX_CALLS = 10_000
 # The first bytes of a tool's text with Server(envelope=True); see server/result_envelope.py.
 ENVELOPE_START = '{\n  "success": true,\n  "data": '
 # How many names the error about too many nested calls shows from each end of the chain.
-SHOWN = 3
+SHOWN_NAMES = 3
 
 
 class SubcallContext(ContextWrapper):
@@ -141,7 +141,7 @@ class SubcallContext(ContextWrapper):
         Raises ToolError if there are too many or they nest too deeply.
         """
         if len(chain) > MAX_DEPTH + 1:
-            names = " > ".join((*chain[:SHOWN], "...", *chain[-SHOWN:]))
+            names = " > ".join((*chain[:SHOWN_NAMES], "...", *chain[-SHOWN_NAMES:]))
             raise ToolError(f"call_tool: more than {MAX_DEPTH} calls inside each other: {names}")
         self._count[0] += 1
         if self._count[0] > MAX_CALLS:

@@ -47,9 +47,9 @@ class ThreadJob:
     loop sets the result of `future`, which wakes Threads.run().
     results: the queue that the job is put into when it has ended.
     task: the task that called Threads.run(), for the log.
-    taken: an event that is set when a large value was taken by Threads.run() and sent; None if the
-        value is not large, or not known yet.
-    trial: the kind of its call, while ThreadTrials counts the call; otherwise None.
+    sent: an event that is set when a large value was sent or dropped; None if the value is not
+        large, or not known yet.
+    trial: the kind of the job's call, while ThreadTrials counts the call; otherwise None.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class ThreadJob:
         "function",
         "future",
         "results",
-        "taken",
+        "sent",
         "task",
         "trial",
         "value",
@@ -72,7 +72,7 @@ class ThreadJob:
         self.task = asyncio.current_task(results.loop)
         self.value: Any = None
         self.error: BaseException | None = None
-        self.taken: threading.Event | None = None
+        self.sent: threading.Event | None = None
         self.trial: Kind | None = None
 
 
@@ -129,7 +129,7 @@ class JobResults:
             # already if its task was cancelled.
             if not job.future.done():
                 job.future.set_result(None)
-            if job.taken is not None:
+            if job.sent is not None:
                 self._on_large(job)
             elif job.trial is not None:
                 self._on_trial_end(job)

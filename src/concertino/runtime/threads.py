@@ -55,7 +55,7 @@ MAX_NAMED = 5
 KEPT_CHECK_S = 0.05
 # At most this many handlers are remembered whose tools are not on trial any more.
 MAX_SETTLED = 4096
-# How often, in seconds, a thread whose result was not taken checks whether the pool is closed.
+# How often, in seconds, a thread whose large result was not sent checks whether the pool is closed.
 CLOSED_CHECK_S = 1.0
 
 # All pools of the process.
@@ -235,7 +235,7 @@ class Threads:
         running = [item for item in running if item[1].results is results and item[1].trial == kind]
         # A thread that has made a large result waits, too, but its call does not.
         return bool(running) and all(
-            job.taken is None and waits_for_thread(thread) for thread, job in running
+            job.sent is None and waits_for_thread(thread) for thread, job in running
         )
 
     # Large results. These methods run on the event loop.
@@ -267,7 +267,7 @@ class Threads:
         Called when the large result of `job` was sent or dropped.
         call, kind: the call that has got the result, and its kind; None if the job belongs to none.
         """
-        assert job.taken is not None
+        assert job.sent is not None
         try:
             if job.trial is not None:
                 job.results.trials.end(job.trial, True)
@@ -278,7 +278,7 @@ class Threads:
                 if size >= LARGE_BYTES:
                     self._keep_back(job.results, kind, size)
         finally:
-            job.taken.set()
+            job.sent.set()
 
     def _keep_back(self, results: JobResults, kind: Kind, size: int) -> None:
         """Keep back the calls of a kind that wait for a thread, until their results will fit.
@@ -386,13 +386,13 @@ class Threads:
             waiting = len(self._jobs) + len(kept)
             is_kept = job in kept
             is_waiting = job in self._jobs
-        taken = f"all {self._limit} threads have been taken"
+        occupied = f"all {self._limit} threads have been taken"
         waiting_call = call_of_job(job) if is_kept else None
         if waiting_call is not None:
             kind = kind_of(waiting_call)
             is_waiting = job.results.trials.has_begun(kind)
             running = [(thread, holder) for thread, holder in running if holder.trial == kind]
-            taken = f"{len(running)} threads have been taken by calls of one tool"
+            occupied = f"{len(running)} threads have been taken by calls of one tool"
         if not is_waiting:
             return
 
@@ -408,7 +408,7 @@ class Threads:
         named = sorted(holders.items(), key=lambda item: -item[1])[:MAX_NAMED]
         log.warning(
             "%s for %g s, and %d calls wait; they are held by %s",
-            taken,
+            occupied,
             BLOCKED_S,
             waiting,
             ", ".join(f"{text} ({count} calls)" for text, count in named),
@@ -459,7 +459,7 @@ class Threads:
 
             if is_large_result(job.value):
                 # The job counts as running until its result is counted.
-                job.taken = threading.Event()
+                job.sent = threading.Event()
             else:
                 del self._running[threading.get_ident()]
             try:
@@ -472,15 +472,15 @@ class Threads:
                         self._started -= 1
                         return
             else:
-                if job.taken is not None:
-                    self._wait_until_taken(job, job.taken)
+                if job.sent is not None:
+                    self._wait_until_sent(job, job.sent)
                     del self._running[threading.get_ident()]
 
             # Without this, the variable would keep the job's result in memory until the next job.
             del job
 
-    def _wait_until_taken(self, job: ThreadJob, taken: threading.Event) -> None:
-        """Wait until the loop has taken a large result, or is closed."""
-        while not taken.wait(CLOSED_CHECK_S):
+    def _wait_until_sent(self, job: ThreadJob, sent: threading.Event) -> None:
+        """Wait until the loop has sent or dropped a large result, or is closed."""
+        while not sent.wait(CLOSED_CHECK_S):
             if self._closed or job.results.loop.is_closed():
                 return
