@@ -42,7 +42,7 @@ from concertino.transports.listeners import errno_message
 
 __all__ = ["BlockingNats", "PermissionsViolation", "Request"]
 
-# For this time after a failed attempt to connect, in seconds, further attempts fail at once. So
+# After a failed attempt to connect, all attempts within this time, in seconds, fail at once. So
 # callers that must not block for long do not wait again and again.
 RETRY_S = 0.5
 READ_BYTES = 256 * 1024

@@ -128,7 +128,8 @@ class NatsConnection(asyncio.Protocol):
     def publish(self, subject: str, payload: bytes, reply: str = "", headers: bytes = b"") -> None:
         """Publish a message.
 
-        payload: at most info.max_payload bytes. The size is not checked here.
+        payload: at most info.max_payload bytes. The caller must check the size, because the server
+            would end the connection.
         reply: the subject for responses; empty if none is expected.
         headers: a header block; empty for none.
         Raises Disconnected when the connection has ended.
@@ -241,6 +242,7 @@ class NatsConnection(asyncio.Protocol):
         self._ping_timer = self._loop.call_later(PING_S, self._ping)
 
     async def _start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
+        """Begin TLS on the connection. Raises Disconnected if the handshake fails."""
         transport = cast("asyncio.Transport", self._transport)
         try:
             secure = await self._loop.start_tls(

@@ -100,7 +100,7 @@ class ServerError(Struct):
 
 
 class Ping(Struct):
-    """The server asks whether the client is alive."""
+    """The server's question whether the client is alive. The client must send PONG."""
 
 
 class Pong(Struct):
@@ -113,7 +113,7 @@ _decode_info = Decoder(ServerInfo).decode
 
 
 class NatsParser:
-    """Splits a stream of bytes into events. It holds at most one incomplete message."""
+    """Parses the bytes from a server into events. It holds at most one incomplete message."""
 
     def __init__(self) -> None:
         # Received bytes that are not a complete line or payload yet.
@@ -176,7 +176,7 @@ class NatsParser:
 
 
 def _read_line(line: bytes) -> NatsEvent | None:
-    """Parse one control line other than that of a message. Returns None for +OK."""
+    """Parse one control line that does not begin a message. Returns None for +OK."""
     name, _, rest = line.partition(b" ")
     match name.upper():
         case b"PING":
@@ -198,7 +198,7 @@ def _read_line(line: bytes) -> NatsEvent | None:
 
 def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
     """Return subject, sid, reply, size of headers, and size of headers and payload together."""
-    # Servers pass on subjects with any bytes except these spaces and the ends of lines.
+    # Split at spaces only: a subject may contain any byte except spaces and line breaks.
     fields = line.split(b" ")
     # Without headers: MSG, subject, sid, reply, size; the reply may be missing.
     count = len(fields)

@@ -170,8 +170,8 @@ def ensure_certificate(
     """Return the certificate of a name; issue or renew it first if necessary.
 
     A missing certificate is issued. One that expires within 30 days is renewed if the folder has
-    the authority's key, and returned unchanged otherwise. It is not checked further, see
-    Certificates.identity().
+    the authority's key, and returned unchanged otherwise. Use Certificates.identity() to check
+    whether the result is valid.
     now: the time with which to compare; None for the current time.
     Raises CertificateError, also if a certificate is missing and the folder has no authority's key.
     """
@@ -318,6 +318,7 @@ def _make_key_usage(
 
 
 def _general_name(host: str) -> x509.GeneralName:
+    """Return a host name or IP address for a certificate. Raises CertificateError."""
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:

@@ -102,11 +102,11 @@ class ClientEvents:
         before = _server_uris(self._watched)
         self._watched = uris
         self._update()
-        wanted = _server_uris(uris)
-        if wanted != before:
+        now = _server_uris(uris)
+        if now != before:
             if self._publishing is not None:
                 self._publishing.cancel()
-            self._publishing = asyncio.get_running_loop().create_task(self._publish_wanted(wanted))
+            self._publishing = asyncio.get_running_loop().create_task(self._publish_uris(now))
 
     def on_call(self, context: Context) -> None:
         """Find out whether the client of a call wants events. HubBackend calls this for each call.
@@ -145,7 +145,7 @@ class ClientEvents:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _publish_wanted(self, uris: list[str]) -> None:
+    async def _publish_uris(self, uris: list[str]) -> None:
         """Publish the URIs to which clients have subscribed, every REPEAT_S seconds.
 
         uris: URIs of resources of MCP servers. If there are none, one event tells the plugins so.
@@ -224,8 +224,8 @@ def _wanted_topics(capabilities: Mapping[str, Any]) -> frozenset[str]:
     experimental: object = capabilities.get("experimental")
     if not isinstance(experimental, Mapping):
         return frozenset()
-    wanted = cast("Mapping[str, object]", experimental).get(CAPABILITY)
-    topics = cast("Mapping[str, object]", wanted).get("topics") if wanted else None
+    capability = cast("Mapping[str, object]", experimental).get(CAPABILITY)
+    topics = cast("Mapping[str, object]", capability).get("topics") if capability else None
     if not isinstance(topics, list):
         return frozenset()
     return frozenset(item for item in cast("list[object]", topics) if isinstance(item, str))

@@ -62,7 +62,7 @@ LIST_S = 10.0
 MAX_PLUGINS = 1024
 MAX_WORKERS = 4096
 # How many different manifests of the workers of one plugin a hub keeps. Each may have almost 1 MiB.
-# Workers with further manifests get calls, but the lists of tools are not fetched for them.
+# A worker with one more manifest gets calls, but the lists of tools are not fetched for it.
 MAX_MANIFESTS = 16
 
 
@@ -375,7 +375,9 @@ class ClusterPlugins:
 def _is_manifest_of(id: str, payload: bytes) -> bool:
     """Return whether an announcement has the manifest of the plugin that its subject names.
 
-    A plugin can have an answer of JetStream published here, with the name of another plugin.
+    id: the name in the subject. payload: that of the announcement.
+    A plugin can make JetStream publish an answer to this subject, with the name of another plugin
+    in it (nats_permissions.py).
     """
     try:
         return PluginManifest.FromString(payload).id == id

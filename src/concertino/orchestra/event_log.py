@@ -1,10 +1,12 @@
 """EventLog: the latest events of a hub. EventReader: the position of one subscriber in the log.
 
-A hub publishes events in its log (hub_events.py), and reads it for each plugin, bridge and client
-that has subscribed. All of them read the same log, so a slow subscriber takes no memory. The log
-keeps at most MAX_BYTES and drops the oldest events. A reader that is too slow learns how many
-events it has missed. The cursor of an event contains the id of the log and the number of the event
-in it, so a cursor from before a restart of the hub is recognized.
+HubEvents (hub_events.py) adds each event that is published to the log. For each plugin, bridge and
+client that has subscribed, it reads the log with an EventReader. All of them read the same log, so
+a slow subscriber takes no memory. The log keeps at most MAX_BYTES, and drops the oldest events. A
+reader that is too slow learns how many events it has missed.
+
+A cursor stands for a position in the log. It contains the id of the log and the number of the event
+before the position, so a cursor from before a restart of the hub is recognized.
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ __all__ = [
 # The largest size of the log, and of one event, in bytes.
 MAX_BYTES = 16 * 2**20
 MAX_EVENT_BYTES = 2**20
-# The size of an event without its content, as it is counted in the log.
+# How much memory an event takes besides its content. The log counts it with the content.
 EVENT_BYTES = 512
+# The longest topic, in characters, and how many topics the log remembers.
 MAX_TOPIC = 256
 MAX_TOPICS = 1000
+# How many filters a subscription may have.
 MAX_FILTERS = 32
 # The largest size of the name and of the text of a filter, in characters.
 MAX_FILTER = 1024
@@ -112,8 +116,9 @@ class EventLog:
     ) -> None:
         """Add an event with its number, unless the log has an event with this or a higher number.
 
-        delivery, payload: see LoggedEvent. The delivery gets its cursor here.
-        size: its size in bytes.
+        delivery: the message for subscribers. This method sets its cursor.
+        payload: the decoded payload.
+        size: how many bytes of the log the event takes.
         """
         if number <= self.last:
             return
@@ -163,7 +168,10 @@ class EventLog:
                 future.set_result(None)
 
     def cursor_of(self, number: int) -> str:
-        """Return the cursor of the position after an event. number: 0 for the beginning."""
+        """Return the cursor of the position after an event.
+
+        number: the number of the event; 0 for the position before the first one.
+        """
         return f"{self.id}-{number}"
 
     def get(self, number: int) -> LoggedEvent | None:
@@ -183,10 +191,10 @@ class EventLog:
 class EventReader:
     """The position of one subscriber in a log. It begins after the newest event.
 
-    subscribe: the topic and the filters, which are strings that members of the payload must equal.
-        If it has a cursor (`after`), the position begins after that event instead. With a cursor of
-        another log, it begins with the oldest event.
-    Raises InvalidEvent if the topic or the filters are not acceptable.
+    subscribe: the topic and the filters of the subscription. A filter is a string that a member of
+        the payload must equal. If the subscription has a cursor (`after`), the reader begins at its
+        position. With a cursor of another log, the reader begins with the oldest event.
+    Raises InvalidEvent if the topic or the filters are not valid.
     """
 
     def __init__(self, log: EventLog, subscribe: Subscribe) -> None:
@@ -219,9 +227,9 @@ class EventReader:
         return event
 
     async def wait(self) -> None:
-        """Wait for the next event in the log, which the subscriber may not want.
+        """Wait until take() has something to do: until the log has another event.
 
-        If take() has not looked at all events, only let other tasks have a turn.
+        If take() has not looked at all events yet, this only lets other tasks run.
         """
         if self.is_behind:
             await asyncio.sleep(0)
@@ -242,8 +250,8 @@ class EventReader:
     def take(self) -> EventDelivery | None:
         """Return the next event that the subscriber wants; None if there is none yet.
 
-        Looks at SCAN_EVENTS events at most. So None may also mean that there are more; see
-        is_behind.
+        Looks at SCAN_EVENTS events at most. So None may also mean that there are more events to
+        look at; see is_behind.
         """
         self._follow_restart()
         for _ in range(SCAN_EVENTS):
@@ -261,9 +269,9 @@ class EventReader:
         return None
 
     def take_position(self) -> EventDelivery:
-        """Return the position of the subscriber, and how many events before it were missed.
+        """Return the position of the subscriber, as an EventDelivery without topic.
 
-        This is an EventDelivery without topic.
+        Its `cursor` is the position; `lost` is how many events before it were missed.
         """
         self._follow_restart()
         self._skip_dropped()

@@ -26,7 +26,10 @@ __all__ = ["prompt_failure", "storage_failure"]
 def prompt_failure(id: str, code: str, message: str) -> PluginResponse:
     """Return the response to a failed prompt_get.
 
-    The description repeats the message, because Go programs show the description to users.
+    id: the request id.
+    code, message: the reason, for programs and for users.
+    The description of the prompt repeats the message, because Go programs show the description to
+    users.
     """
     failure = PromptFailure(code=code, message=message)
     return PluginResponse(
@@ -48,7 +51,7 @@ def storage_failure(
     if kind == "storage_read":
         return PluginResponse(request_id=id, storage_read=StorageReadResponse(failure=failure))
     if kind == "storage_write":
-        # Only this response has a field for errors in the Go implementation, and none for the code.
+        # This response has a field for errors in the Go implementation, too, but none for the code.
         return PluginResponse(request_id=id, storage_write=StorageWriteResponse(error=message))
     if kind == "storage_delete":
         return PluginResponse(request_id=id, storage_delete=StorageDeleteResponse(failure=failure))

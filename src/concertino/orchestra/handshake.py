@@ -1,11 +1,15 @@
 """The TLS handshake of QUIC connections: both sides present a certificate, and both are verified.
 
-aioquic does not request client certificates, and does not verify them. So each connection of this
-package replaces the class of its TLS context with a stricter subclass; other users of aioquic in
-this process are not affected. The subclass overrides private attributes of aioquic. Therefore the
-version of aioquic is pinned to 1.7, and ensure_strict() tests before the first use that a client
-without a certificate is refused.
-Session tickets are not used: a client that resumes a session presents no certificate.
+quic_link.py (the client) and quic_listener.py (the server) create connections with configuration()
+and require_peer_certificate().
+
+A server that uses aioquic as it is does not request client certificates, and does not verify them.
+So each connection of this package replaces the class of its TLS context with a stricter subclass;
+other users of aioquic in this process are not affected. The subclass overrides private methods of
+aioquic. Therefore the version of aioquic is pinned to 1.7, and ensure_strict() tests, before a
+process listens, that a client without a certificate is refused.
+
+TLS session tickets are not used, because a client that resumes a session presents no certificate.
 Sources: RFC 8446 sections 4.3.2 and 4.4.2; RFC 9001 section 8; the Orchestra plugin protocol,
 "QUIC".
 """
@@ -55,22 +59,28 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra")
 
+# The protocol that both sides must name in the handshake (ALPN).
 ALPN = "orchestra-plugin"
-# Concurrent requests on one connection, as in the Go implementation.
+# How many requests may be in progress on one connection, as in the Go implementation.
 STREAMS = 100
-# The largest datagram that quic-go accepts.
+# The largest datagram that is sent. It is the largest that quic-go, the library of the Go
+# implementation, accepts.
 DATAGRAM_BYTES = 1452
-# The same on a loopback address, if the peer accepts it: a packet costs about the same CPU time
-# whatever its size (decision 0135). aioquic writes lengths up to 16,383 only.
+# The largest datagram that is sent to a loopback address, if the peer accepts it. A packet costs
+# about the same CPU time whatever its size (decision 0135). aioquic cannot write packets of more
+# than 16,383 bytes.
 LOOPBACK_DATAGRAM_BYTES = 8192
+# After this time in seconds without a packet, a connection has ended.
 IDLE_S = 30.0
-# Flow control windows in bytes. The longest frame fits into the window of one stream.
+# Flow control: how many bytes the peer may send, on one stream and on one connection, before this
+# process has read them. The longest frame fits into the window of one stream.
 STREAM_WINDOW = 2**20 + 16 * 2**20
 CONNECTION_WINDOW = 64 * 2**20
 # QUIC error codes that stand for TLS alerts, RFC 9000 section 20.1.
 CRYPTO_ERROR = range(0x100, 0x200)
 
-# quic_link.py reports errors once and in plain words, so aioquic's own log is not needed.
+# quic_link.py reports each error once, and in plain words. Without this line, aioquic would log it
+# too.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
 
 CheckName = Callable[[str], str | None]
@@ -82,7 +92,8 @@ def make_configuration(side: Side, identity: Identity, server_name: str = "") ->
     """Return the configuration that aioquic needs for a connection.
 
     side: whether this process is the server or the client.
-    server_name: the name or IP address that a client dials.
+    identity: the certificate that this process presents, and the authority that it trusts.
+    server_name: the host name or IP address to which a client connects; "" for a server.
     """
     return QuicConfiguration(
         alpn_protocols=[ALPN],
@@ -104,15 +115,18 @@ def require_peer_certificate(
 ) -> None:
     """Make a connection require and verify the peer's certificate.
 
-    Call this before the connection sends or receives anything.
-    identity: this side's certificate.
+    Call this before the connection sends or receives anything. It also limits the streams that the
+    peer may open.
+    identity: the certificate that this process presents, and the authority that it trusts.
     check_name: accepts or refuses the name in the peer's certificate.
     """
+    # Any, because the following attributes are private to aioquic.
     private = cast(Any, connection)
     private._local_max_streams_bidi = Limit(
         QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", STREAMS
     )
     private._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", 0)
+    # The connection creates its TLS context in _initialize(), when it sends or receives first.
     initialize = private._initialize
 
     def initialize_strictly(peer_cid: bytes) -> None:
@@ -149,7 +163,7 @@ def enlarge_datagrams(connection: QuicConnection) -> None:
 
 
 def peer_name(connection: QuicConnection) -> tuple[str, datetime]:
-    """Return the name in the peer's certificate, and when it expires.
+    """Return the name in the peer's certificate, and when the certificate expires.
 
     Call this after the handshake.
     """
@@ -184,7 +198,8 @@ class _StrictContext(tls.Context):
 
     def _server_handle_certificate(self, input_buf: Any) -> None:
         cast(Any, super())._server_handle_certificate(input_buf)
-        # An empty list of certificates is valid TLS; the server decides whether it accepts that.
+        # In TLS, a client may answer the request with an empty list of certificates. The server
+        # decides whether it accepts that; this one does not.
         if cast(Any, self)._peer_certificate is None:
             raise tls.AlertBadCertificate("a client certificate is required")
 
@@ -192,9 +207,12 @@ class _StrictContext(tls.Context):
 class CurrentIdentity:
     """The certificate that a listener uses now. It may change, since a listener may run for years.
 
-    The certificate is loaded for each handshake, and renewed before it expires if the folder
-    contains the authority's key. If that fails, the last loaded certificate is used until it
-    expires.
+    The listener calls identity() for each handshake. The certificate is renewed before it expires
+    if the folder contains the authority's key. If that fails, the certificate that was loaded
+    before is used until it expires.
+
+    name: the name of the certificate. The constructor raises CertificateError if there is no valid
+        one.
     """
 
     def __init__(self, certificates: Certificates, name: str) -> None:
@@ -222,9 +240,10 @@ class CurrentIdentity:
 
 @cache
 def ensure_strict() -> None:
-    """Test once, in memory, that a server refuses clients without a valid certificate.
+    """Test that a server refuses clients without a valid certificate.
 
-    Raises RuntimeError if it accepts them, or if it refuses a valid certificate.
+    The test runs in memory, once in a process. A listener calls this function before it listens.
+    Raises RuntimeError if the server accepts such a client, or if it refuses a valid certificate.
     """
     ours, unknown = create_temporary_identity("self-test"), create_temporary_identity("self-test")
     if not _is_accepted(ours, ours):
@@ -240,6 +259,7 @@ def ensure_strict() -> None:
 def _is_accepted(server: Identity, client: Identity | None) -> bool:
     """Run a handshake in memory, and return whether the server accepts the client.
 
+    server: the server's certificate and authority. The client trusts this authority, too.
     client: the client's certificate; None for a client without one.
     """
     client_configuration = make_configuration("client", server, "localhost")
@@ -253,6 +273,7 @@ def _is_accepted(server: Identity, client: Identity | None) -> bool:
     sender.connect(("server", 1), now=0.0)
     receiver: QuicConnection | None = None
     events: list[QuicEvent] = []
+    # Pass the datagrams between the two ten times; a handshake needs fewer.
     for step in range(10):
         now = step * 0.01
         for data, _ in sender.datagrams_to_send(now):

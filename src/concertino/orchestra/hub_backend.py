@@ -393,7 +393,10 @@ def _refuse_cursor(call: Call) -> None:
 
 
 async def _gather(requests: Sequence[Awaitable[PluginResponse]]) -> list[PluginResponse]:
-    """Await all requests concurrently; the first failure cancels the others and is raised."""
+    """Await all requests concurrently, and return their responses in the same order.
+
+    When one fails, the requests in progress are cancelled, and its exception is raised.
+    """
     tasks: list[asyncio.Task[PluginResponse]] = []
     try:
         async with asyncio.TaskGroup() as group:

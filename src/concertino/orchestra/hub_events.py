@@ -152,16 +152,16 @@ class HubEvents:
         The field `needs_events` lists topics. Only plugins of this package have `subscriptions`,
         which also contain filters.
         """
-        wanted = {item.subscription_id: item for item in manifest.subscriptions}
+        new = {item.subscription_id: item for item in manifest.subscriptions}
         topics = {item.topic for item in manifest.subscriptions}
         for topic in manifest.needs_events:
             if topic not in topics:
                 id = f"auto-{plugin.id}-{topic}"
-                wanted[id] = Subscribe(subscription_id=id, topic=topic)
+                new[id] = Subscribe(subscription_id=id, topic=topic)
         # A plugin registers when it starts. So subscriptions that the manifest does not have were
         # made by an earlier process of the plugin.
-        self._end([key for key in self._deliveries if key[0] == plugin.id and key[1] not in wanted])
-        for subscribe in wanted.values():
+        self._end([key for key in self._deliveries if key[0] == plugin.id and key[1] not in new])
+        for subscribe in new.values():
             try:
                 self._start(plugin, subscribe)
             except InvalidEvent as exc:
@@ -231,7 +231,7 @@ class HubEvents:
         self._deliveries[key] = subscribe, task
 
     def _end(self, keys: Iterable[tuple[str, str]]) -> None:
-        """End subscriptions. keys: their keys in _deliveries; unknown ones are ignored."""
+        """End subscriptions. keys: their keys in _deliveries, which may be missing there."""
         for key in keys:
             if key in self._deliveries:
                 self._deliveries.pop(key)[1].cancel()

@@ -69,7 +69,7 @@ async def listen_for_links(
     if certificates is None or not name:
         raise ValueError(f"{address}: QUIC needs certificates and the name of one")
 
-    # Imported here, because QUIC takes 100 ms to load and most plugins use a Unix socket.
+    # Imported only now, because QUIC takes 100 ms to load and most plugins use a Unix socket.
     from concertino.orchestra.quic_listener import listen_quic_links
 
     return await listen_quic_links(address, answer, relay, certificates, name, admits)

@@ -59,9 +59,9 @@ async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> P
     try:
         client = sessions.main
         if kind == "storage_list":
-            wanted = request.storage_list
+            query = request.storage_list
             meta = sessions.forwarded_meta(request.path)
-            return await _list(client, wanted.prefix, wanted.pattern, meta)
+            return await _list(client, query.prefix, query.pattern, meta)
         if kind == "storage_read":
             params = {"uri": request.storage_read.path}
             meta = sessions.forwarded_meta(request.path)

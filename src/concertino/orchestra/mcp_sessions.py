@@ -121,7 +121,7 @@ class McpSessions:
             raise
 
     async def _connect(self, host: Host, **options: Any) -> Client:
-        """Open a session with the server. options: further parameters of the Client."""
+        """Open a session with the server. options: keyword arguments for the Client."""
         ours, theirs = memory_pair()
         host.attach(theirs)
         # The Proxy translates between revisions, so the session has the newest one even if the

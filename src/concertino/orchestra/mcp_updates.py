@@ -57,7 +57,7 @@ class McpUpdates:
         self._log = logging.getLogger(f"concertino.{name}")
         self._find_client = find_client
         self._find_hub = find_hub
-        # Id of a HubBackend -> the URIs that its clients want, and when they expire, by the loop's
+        # Id of a HubBackend -> the URIs that it has published, and when they expire, by the loop's
         # clock.
         self._wanted: dict[str, tuple[frozenset[str], float]] = {}
         # The URIs to which the plugin has subscribed at its server.
@@ -95,7 +95,7 @@ class McpUpdates:
         self._start(self._subscribe())
 
     async def _subscribe(self) -> None:
-        """Subscribe to those wanted resources that the server offers, and to no others."""
+        """Subscribe to exactly those of the stored URIs that the server offers."""
         async with self._lock:
             wanted = frozenset[str]().union(*(uris for uris, _ in self._wanted.values()))
             try:

@@ -136,8 +136,8 @@ class _Call(Struct, eq=False):
     worker: the id of the worker that has accepted the request; empty before its ack.
     attempts: how many times the request was sent.
     chunks: how many chunks of a stream have arrived.
-    outgoing, incoming: the pieces of a request or response that is too large for one message; None
-        for others.
+    outgoing: the pieces of the request, if it is too large for one message.
+    incoming: the pieces of a response that is too large for one message, while they arrive.
     """
 
     inbox: _Inbox
@@ -246,6 +246,7 @@ class NatsLink(RpcClient):
     # Sending
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
+        """Send a request. RpcClient calls this. Returns the key of the call."""
         # Without an inbox there is no connection, and `cluster.connection` raises Disconnected.
         inbox = self._current or self._inboxes[self._cluster.connection]
         self._last_number += 1
@@ -277,6 +278,7 @@ class NatsLink(RpcClient):
         self._send_to_worker(call, encode_headers(PIECE, Call=key, Number=number), piece)
 
     def _send_cancel(self, key: Hashable, stream: str = "") -> None:
+        """Cancel a request at its worker, and forget its call. RpcClient calls this."""
         call = self._calls.get(key)
         if call is not None:
             self._send_to_worker(call, encode_headers(CANCEL, Call=cast(str, key)))
@@ -337,6 +339,7 @@ class NatsLink(RpcClient):
             call.outgoing.on_receipt()
 
     def _on_ack(self, key: str, call: _Call, worker: str) -> None:
+        """Record which worker has accepted a request."""
         if not worker.isalnum():
             self._give_up(key, "the ack has an invalid worker id")
             return

@@ -161,7 +161,7 @@ class LongMessages(Generic[M]):
         return self._messages.get(reply)
 
     def remove(self, reply: Hashable) -> None:
-        """Forget a message that is complete, late, or not wanted any more."""
+        """Forget a message, because it is complete, late or cancelled."""
         message = self._messages.pop(reply, None)
         if message is not None:
             message.timer.cancel()

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class ServerNotFound(ConcertinoError):
-    """There is no nats-server on this machine. The text says how to install it."""
+    """The program nats-server is not installed. The text says how to install it."""
 
 
 class ServerFailed(ConcertinoError):

@@ -225,7 +225,7 @@ def _split(path: str, data: bytes) -> tuple[_Head, bytes]:
 def _entry_of(path: str, data: bytes) -> StorageEntry | None:
     """Return the entry of a document in a list; None for a value that is no document.
 
-    Another plugin can store such a value (nats_permissions.py), which must not make list() fail.
+    Another plugin can cause such a value (nats_permissions.py), which must not make list() fail.
     """
     try:
         head, content = _split(path, data)

@@ -446,6 +446,7 @@ class NatsWorker:
     def _begin_incoming(
         self, caller: str, reply: str, size: int, left_s: float, first: bytes
     ) -> None:
+        """Begin to receive a request in pieces, after its first piece."""
         try:
             pieces = IncomingPieces(size)
             pieces.add(0, first)
@@ -497,6 +498,7 @@ class NatsWorker:
         self._finish(reply)
 
     def _on_piece(self, reply: str, number: int | None, piece: bytes) -> None:
+        """Handle the next piece of a request, and send the receipt for it."""
         incoming = self._incoming.get(reply)
         if incoming is None:
             return
