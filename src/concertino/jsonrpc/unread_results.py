@@ -122,9 +122,9 @@ class ProcessBudget:
     def lower_guess(self, kind: Kind, now: float, in_threads: bool = False) -> None:
         """Lower the expected size of results of a kind, so that more calls of it may start.
 
-        Does nothing if the size was lowered less than GROWTH_S seconds ago. For calls that run in
-        threads, does nothing if this method was first called, or has lowered the size, less than
-        THREAD_GROWTH_S seconds ago.
+        The size is lowered at most once in GROWTH_S seconds. For calls that run in threads, it is
+        lowered at most once in THREAD_GROWTH_S seconds, and the first call of this method only
+        starts this time.
         now: the current time in seconds.
         in_threads: whether calls of this kind run in threads now. A kind that has run in threads
             once counts as running in threads, because its threads end a moment before its results
@@ -298,7 +298,10 @@ class UnreadResults:
         self.budget.record_size(incoming.kind or kind_of(incoming), size)
 
     def guess_size(self, incoming: IncomingRequest) -> int:
-        """Return the expected size of a call's result, even if its kind was unknown at first."""
+        """Return the probable size of a running call's result, from all that is known by now.
+
+        Returns 0 for a call that is not counted: it has ended, or is a subscription.
+        """
         kind = incoming.kind
         if kind is None:
             return 0

@@ -18,7 +18,7 @@ from msgspec.json import Decoder
 
 __all__ = ["EarlyInput", "FirstMessage", "is_handshake", "is_opening"]
 
-# With more input than this, the messages are passed on at once.
+# If a client sends more than this, its messages are not held back any longer.
 MAX_FRAMES = 64
 MAX_BYTES = 2**20
 # The requests whose results say what a server offers.

@@ -275,8 +275,8 @@ class ChildProcess(PollingConnection):
         """End the child and all processes that it has started.
 
         If the calling task is cancelled, the shutdown continues.
-        within_s: how long to wait before that until the child has read the buffered output, in
-            seconds.
+        within_s: how long to wait, before the shutdown begins, until the child has read the
+            buffered output, in seconds.
         """
         if self._closing is None:
             if self._receiver is None:
