@@ -13,6 +13,7 @@ marked with an exclamation mark; with --strict the exit code is 1 then.
 
 Tools:
 async       awaits 10 ms, then makes its result
+async-slow  awaits 7 s before
 def         makes its result at once
 def-wait    blocks for 10 ms before
 def-slow    blocks for 7 s before
@@ -110,6 +111,7 @@ async def counts(reset: bool = False) -> dict[str, float]:
 # The name of a row's tool -> the tool that is called, and the seconds for which it waits.
 TOOLS = {
     "async": ("async", 0.01),
+    "async-slow": ("async", 7.0),
     "def": ("def", 0.0),
     "def-wait": ("def", 0.01),
     "def-slow": ("def", 7.0),
@@ -296,7 +298,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ["async", "async-small", "def", "def-small", "def-wait", "def-wait-small", "def-slow"]
+    names = [
+        "async",
+        "async-small",
+        "async-slow",
+        "def",
+        "def-small",
+        "def-wait",
+        "def-wait-small",
+        "def-slow",
+    ]
     parser.add_argument("--sizes", default="1,5,10", help="of results, in MB")
     parser.add_argument("--tools", default=",".join(names))
     parser.add_argument("--clients", default=",".join(CLIENTS))

@@ -100,20 +100,6 @@ def test_a_client_need_not_wait_until_the_calls_of_other_clients_have_returned()
     assert [start_waiting(rig) for rig in rigs] == [1] * 40
 
 
-def test_the_size_of_a_result_is_guessed_while_nothing_is_known() -> None:
-    rig = Rig()
-    calls = [rig.start(id) for id in range(2)]
-    assert calls[0] is not None
-    assert calls[1] is not None
-    guess_size = rig.peer.unread.guess_size
-    # An eighth of what one client may hold.
-    assert guess_size(calls[1]) == 8 * MIB
-    rig.peer.respond(calls[0], result(1000))
-    assert 1000 < guess_size(calls[1]) < 1100
-    # It has ended.
-    assert guess_size(calls[0]) == 0
-
-
 def test_calls_that_run_in_threads_start_later_but_not_never() -> None:
     rig = Rig()
     for id in range(600):
@@ -263,6 +249,47 @@ def test_responses_beyond_what_may_wait_are_dropped_at_once() -> None:
     assert [len(frame) > MIB for frame in rig.frames] == [True] + [False] * 5
     assert rig.peer.unread.dropped == 5
     assert list(rig.peer.running) == [1, 2]
+
+
+def test_large_results_that_nobody_expected_may_be_postponed_as_long_as_they_could_wait() -> None:
+    rig = Rig(max_unread_bytes=8 * MIB)
+    unread = rig.peer.unread
+    requests = [rig.start(id) for id in range(5)]
+    postponed = 0
+    for request in requests:
+        assert request is not None
+        if unread.may_postpone(9 * MIB):
+            unread.postpone(request, 9 * MIB)
+            postponed += 1
+    # The first may have any size. 28 MiB may be held or wait, but no three results of 9 MiB beside
+    # the first one.
+    assert postponed == 3
+    # No other call starts meanwhile.
+    assert rig.budget.expected == 27 * MIB
+    assert rig.start(5) is None
+    assert "8 MiB are unread" in unread.drop(9 * MIB)
+    assert (unread.dropped, rig.blocked) == (1, 2)
+
+    for request in requests[:3]:
+        assert request is not None
+        unread.end_postponed(9 * MIB)
+        rig.peer.respond(request, result(MIB))
+    assert (len(rig.budget.postponed), rig.budget.expected) == (0, 0)
+
+
+def test_the_result_of_a_client_that_reads_may_wait_while_others_use_up_the_budget() -> None:
+    limits = Limits(max_unread_bytes_total=10 * MIB)
+    budget = ProcessBudget(limits)
+    others = [Rig(budget, max_unread_bytes_total=10 * MIB) for _ in range(4)]
+    requests = [other.start(0, tool=name) for other, name in zip(others, "abcd", strict=True)]
+    for other, request in zip(others, requests, strict=True):
+        assert request is not None
+        other.peer.respond(request, result(9 * MIB))
+    # Two results are held, within the limit of 10 MiB and the reserve of 16, and two wait.
+    assert others[0].counts()[2] > 18 * MIB
+    good = Rig(budget, max_unread_bytes_total=10 * MIB)
+    assert good.peer.unread.may_postpone(9 * MIB)
+    assert not good.peer.unread.may_postpone(20 * MIB)
 
 
 def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -> None:

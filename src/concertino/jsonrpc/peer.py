@@ -403,9 +403,7 @@ class Peer(Generic[R]):
 
         size: the length of the response in bytes.
         """
-        self.unread.dropped += 1
-        text = f"result of {size} bytes dropped: {self.unread.describe_unread()}"
-        self.fail(incoming, INTERNAL_ERROR, f"{text}; the call itself was carried out")
+        self.fail(incoming, INTERNAL_ERROR, self.unread.drop(size))
 
     def _send_waiting(self) -> None:
         """Send waiting responses, oldest first, until one does not fit into the limits."""

@@ -61,6 +61,7 @@ class ProcessBudget:
     held: how many bytes the unread responses take now.
     expected: how many bytes the running calls will probably return, except the calls in `unknown`.
     waiting: the total size of the responses that wait until they fit, in bytes.
+    postponed: for each connection, how many bytes the results have that postpone() counts.
     sizes: for each kind of call, the size of the largest recent response in bytes.
     unknown: for each kind that has never returned a response, how many calls of it are running.
     is_strained: whether the limit is nearly reached, so that each call must be checked before it
@@ -79,6 +80,7 @@ class ProcessBudget:
         "is_strained",
         "limit",
         "on_pressure",
+        "postponed",
         "sizes",
         "unknown",
         "waiting",
@@ -88,6 +90,7 @@ class ProcessBudget:
         self.limit = limits.max_unread_bytes_total
         self.held = 0
         self.expected = 0
+        self.postponed: Counter[UnreadResults] = Counter()
         self.waiting = 0
         self.sizes: dict[Kind, int] = {}
         self.unknown: Counter[Kind] = Counter()
@@ -297,16 +300,6 @@ class UnreadResults:
         """Remember the size of a call's response."""
         self.budget.record_size(incoming.kind or kind_of(incoming), size)
 
-    def guess_size(self, incoming: IncomingRequest) -> int:
-        """Return the probable size of a running call's result, from all that is known by now.
-
-        Returns 0 for a call that is not counted: it has ended, or is a subscription.
-        """
-        kind = incoming.kind
-        if kind is None:
-            return 0
-        return self.budget.sizes.get(kind) or self.budget.guess(kind)
-
     def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
         """Let more calls start of tools that are running but have never returned a result.
 
@@ -411,6 +404,35 @@ class UnreadResults:
             return budget.held + min(size, RESERVE_BYTES) <= budget.limit + RESERVE_BYTES
         return self.held + size <= self._limit and budget.held + size <= budget.limit
 
+    def may_postpone(self, size: int) -> bool:
+        """Return whether a large result that nobody expected would probably be sent, or could wait.
+
+        If not, it need not be encoded, because it would be dropped.
+        size: its probable size in bytes.
+        """
+        budget = self.budget
+        held, total = self.held + budget.postponed[self], budget.held + budget.postponed.total()
+        # How many bytes the limits may be exceeded by.
+        beyond = MAX_WAITING_BYTES - budget.waiting
+        if not held:
+            return total + min(size, RESERVE_BYTES) <= budget.limit + RESERVE_BYTES + beyond
+        return held + size <= self._limit + beyond and total + size <= budget.limit + beyond
+
+    def postpone(self, incoming: IncomingRequest, size: int) -> None:
+        """Count a large result that nobody expected, until it is sent in a later loop iteration.
+
+        size: its probable size in bytes.
+        """
+        self.expect(incoming, size)
+        self.budget.postponed[self] += size
+
+    def end_postponed(self, size: int) -> None:
+        """Take back what postpone() has counted, because the result is sent now."""
+        postponed = self.budget.postponed
+        postponed[self] -= size
+        if not postponed[self]:
+            del postponed[self]
+
     def update(self, held: int) -> None:
         """Set how many bytes of output are buffered now."""
         budget = self.budget
@@ -444,6 +466,17 @@ class UnreadResults:
         frame = self.waiting.pop(incoming)
         self.budget.waiting -= len(frame)
         return frame
+
+    def drop(self, size: int) -> str:
+        """Count a response that is dropped. Return the text of the error that is sent instead.
+
+        size: the size of the response in bytes.
+        """
+        self.dropped += 1
+        if self.on_blocked is not None:
+            self.on_blocked()
+        unread = self.describe_unread()
+        return f"result of {size} bytes dropped: {unread}; the call itself was carried out"
 
     def describe_unread(self) -> str:
         """Return a text that names the limit that is reached: `64 MiB are unread`."""

@@ -29,11 +29,12 @@ from concertino.backend.callback_calls import (
     CancelCall,
     callback_beginner_of,
 )
+from concertino.errors import INTERNAL_ERROR, RpcError
 from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime import call_answers
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.context import CallContext
-from concertino.runtime.result_turns import result_turns_of
+from concertino.runtime.result_turns import least_size, result_turns_of
 from concertino.runtime.tasks import eager_task_runner, loop_watch_of
 
 if TYPE_CHECKING:
@@ -228,8 +229,13 @@ class CallRunner:
         if request.on_cancel is not None:
             # The call was suspended, so many others may end in this loop iteration as well.
             call_answers.release_task(request)
-            size = request.expected_bytes or self._unread.guess_size(request)
-            if size >= LARGE_BYTES and error is None and self._postpones(request, result, size):
+            if (
+                error is None
+                and (
+                    request.expected_bytes >= LARGE_BYTES or self._unread.budget.held >= LARGE_BYTES
+                )
+                and self._postpones_or_drops(request, result)
+            ):
                 return None
 
         # Sending a response schedules a flush. A call in a batch or a cancelled call may send none,
@@ -256,16 +262,34 @@ class CallRunner:
         # Nothing was sent, because the hooks must see the result before.
         return call_answers.finish_call(self._connection, request, result)
 
-    def _postpones(self, request: SessionRequest, result: Struct | Raw, size: int) -> bool:
+    def _postpones_or_drops(self, request: SessionRequest, result: Struct | Raw) -> bool:
         """Postpone a large result to a later loop iteration, if too much was sent in this one.
 
-        size: the probable size of the result in bytes.
-        Returns whether the result was postponed. See ResultTurns.
+        A result for which there is no memory is dropped before it is encoded, and the call fails.
+        Returns False if the result must be sent now. See ResultTurns.
         """
         turns = result_turns_of(self._connection.loop)
-        if turns.may_send(size):
+        size = request.expected_bytes
+        if size >= LARGE_BYTES:
+            if turns.may_send(size):
+                return False
+            turns.send_later(size, partial(self._on_call_done, request, result, None))
+            return True
+
+        # A small result was expected, so no memory is reserved for a large one.
+        size, unread = least_size(result), self._unread
+        if size < LARGE_BYTES:
             return False
-        turns.send_later(size, partial(self._on_call_done, request, result, None))
+        if not unread.may_postpone(size):
+            self._on_call_done(request, NO_RESULT, RpcError(INTERNAL_ERROR, unread.drop(size)))
+            return True
+        unread.postpone(request, size)
+
+        def send() -> None:
+            unread.end_postponed(size)
+            self._on_call_done(request, result, None)
+
+        turns.send_later(size, send)
         return True
 
 
