@@ -379,8 +379,8 @@ class Hub:
             return self.routes.find_tool(name, ai)
         plugin = await self._await_provider(lambda: self.routes.find_tool(name, ai), peer)
         if plugin is not None and plugin.provides_ai and ai not in plugin.provides_ai:
-            # A bridge to the default provider or to an alias. When all bridges are known, the call
-            # may have to go to another one.
+            # The plugin gives access to another AI provider than the call names: to the default one
+            # or to an alias (routes.py). A plugin that still starts may be the right one.
             await self._wait_settled(peer)
             plugin = self.routes.find_tool(name, ai)
         return plugin
@@ -391,29 +391,31 @@ class Hub:
         The sentence also names plugins that have never run: one of them may have the tool.
         """
         text = self.routes.explain_missing_tool(name, ai)
-        unknown = {
+        reasons = {
             plugin.id: plugin.reason
             for plugin in self.plugins.values()
             if not plugin.first_start.has_run.is_set()
         }
-        unknown |= {id: why for id, why in self.withheld.items() if id not in self.plugins}
-        if not unknown:
+        reasons |= {id: why for id, why in self.withheld.items() if id not in self.plugins}
+        if not reasons:
             return text
-        named = [f"{id} ({why})" for id, why in list(unknown.items())[:MAX_NAMED]]
-        if len(unknown) > MAX_NAMED:
-            named.append(f"and {len(unknown) - MAX_NAMED} more")
-        return f"{text}; these plugins do not run: {redactor().text(', '.join(named))}"
+        texts = [f"{id} ({why})" for id, why in list(reasons.items())[:MAX_NAMED]]
+        if len(reasons) > MAX_NAMED:
+            texts.append(f"and {len(reasons) - MAX_NAMED} more")
+        return f"{text}; these plugins do not run: {redactor().text(', '.join(texts))}"
 
     async def _await_provider(
         self, find: Callable[[], HubPlugin | None], peer: RemotePeer
     ) -> HubPlugin | None:
         """Return the plugin that provides a feature; None if there is none.
 
-        While plugins start for the first time, wait until the provider is known and has started,
-        for at most START_S. A request from a plugin that is itself starting does not wait, because
-        two plugins could then wait for each other.
+        While plugins start for the first time or are replaced, wait until it is certain which
+        plugin is the provider and this plugin has started, for at most START_S. A request from a
+        plugin that is itself starting does not wait, because two plugins could then wait for each
+        other.
 
         find: looks up the provider in the current routes.
+        peer: the sender of the request.
         """
         until = asyncio.get_running_loop().time() + START_S
         while self._is_awaited(plugin := find()):

@@ -106,7 +106,7 @@ class _Accepted:
 
 
 class _Caller(RpcServer):
-    """Handles the requests of one caller, and tells the worker when one has ended."""
+    """Handles the requests of one caller, and calls NatsWorker.on_release() for each at its end."""
 
     def __init__(
         self, worker: NatsWorker, handler: RequestHandler, peer: RemotePeer, **options: Any
@@ -195,7 +195,9 @@ class NatsWorker:
         self._publish(announcement_subject(self._name, self.id), self._manifest or b"", headers)
 
     def _on_discovery(self, message: NatsMessage) -> None:
-        # An answer of JetStream to a plugin is not empty; see nats_permissions.py.
+        """Announce the plugin, because a hub asks for it."""
+        # Another plugin can make JetStream publish an answer to this subject, which is never empty
+        # (nats_permissions.py).
         if not message.payload:
             self._announce()
 
@@ -224,8 +226,8 @@ class NatsWorker:
             return
         for rpc in list(self._callers.values()):
             await rpc.drain()
-        # Some requests or responses may not have been sent completely. Poll: this happens once, at
-        # the end of a process.
+        # Some requests or responses may not have been sent completely. Poll until they are, because
+        # this happens only once, at the end of a process.
         while self._accepted and not self._connection.ended.done():  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_S)
 
