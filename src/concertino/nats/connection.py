@@ -198,7 +198,7 @@ class NatsConnection(asyncio.Protocol):
         self._end(reason)
 
     def _end(self, reason: str) -> None:
-        """Handle the end of the connection: fail everything that waits for the server."""
+        """Handle the end of the connection: fail the futures that wait for the server."""
         if self.ended.done():
             return
         self.ended.set_result(reason)

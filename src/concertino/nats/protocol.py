@@ -197,7 +197,10 @@ def _read_line(line: bytes) -> NatsEvent | None:
 
 
 def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
-    """Return subject, sid, reply, size of headers, and size of headers and payload together."""
+    """Parse the line that begins a message. Raises ProtocolError.
+
+    Returns (subject, sid, reply, size of the headers, size of headers and payload together).
+    """
     # Split at spaces only: a subject may contain any byte except spaces and line breaks.
     fields = line.split(b" ")
     # Without headers: MSG, subject, sid, reply, size; the reply may be missing.

@@ -35,7 +35,7 @@ class ChatAnswer(Struct, frozen=True):
     """The answer of a model to a chat completion.
 
     model: the name of the model that has answered.
-    finish_reason: why the answer ends; see STOP_REASONS.
+    finish_reason: why the answer ends, such as "stop" or "length".
     tool_calls: (id, name, arguments as JSON) of each tool call that the model requests.
     refusal: the model's text if it refuses to answer; "" if it does not.
     input_tokens, output_tokens: how many tokens the request and the answer have.

@@ -254,7 +254,7 @@ class ClusterPlugins:
     on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
 
     Attributes:
-    by_id: the plugins that have workers and whose lists are known.
+    by_id: id -> plugin, for the plugins that have workers and whose lists were fetched.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class ClusterPlugins:
         self._is_own = is_own
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        # All plugins that have workers, even if their lists are not known yet.
+        # Id -> plugin, for all plugins that have workers, even if their lists were not fetched yet.
         self._plugins: dict[str, ClusterPlugin] = {}
         # Plugin id -> the task that fetches its lists.
         self._fetches: dict[str, asyncio.Task[None]] = {}

@@ -1,7 +1,7 @@
 """The TLS handshake of QUIC connections: both sides present a certificate, and both are verified.
 
-quic_link.py (the client) and quic_listener.py (the server) create connections with configuration()
-and require_peer_certificate().
+quic_link.py (the client) and quic_listener.py (the server) create connections with
+make_configuration() and require_peer_certificate().
 
 A server that uses aioquic as it is does not request client certificates, and does not verify them.
 So each connection of this package replaces the class of its TLS context with a stricter subclass;
@@ -145,8 +145,8 @@ def require_peer_certificate(
 def enlarge_datagrams(connection: QuicConnection) -> None:
     """Let a connection on a loopback address send the largest datagrams that its peer accepts.
 
-    Call this after the handshake. The peer's limit is in its transport parameters. Without one it
-    is 65,527 bytes, RFC 9000 section 18.2.
+    Call this after the handshake. The peer may state its limit in its transport parameters. If it
+    does not, the limit is 65,527 bytes, RFC 9000 section 18.2.
     """
     private = cast(Any, connection)
     address = connection.get_peer_address()

@@ -164,7 +164,7 @@ class Hub:
 
         From now on requests are answered, and wait for the plugins that they need. Raises OSError,
         ValueError, CertificateError and Disconnected when the hub cannot listen or cannot reach the
-        cluster. Before that, it calls stop() itself.
+        cluster. Before it raises one of them, it stops the hub.
         """
         needs_network = any(not plugin.entry.socket for plugin in self._plugins.by_start)
         try:

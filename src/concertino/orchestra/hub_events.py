@@ -65,7 +65,10 @@ UNAVAILABLE = "unavailable"
 
 
 class HubEvents:
-    """The events of a hub, and the subscriptions of its plugins. Use it on one event loop."""
+    """Keeps the events of a hub, and sends them to those who have subscribed.
+
+    The Hub owns it. Use it on one event loop.
+    """
 
     def __init__(self) -> None:
         self._log: EventLog = EventLog()

@@ -53,7 +53,9 @@ VERSION = 1
 async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> PluginResponse:
     """Answer a storage request with the resources of an MCP server.
 
-    sessions: its `main` session is used. Failures become responses with a failure.
+    request: storage_list or storage_read. Any other storage request is refused.
+    sessions: the plugin's MCP sessions with the server. Only `main` is used.
+    Returns a response with the reason if the request fails.
     """
     kind = request.WhichOneof("request") or ""
     try:

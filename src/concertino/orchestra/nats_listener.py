@@ -87,7 +87,7 @@ class NatsListener:
     async def wait_accepted(self) -> None:
         """Wait until the server has accepted the subscriptions, so that requests arrive.
 
-        Raises Disconnected if the server does not allow this process to answer them.
+        Raises Disconnected if the server does not allow this process to answer requests.
         """
         connection = self._cluster.connection
         await connection.flush()
