@@ -150,8 +150,12 @@ def test_a_question_of_one_worker_is_answered_once_whichever_gets_the_answer(fil
         done = [answer for answer in answers if "result" in answer]
         assert [text_of(answer) for answer in done] == ["deleted"]
         refused = {answer["error"]["message"] for answer in answers if "error" in answer}
-        assert len(refused) == 1
-        assert "it was used before" in refused.pop()
+        # On a busy machine, a worker may have to wait too long for the record of the other one.
+        refused.discard(
+            "Invalid params: requestState: the record of used states cannot be reached; send it"
+            " again later"
+        )
+        assert refused == {"Invalid params: requestState: it was used before"}
 
 
 def test_a_session_stays_at_its_worker_whichever_gets_the_request(file: Path) -> None:

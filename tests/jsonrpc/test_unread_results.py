@@ -10,7 +10,7 @@ from typing import Any
 from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.unread_results import ProcessBudget
+from concertino.jsonrpc.unread_results import ProcessBudget, UnreadResults
 
 MIB = 2**20
 KIND = ("tools/call", b'"a"')
@@ -93,8 +93,8 @@ def test_a_client_need_not_wait_until_the_calls_of_other_clients_have_returned()
     budget = ProcessBudget(Limits())
     rigs = [Rig(budget) for _ in range(40)]
     waiting = [rig for rig in rigs if rig.start(0) is None]
-    # 272 MiB, the limit and its reserve, have room for 27 results of 10 MiB, the largest.
-    assert len(waiting) == 13
+    # 264 MiB, the limit and half of its reserve, have room for 26 results of 10 MiB, the largest.
+    assert len(waiting) == 14
     for rig in waiting:
         rig.peer.unread.on_slow_calls(now=0.5)
     assert [start_waiting(rig) for rig in rigs] == [1] * 40
@@ -313,18 +313,40 @@ def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -
     assert rigs[0].counts() == (0, 0, 0)
 
 
+def test_clients_that_have_never_read_leave_half_of_the_reserve_to_those_that_have() -> None:
+    budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
+    reader, *others = (Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(30))
+    first = reader.start(0)
+    assert first is not None
+    reader.peer.respond(first, result(MIB))
+    reader.read(1)
+    for rig in others:
+        if (request := rig.start(0)) is not None:
+            rig.peer.respond(request, result(MIB))
+    assert 27 * MIB < budget.held <= 28 * MIB
+    assert reader.start(1) is not None
+
+
+def test_a_dropped_response_is_counted_where_calls_never_wait() -> None:
+    unread = UnreadResults(Limits(), None)
+    text = "result of 7 bytes dropped: 64 MiB are unread; the call itself was carried out"
+    assert unread.drop(7) == text
+    assert unread.dropped == 1
+
+
 def test_a_lone_call_waits_while_other_connections_use_up_the_budget_of_the_process() -> None:
     budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
     rigs = [Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(6)]
-    # Nothing is known of the tool, so 10 MiB are expected of each: three fit into 20 and 16 MiB.
+    # Nothing is known of the tool, so 10 MiB are expected of each: two fit into 20 MiB and 8 MiB,
+    # half of the reserve.
     requests = [rig.start(0) for rig in rigs]
-    assert [request is not None for request in requests] == [True] * 3 + [False] * 3
-    for rig, request in zip(rigs[:3], requests, strict=False):
+    assert [request is not None for request in requests] == [True] * 2 + [False] * 4
+    for rig, request in zip(rigs[:2], requests, strict=False):
         assert request is not None
         rig.peer.respond(request, result(9 * MIB - 100))
-    assert start_waiting(rigs[3]) == 1
-    # 27 MiB are held, and 9 MiB are expected of the call that runs.
-    waiting = rigs[4]
+    assert start_waiting(rigs[2]) == 1
+    # 18 MiB are held, and 9 MiB are expected of the call that runs.
+    waiting = rigs[3]
     assert start_waiting(waiting) == 0
     assert waiting.blocked > 0
     for rig in rigs[:2]:
@@ -348,10 +370,14 @@ def test_the_first_calls_of_many_connections_fit_if_their_results_are_the_larges
 def test_lone_calls_of_other_tools_do_not_wait_for_those_that_use_up_the_budget() -> None:
     budget = ProcessBudget(Limits(max_unread_bytes_total=20 * MIB))
     holding = [Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(4)]
-    for rig in holding:
-        request = rig.start(0)
-        assert request is not None
-        rig.peer.respond(request, result(35 * MIB // 4))
+    # The whole reserve is for clients that have read a large result once.
+    for id, reads in ((0, True), (1, False)):
+        for rig in holding:
+            request = rig.start(id)
+            assert request is not None
+            rig.peer.respond(request, result(35 * MIB // 4))
+            if reads:
+                rig.read(1)
     # 35 MiB are held, and 36 may be. One call of a tool of which nothing is known may start all the
     # same, a second may not.
     good, other = (Rig(budget, max_unread_bytes_total=20 * MIB) for _ in range(2))

@@ -42,9 +42,9 @@ LEAST_UNKNOWN_BYTES = 32 * 1024
 # The largest number of bytes in responses that wait, for all connections together.
 MAX_WAITING_BYTES = 20 * 2**20
 # The limit of the process may be exceeded by this many bytes for clients that have read everything:
-# they must get their results even if other clients do not read. A call that keep_back() has stopped
-# may use only half of these bytes if its client has never read a large result. Otherwise such calls
-# could take the whole reserve.
+# they must get their results even if other clients do not read. A client that has never read a
+# large result may use only half of these bytes. Otherwise clients that never read could take the
+# whole reserve, and those that read would wait for them.
 RESERVE_BYTES = 16 * 2**20
 # The budget is under pressure while more than a sixteenth of its limit is held in buffers.
 PRESSURE_PART = 16
@@ -215,7 +215,7 @@ class UnreadResults:
         """Return whether the result of one more call will probably fit into the limits.
 
         is_alone: whether no other call of the connection runs. A lone call whose client has read
-            nearly everything must fit only into the limit of the process plus RESERVE_BYTES. Such a
+            nearly everything must fit only into the limit of the process plus a reserve. Such a
             call always fits if its result will be small, or if nothing is known about the results
             of its kind and no other call of the kind runs.
         """
@@ -244,18 +244,15 @@ class UnreadResults:
         self.on_blocked()
         return False
 
-    def _will_fit(
-        self, expected: int, expected_of_all: int, is_alone: bool, reserve: int = RESERVE_BYTES
-    ) -> bool:
+    def _will_fit(self, expected: int, expected_of_all: int, is_alone: bool) -> bool:
         """Return whether the limits will probably hold if one more call starts.
 
         expected: how many bytes the new call will probably return. If its kind is unknown, this
             includes the running calls of its kind on this connection.
         expected_of_all: the same, with the running calls of its kind on all connections.
         is_alone: whether no other call of the connection runs, see has_room_for().
-        reserve: by how many bytes the limit of the process may be exceeded if is_alone.
         """
-        budget = self.budget
+        budget, reserve = self.budget, self._reserve_bytes
         total = budget.held + budget.expected + expected_of_all
         if self.held + self._expected + expected <= self._limit and total <= budget.limit:
             return True
@@ -364,7 +361,7 @@ class UnreadResults:
         expected_of_all = size * (self.budget.unknown[kind] + 1)
         # Each call that is kept back counts as 1 byte, so these calls do not matter here.
         is_alone = not self._unknown and self._expected < LARGE_BYTES
-        if not self._will_fit(expected, expected_of_all, is_alone, self._reserve_bytes):
+        if not self._will_fit(expected, expected_of_all, is_alone):
             return False
         self.expect(incoming, size)
         return True
