@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -184,14 +185,17 @@ OPENERS = {
 def answer_of(process: Process, opener: Mapping[str, Any]) -> dict[str, Any]:
     """The error that the opener gets.
 
-    The process must then end with 1, without waiting for the end of its input.
+    The process must then end with 1, without waiting for the end of its input. Python 3.13 and
+    later end a script that raises KeyboardInterrupt by SIGINT, as Ctrl-C does.
     """
     process.send(opener)
     process.pump(lambda: bool(process.messages))
     [answer] = process.messages
     assert answer["id"] == opener["id"]
     assert answer["error"]["code"] == -32603
-    assert process.wait() == 1
+    code = process.wait()
+    if "KeyboardInterrupt" not in answer["error"]["message"] or code != -signal.SIGINT:
+        assert code == 1
     assert SECRET not in repr(answer)
     assert SECRET.encode() not in process.stderr
     return answer["error"]
