@@ -27,8 +27,7 @@ from orchestra.hubs import (
 from orchestra.test_embedded_hub import ENVIRONMENT, client_of, command, text_of
 
 from concertino import Client, ServerParameters
-from concertino.orchestra import first_start, plugin_run
-from concertino.orchestra import hub as hub_module
+from concertino.orchestra import first_start, plugin_run, start_waits
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.plugin_pb2 import ListToolsRequest, PluginRequest, ToolRequest
@@ -131,7 +130,7 @@ async def answer(request, peer):
 async def test_only_the_first_list_waits_for_one_that_is_still_busy_after_the_limit(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "START_S", 0.1)
+    monkeypatch.setattr(start_waits, "START_S", 0.1)
     busy = """
 easy = answer
 async def answer(request, peer):
@@ -144,7 +143,7 @@ async def answer(request, peer):
     try:
         await hub.launch()
         assert await names(hub) == []
-        monkeypatch.setattr(hub_module, "START_S", 600.0)
+        monkeypatch.setattr(start_waits, "START_S", 600.0)
         async with asyncio.timeout(SOON_S):
             assert await names(hub) == []
     finally:
@@ -250,7 +249,7 @@ async def test_a_call_waits_for_a_plugin_that_starts_and_no_longer_than_that(
     finally:
         await hub.stop()
 
-    monkeypatch.setattr(hub_module, "START_S", 0.2)
+    monkeypatch.setattr(start_waits, "START_S", 0.2)
     hub = Hub(read_plugins(write_plugins_file(folder, mute(folder, "mute"))), is_private=True)
     try:
         await hub.launch()

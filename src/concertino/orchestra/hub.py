@@ -52,6 +52,7 @@ from concertino.orchestra.rpc_interface import (
     Respond,
     error_response,
 )
+from concertino.orchestra.start_waits import StartWaits
 from concertino.orchestra.storage import DEFAULT_STORAGE, RESOURCES
 from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
 
@@ -61,8 +62,6 @@ log = logging.getLogger("concertino.hub")
 
 # Time for plugins to end after a shutdown request. Ending their processes may take as long again.
 STOP_S = 5.0
-# How long a request waits for plugins that start.
-START_S = 15.0
 # How many plugins an error names that may have a missing tool.
 MAX_NAMED = 5
 # The kind of a request is the name of the field that it sets in PluginRequest. Requests for lists
@@ -124,15 +123,10 @@ class Hub:
         self._logged_conflicts: set[str] = set()
         self._calls = ToolCalls(self)
         self._events = HubEvents()
-        # False while a plugin starts for the first time, or is replaced by its changed program.
-        # Only then may a request have to wait.
-        self._is_started = not file.enabled
-        # A future that is done when the state of a plugin changes; None while no request waits for
-        # that.
-        self._next_change: asyncio.Future[None] | None = None
         self._list_changes = ListChanges(self._serialize_lists, self._report_change)
 
         self._plugins = PluginSet(self._adapt(file.enabled), stop_s, self._on_plugin_change)
+        self._waits = StartWaits(self._plugins)
 
     @property
     def plugins(self) -> Mapping[str, PluginProcess]:
@@ -179,9 +173,9 @@ class Hub:
     async def settle(self) -> None:
         """Wait for the first start of each plugin, and log how many plugins run.
 
-        Does not wait for a plugin that sleeps while it starts, or for longer than START_S.
+        Does not wait for a plugin that sleeps while it starts, nor longer than StartWaits does.
         """
-        await self._wait_settled()
+        await self._waits.wait_settled()
         log.info("%d of %d plugins run", self._count_running(), len(self.plugins))
 
     async def stop(self) -> None:
@@ -285,22 +279,24 @@ class Hub:
         if kind == "tool_call":
             return await self._calls.call(request, peer)
         if kind in LIST_REQUESTS:
-            await self._wait_settled(peer)
+            await self._waits.wait_settled(peer)
         if kind == "list_tools":
             return self.routes.tool_list
         if kind == "list_prompts":
             return self.routes.prompt_list
         if kind == "prompt_get":
             name = request.prompt_get.prompt_name
-            plugin = await self._await_provider(lambda: self.routes.prompts.get(name), peer)
+            plugin = await self._waits.find_provider(lambda: self.routes.prompts.get(name), peer)
             return await forward_request(plugin, "prompt", name, request, kind)
         if kind.startswith("storage_"):
             name = getattr(request, kind).storage_type or DEFAULT_STORAGE
             if name == RESOURCES:
                 return await self._answer_resources(request, kind, peer)
             plugin = self.routes.storage.get(name)
-            if not self._is_started and kind not in LIST_REQUESTS:
-                plugin = await self._await_provider(lambda: self.routes.storage.get(name), peer)
+            if not self._waits.are_over and kind not in LIST_REQUESTS:
+                plugin = await self._waits.find_provider(
+                    lambda: self.routes.storage.get(name), peer
+                )
             response = await forward_request(plugin, "storage", name, request, kind)
             self._events.on_storage(request, kind, response)
             return response
@@ -342,7 +338,7 @@ class Hub:
         self, request: PluginRequest, kind: str, peer: RemotePeer
     ) -> PluginResponse:
         """Answer a storage request for the resources of MCP servers, which several plugins have."""
-        await self._wait_settled(peer)
+        await self._waits.wait_settled(peer)
         plugins = [
             partial(forward_request, plugin, "storage", RESOURCES, request, kind)
             for plugin in self.routes.resources
@@ -366,7 +362,7 @@ class Hub:
         """Yield events, without end. See HubEvents.stream()."""
         if start.subscribe.positions:
             # Plugins that start may declare the topic.
-            await self._wait_settled(peer)
+            await self._waits.wait_settled(peer)
         events = self._events.stream(start.stream_id, start.subscribe, self._manifests())
         async with aclosing(events) as responses:
             async for response in responses:
@@ -375,13 +371,13 @@ class Hub:
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> HubPlugin | None:
         """See ToolFinder.find_tool."""
         await self._check_saves()
-        if self._is_started:
+        if self._waits.are_over:
             return self.routes.find_tool(name, ai)
-        plugin = await self._await_provider(lambda: self.routes.find_tool(name, ai), peer)
+        plugin = await self._waits.find_provider(lambda: self.routes.find_tool(name, ai), peer)
         if plugin is not None and plugin.provides_ai and ai not in plugin.provides_ai:
             # The plugin gives access to another AI provider than the call names: to the default one
             # or to an alias (routes.py). A plugin that still starts may be the right one.
-            await self._wait_settled(peer)
+            await self._waits.wait_settled(peer)
             plugin = self.routes.find_tool(name, ai)
         return plugin
 
@@ -403,98 +399,6 @@ class Hub:
         if len(reasons) > MAX_NAMED:
             texts.append(f"and {len(reasons) - MAX_NAMED} more")
         return f"{text}; these plugins do not run: {redactor().text(', '.join(texts))}"
-
-    async def _await_provider(
-        self, find: Callable[[], HubPlugin | None], peer: RemotePeer
-    ) -> HubPlugin | None:
-        """Return the plugin that provides a feature; None if there is none.
-
-        While plugins start for the first time or are replaced, wait until it is certain which
-        plugin is the provider and this plugin has started, for at most START_S. A request from a
-        plugin that is itself starting does not wait, because two plugins could then wait for each
-        other.
-
-        find: looks up the provider in the current routes.
-        peer: the sender of the request.
-        """
-        until = asyncio.get_running_loop().time() + START_S
-        while self._is_awaited(plugin := find()):
-            if self._is_starting(peer) or not await self._wait_change(until):
-                break
-        return plugin
-
-    def _is_awaited(self, provider: HubPlugin | None) -> bool:
-        """Return whether a request must wait before it is sent to the provider of a feature.
-
-        True while the provider starts for the first time or is replaced by its changed program, and
-        while another plugin that starts may become the provider.
-        """
-        if provider is None:
-            return not self._is_started
-        # The hub knows a plugin of the cluster only while it runs, so there is no start to wait
-        # for.
-        if not isinstance(provider, PluginProcess):
-            return False
-        if provider.is_replaced or not provider.first_start.is_over.is_set():
-            return True
-        if not provider.uses_quic:
-            return False
-        # Of several plugins over QUIC that offer a feature, the last one in the file provides it.
-        plugins = [*self.plugins.values()]
-        later = plugins[plugins.index(provider) + 1 :]
-        return any(
-            plugin.uses_quic
-            and not plugin.first_start.is_late
-            and not plugin.first_start.is_settled.is_set()
-            for plugin in later
-        )
-
-    async def _wait_settled(self, peer: RemotePeer | None = None) -> None:
-        """Wait up to START_S until the first start of each plugin is settled (see FirstStart).
-
-        After START_S, the starts that are not settled count as settled, so that later requests do
-        not wait for these plugins. Then waits up to START_S for plugins that are being replaced.
-        peer: the sender of the request; None if the hub itself waits. Does not wait for a peer that
-            is a plugin which is itself starting.
-        """
-        if self._is_started or (peer is not None and self._is_starting(peer)):
-            return
-        waits = {
-            asyncio.ensure_future(plugin.first_start.is_settled.wait()): plugin
-            for plugin in self._plugins.by_start
-            if not plugin.first_start.is_settled.is_set()
-        }
-        if waits:
-            try:
-                _, late = await asyncio.wait(waits, timeout=START_S)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-            for wait in late:
-                waits[wait].first_start.settle()
-        until = asyncio.get_running_loop().time() + START_S
-        while any(plugin.is_replaced for plugin in self._plugins.by_start):
-            if not await self._wait_change(until):
-                break
-
-    async def _wait_change(self, until: float) -> bool:
-        """Wait until the state of a plugin changes. Returns False if it does not change in time.
-
-        until: the end of the wait, by the clock of the event loop.
-        """
-        loop = asyncio.get_running_loop()
-        if self._next_change is None:
-            self._next_change = loop.create_future()
-        done, _ = await asyncio.wait((self._next_change,), timeout=max(0.0, until - loop.time()))
-        return bool(done)
-
-    def _is_starting(self, peer: RemotePeer) -> bool:
-        """Return whether a peer is a plugin that starts for the first time or is replaced."""
-        return any(
-            is_plugin(peer, plugin)
-            for plugin in self._plugins.by_start
-            if plugin.is_replaced or not plugin.first_start.is_over.is_set()
-        )
 
     def relay(
         self,
@@ -551,7 +455,7 @@ class Hub:
 
         Returns None if no plugin has the tool, and while a call may have to wait for a plugin.
         """
-        if not self._is_started or self._plugins.has_watches:
+        if not self._waits.are_over or self._plugins.has_watches:
             return None
         return (self._routes or self.routes).tools.get(tool)
 
@@ -590,14 +494,7 @@ class Hub:
         self._events.on_plugin_change()
         if self._cluster is not None:
             self._cluster.offer_plugins()
-        self._is_started = all(
-            plugin.first_start.is_over.is_set() and not plugin.is_replaced
-            for plugin in self._plugins.by_start
-        )
-        if self._next_change is not None:
-            if not self._next_change.done():
-                self._next_change.set_result(None)
-            self._next_change = None
+        self._waits.on_change()
         self._list_changes.compare_soon()
 
     def _report_change(self, name: ListName) -> None:

@@ -1,0 +1,140 @@
+"""StartWaits: how long a request to a hub waits for plugins that start.
+
+While plugins start for the first time, or are replaced by their changed programs, it is not certain
+yet which plugin has a tool. The Hub (hub.py) asks its StartWaits before it looks for a plugin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from concertino.orchestra.hub_calls import HubPlugin
+from concertino.orchestra.hub_peers import is_plugin
+from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.plugin_set import PluginSet
+from concertino.orchestra.rpc_interface import RemotePeer
+
+__all__ = ["StartWaits"]
+
+# How long a request waits for plugins that start.
+START_S = 15.0
+
+
+class StartWaits:
+    """The waits of requests for the plugins of one hub. Use it on one event loop.
+
+    Attributes:
+    are_over: False while a plugin starts for the first time, or is replaced by its changed program.
+        Only then may a request have to wait.
+    """
+
+    def __init__(self, plugins: PluginSet) -> None:
+        self.are_over = not plugins.by_start
+        self._plugins = plugins
+        # A future that is done when the state of a plugin changes; None while no request waits for
+        # that.
+        self._next_change: asyncio.Future[None] | None = None
+
+    def on_change(self) -> None:
+        """Look again which requests must wait, after the state of a plugin has changed."""
+        self.are_over = all(
+            plugin.first_start.is_over.is_set() and not plugin.is_replaced
+            for plugin in self._plugins.by_start
+        )
+        if self._next_change is not None:
+            if not self._next_change.done():
+                self._next_change.set_result(None)
+            self._next_change = None
+
+    async def find_provider(
+        self, find: Callable[[], HubPlugin | None], peer: RemotePeer
+    ) -> HubPlugin | None:
+        """Return the plugin that provides a feature; None if there is none.
+
+        While plugins start for the first time or are replaced, wait until it is certain which
+        plugin is the provider and this plugin has started, for at most START_S. A request from a
+        plugin that is itself starting does not wait, because two plugins could then wait for each
+        other.
+
+        find: looks up the provider in the current routes.
+        peer: the sender of the request.
+        """
+        until = asyncio.get_running_loop().time() + START_S
+        while self._is_awaited(plugin := find()):
+            if self._is_starting(peer) or not await self._wait_change(until):
+                break
+        return plugin
+
+    def _is_awaited(self, provider: HubPlugin | None) -> bool:
+        """Return whether a request must wait before it is sent to the provider of a feature.
+
+        True while the provider starts for the first time or is replaced by its changed program, and
+        while another plugin that starts may become the provider.
+        """
+        if provider is None:
+            return not self.are_over
+        # The hub knows a plugin of the cluster only while it runs, so there is no start to wait
+        # for.
+        if not isinstance(provider, PluginProcess):
+            return False
+        if provider.is_replaced or not provider.first_start.is_over.is_set():
+            return True
+        if not provider.uses_quic:
+            return False
+        # Of several plugins over QUIC that offer a feature, the last one in the file provides it.
+        plugins = [*self._plugins.by_id.values()]
+        later = plugins[plugins.index(provider) + 1 :]
+        return any(
+            plugin.uses_quic
+            and not plugin.first_start.is_late
+            and not plugin.first_start.is_settled.is_set()
+            for plugin in later
+        )
+
+    async def wait_settled(self, peer: RemotePeer | None = None) -> None:
+        """Wait up to START_S until the first start of each plugin is settled (see FirstStart).
+
+        After START_S, the starts that are not settled count as settled, so that later requests do
+        not wait for these plugins. Then waits up to START_S for plugins that are being replaced.
+        peer: the sender of the request; None if the hub itself waits. Does not wait for a peer that
+            is a plugin which is itself starting.
+        """
+        if self.are_over or (peer is not None and self._is_starting(peer)):
+            return
+        waits = {
+            asyncio.ensure_future(plugin.first_start.is_settled.wait()): plugin
+            for plugin in self._plugins.by_start
+            if not plugin.first_start.is_settled.is_set()
+        }
+        if waits:
+            try:
+                _, late = await asyncio.wait(waits, timeout=START_S)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            for wait in late:
+                waits[wait].first_start.settle()
+        until = asyncio.get_running_loop().time() + START_S
+        while any(plugin.is_replaced for plugin in self._plugins.by_start):
+            if not await self._wait_change(until):
+                break
+
+    async def _wait_change(self, until: float) -> bool:
+        """Wait until the state of a plugin changes. Returns False if it does not change in time.
+
+        until: the end of the wait, by the clock of the event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._next_change is None:
+            self._next_change = loop.create_future()
+        done, _ = await asyncio.wait((self._next_change,), timeout=max(0.0, until - loop.time()))
+        return bool(done)
+
+    def _is_starting(self, peer: RemotePeer) -> bool:
+        """Return whether a peer is a plugin that starts for the first time or is replaced."""
+        return any(
+            is_plugin(peer, plugin)
+            for plugin in self._plugins.by_start
+            if plugin.is_replaced or not plugin.first_start.is_over.is_set()
+        )
