@@ -53,7 +53,8 @@ class OAuthCredentials:
         self._server = server
         self._settings = settings or OAuth()
         self._store = store or LoginStore()
-        self._key = self._choose_key()
+        # The name of the login in the store; chosen when the login is read.
+        self._key = ""
         self._login: Login | None = None
         self._is_read = False
         self._fetcher: Fetcher | None = None
@@ -106,6 +107,7 @@ class OAuthCredentials:
             if (header := self.header()) is not None:
                 return header
             if not self._is_read:
+                self._key = self._choose_key()
                 self._login = await self._store.load(self._key)
                 self._is_read = True
                 if (header := self.header()) is not None:
