@@ -274,7 +274,7 @@ def test_large_results_that_nobody_expected_may_be_postponed_as_long_as_they_cou
         assert request is not None
         unread.end_postponed(9 * MIB)
         rig.peer.respond(request, result(MIB))
-    assert (len(rig.budget.postponed), rig.budget.expected) == (0, 0)
+    assert (rig.budget.postponed, rig.budget.expected) == (0, 0)
 
 
 def test_the_result_of_a_client_that_reads_may_wait_while_others_use_up_the_budget() -> None:

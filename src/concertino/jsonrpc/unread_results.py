@@ -61,7 +61,7 @@ class ProcessBudget:
     held: how many bytes the unread responses take now.
     expected: how many bytes the running calls will probably return, except the calls in `unknown`.
     waiting: the total size of the responses that wait until they fit, in bytes.
-    postponed: for each connection, how many bytes the results have that postpone() counts.
+    postponed: how many bytes the results have that postpone() counts, for all connections.
     sizes: for each kind of call, the size of the largest recent response in bytes.
     unknown: for each kind that has never returned a response, how many calls of it are running.
     is_strained: whether the limit is nearly reached, so that each call must be checked before it
@@ -90,7 +90,7 @@ class ProcessBudget:
         self.limit = limits.max_unread_bytes_total
         self.held = 0
         self.expected = 0
-        self.postponed: Counter[UnreadResults] = Counter()
+        self.postponed = 0
         self.waiting = 0
         self.sizes: dict[Kind, int] = {}
         self.unknown: Counter[Kind] = Counter()
@@ -182,6 +182,7 @@ class UnreadResults:
         "_expected",
         "_limit",
         "_nearly_read_bytes",
+        "_postponed",
         "_reserve_bytes",
         "_unknown",
         "blocked_kind",
@@ -201,6 +202,8 @@ class UnreadResults:
         self._reserve_bytes = RESERVE_BYTES // 2
         self.budget = ProcessBudget(limits) if budget is None else budget
         self._expected = 0
+        # How many bytes of ProcessBudget.postponed are results of this connection.
+        self._postponed = 0
         # How many calls run whose kind has never returned a response, by kind.
         self._unknown: Counter[Kind] = Counter()
         self.blocked_kind: Kind | None = None
@@ -396,10 +399,21 @@ class UnreadResults:
         process and RESERVE_BYTES are used up.
         size: the length of the response in bytes.
         """
+        return self._has_space(size, self.held, self.budget.held)
+
+    def _has_space(self, size: int, held: int, held_of_all: int, excess: int = 0) -> bool:
+        """Return whether the limits allow a response beside those that are held.
+
+        held: how many bytes this connection holds.
+        held_of_all: the same for all connections.
+        excess: how many bytes the limits may be exceeded by.
+        """
         budget = self.budget
-        if not self.held:
-            return budget.held + min(size, RESERVE_BYTES) <= budget.limit + RESERVE_BYTES
-        return self.held + size <= self._limit and budget.held + size <= budget.limit
+        if not held:
+            reserve = RESERVE_BYTES + excess
+            return held_of_all + min(size, RESERVE_BYTES) <= budget.limit + reserve
+        fits_here = held + size <= self._limit + excess
+        return fits_here and held_of_all + size <= budget.limit + excess
 
     def may_postpone(self, size: int) -> bool:
         """Return whether a large result that nobody expected would probably be sent, or could wait.
@@ -408,12 +422,8 @@ class UnreadResults:
         size: its probable size in bytes.
         """
         budget = self.budget
-        held, total = self.held + budget.postponed[self], budget.held + budget.postponed.total()
-        # How many bytes the limits may be exceeded by.
-        beyond = MAX_WAITING_BYTES - budget.waiting
-        if not held:
-            return total + min(size, RESERVE_BYTES) <= budget.limit + RESERVE_BYTES + beyond
-        return held + size <= self._limit + beyond and total + size <= budget.limit + beyond
+        held, held_of_all = self.held + self._postponed, budget.held + budget.postponed
+        return self._has_space(size, held, held_of_all, MAX_WAITING_BYTES - budget.waiting)
 
     def postpone(self, incoming: IncomingRequest, size: int) -> None:
         """Count a large result that nobody expected, until it is sent in a later loop iteration.
@@ -421,14 +431,15 @@ class UnreadResults:
         size: its probable size in bytes.
         """
         self.expect(incoming, size)
-        self.budget.postponed[self] += size
+        self._count_postponed(size)
 
     def end_postponed(self, size: int) -> None:
         """Take back what postpone() has counted, because the result is sent now."""
-        postponed = self.budget.postponed
-        postponed[self] -= size
-        if not postponed[self]:
-            del postponed[self]
+        self._count_postponed(-size)
+
+    def _count_postponed(self, change: int) -> None:
+        self._postponed += change
+        self.budget.postponed += change
 
     def update(self, held: int) -> None:
         """Set how many bytes of output are buffered now."""
