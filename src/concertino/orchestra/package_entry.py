@@ -1,4 +1,4 @@
-"""find_program(), check_digest(): find and check an installed package that a plugins file names.
+"""FoundPackage: an installed package that a plugins file names.
 
 plugin_entries.py uses them for entries with `package`.
 """
@@ -16,7 +16,7 @@ from concertino.errors import ConcertinoError
 if TYPE_CHECKING:
     from concertino.orchestra.installed_packages import InstalledPackage, InstalledPackages
 
-__all__ = ["PackageProgram", "check_digest", "find_program"]
+__all__ = ["FoundPackage", "PackageProgram", "find_package"]
 
 
 class PackageProgram(Struct, frozen=True):
@@ -33,37 +33,43 @@ class PackageProgram(Struct, frozen=True):
     socket: bool = False
 
 
-def find_program(id: str) -> PackageProgram:
-    """Return the program of an installed package. Raises ConcertinoError."""
-    packages, package = _find_package(id)
-    folder = packages.files_folder(package)
-    env: dict[str, str] = {}
-    if package.manifest.bin.endswith(".py"):
-        # The program may import modules from the package's root, as after the install of a wheel.
-        paths = (str(folder / package.root), os.environ.get("PYTHONPATH", ""))
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    extra = package.manifest.extra
-    return PackageProgram(
-        str(folder / package.program),
-        extra.args,
-        env,
-        extra.provides_ai,
-        package.manifest.uses_socket,
-    )
+class FoundPackage(Struct, frozen=True):
+    """A package, and the store in which it is installed."""
+
+    packages: InstalledPackages
+    package: InstalledPackage
+
+    def program(self) -> PackageProgram:
+        """Return the program of the package."""
+        package = self.package
+        folder = self.packages.files_folder(package)
+        env: dict[str, str] = {}
+        if package.manifest.bin.endswith(".py"):
+            # The program may import modules from the package's root, as after the install of a
+            # wheel.
+            paths = (str(folder / package.root), os.environ.get("PYTHONPATH", ""))
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        extra = package.manifest.extra
+        return PackageProgram(
+            str(folder / package.program),
+            extra.args,
+            env,
+            extra.provides_ai,
+            package.manifest.uses_socket,
+        )
+
+    def check_digest(self, digest: str) -> None:
+        """Check that the package has a digest, and that its files are still the same.
+
+        Raises ConcertinoError.
+        """
+        if digest != self.package.digest:
+            raise ConcertinoError(f"expected the digest {digest}, got {self.package.digest}")
+        self.packages.check_files(self.package)
 
 
-def check_digest(id: str, digest: str) -> None:
-    """Check that an installed package has a digest, and that its files are still the same.
-
-    Raises ConcertinoError.
-    """
-    packages, package = _find_package(id)
-    if digest != package.digest:
-        raise ConcertinoError(f"expected the digest {digest}, got {package.digest}")
-    packages.check_files(package)
-
-
-def _find_package(id: str) -> tuple[InstalledPackages, InstalledPackage]:
+def find_package(id: str) -> FoundPackage:
+    """Find an installed package. Raises ConcertinoError if there is none with this id."""
     # Imported here, because most plugins files name no package.
     from concertino.orchestra.installed_packages import InstalledPackages
 
@@ -78,4 +84,4 @@ def _find_package(id: str) -> tuple[InstalledPackages, InstalledPackage]:
             f"expected an installed package, got {id!r}; installed: {available}; "
             "see: concertino plugin install"
         )
-    return packages, package
+    return FoundPackage(packages, package)

@@ -22,7 +22,7 @@ from concertino.orchestra.mcp_entry import (
     bridge_command,
     read_mcp_entry,
 )
-from concertino.orchestra.package_entry import PackageProgram, check_digest, find_program
+from concertino.orchestra.package_entry import PackageProgram, find_package
 from concertino.orchestra.plugin_entry import MCP_ARGS, PluginEntry
 from concertino.orchestra.storage import RESOURCES
 from concertino.orchestra.watched_paths import WatchedPaths, find_server_files, watch_programs
@@ -160,16 +160,16 @@ def _find_program(members: YamlMembers) -> PackageProgram:
         raise members.by_name["binary"].error("expected no `package` beside it")
     id = package.text()
     try:
-        program = find_program(id)
+        found = find_package(id)
     except ConcertinoError as exc:
         raise package.error(str(exc)) from None
     if digest is not None:
         expected = digest.text()
         try:
-            check_digest(id, expected)
+            found.check_digest(expected)
         except ConcertinoError as exc:
             raise digest.error(str(exc)) from None
-    return program
+    return found.program()
 
 
 def _resolve_binary(value: YamlValue) -> str:
