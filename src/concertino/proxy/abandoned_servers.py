@@ -1,8 +1,10 @@
 """Finds and ends servers that still run although the host or proxy that started them has ended.
 
-A server is abandoned if it carries the mark of a process that has ended (process_marks.py), or if
-it runs the command of a server in a host's file and its parent is the init process. Services,
-programs at a terminal, processes of other users and of other pid namespaces are never ended.
+A host is an MCP client application. `concertino reap` regards a process as an abandoned server in
+two cases. Either concertino has started it, and the process of concertino that did so has ended: a
+mark in the environment names that process (process_marks.py). Or it runs the command of a server in
+the configuration file of a host, and its parent is the init process. Services, programs at a
+terminal, processes of other users and of other pid namespaces are never ended.
 """
 
 from __future__ import annotations
@@ -38,12 +40,14 @@ States = Mapping[int, ProcessState]
 class AbandonedServer(Struct, frozen=True):
     """An abandoned process and its descendants.
 
-    started_at: see ProcessState.
+    started_at: the start time of the process, in clock ticks since the boot. Together with the pid
+        it identifies the process, because the system may give the pid to another process later.
     command: the words of its command line.
     age_s: the time since its start, in seconds.
-    memory_bytes: the resident memory of it and its descendants.
-    processes: the number of these processes.
-    reason: the process that has ended, or the file that contains the command.
+    memory_bytes: the resident memory of the process and its descendants.
+    processes: the number of processes: 1 and the number of descendants.
+    reason: a sentence for the user that names the process that has ended, or the file that
+        contains the command.
     """
 
     pid: int
@@ -84,8 +88,8 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     members = {(server.pid, server.started_at) for server in servers}
 
     def find() -> set[tuple[int, int]]:
-        # Record all descendants now. When a process ends, its children get another parent, and
-        # could no longer be found as its descendants.
+        # end_processes() calls this repeatedly. Record all descendants each time: when a process
+        # ends, its children get another parent, and could no longer be found as its descendants.
         states = _own_processes()
         live = {(pid, state.started_at) for pid, state in states.items()}
         for pid, _ in members & live:
@@ -128,6 +132,8 @@ def _find_reason(pid: int, state: ProcessState, commands: Sequence[HostCommand])
     for mark in marks_of(pid):
         if mark.is_orphaned():
             return f"process {mark.pid}, which started it, has ended"
+    # A server with a mark is abandoned or not, whatever its parent is. For any other process, only
+    # the parent shows that the host has ended.
     if not commands or program_name(state.parent) not in INITS:
         return ""
     arguments = read_arguments(pid)

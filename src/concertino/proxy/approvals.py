@@ -32,8 +32,9 @@ FORMAT = 1
 
 
 class ToolPins(Struct, frozen=True):
-    """The tools of one server: name of the tool -> its JSON.
+    """The tools of one server with the option `pin`, which serves only tools that are approved.
 
+    Both fields map the name of a tool to its JSON.
     approved: the approved tools; None until the server has listed its tools for the first time.
     seen: the tools in the server's last list, if they differ from the approved ones.
     """
@@ -48,7 +49,7 @@ class ApprovedFile(Struct, frozen=True):
     path: the path of the server file.
     servers: name of a server -> its approved definition.
     pins: name of a server -> its tools, for servers with the option `pin`.
-    format: the version of this format.
+    format: the version of the format of the file in which this is stored.
     """
 
     path: str
@@ -75,7 +76,7 @@ class ApprovalStore:
         self.folder = self._state / "approvals"
 
     def key(self) -> bytes:
-        """Return the user's key for digests. Raises UnusableState."""
+        """Return the user's secret key for the digests in definitions. Raises UnusableState."""
         return read_state_key(self._state)
 
     def read(self, path: Path) -> ApprovedFile:

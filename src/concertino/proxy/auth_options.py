@@ -27,6 +27,8 @@ KEYS = (
 def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
     """Return the settings in the value of the key `auth`.
 
+    reader: makes the errors, which name the file.
+    label: the path of the key within the file, for errors.
     Raises InvalidServerFile for an unknown key, a wrong value, and settings that exclude each
     other.
     """

@@ -1,7 +1,8 @@
-"""Definitions: descriptions of the program that a server's entry runs, for a user to approve.
+"""Definitions: descriptions of the program that an entry of a server file runs.
 
-A definition has a digest of each value, and the text of each value that is not secret. approvals.py
-stores the approved definitions; a server whose definition has changed needs a new approval.
+The user approves the definition of a server before concertino starts it. A definition has a digest
+of each value of the entry, and the text of each value that is not secret. approvals.py stores the
+approved definitions; a server whose definition has changed needs a new approval.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ SECRET_AUTH_OPTIONS = ("client_secret", "private_key")
 
 
 class DefinitionPart(Struct, frozen=True, array_like=True):
-    """One member of a definition.
+    """One member of a definition, such as `command` or `env.TOKEN`.
 
     digest: a keyed digest of its text. Without the user's key, a secret cannot be guessed from it.
     shown: the text for logs, without secrets and shortened; empty if all of it may be a secret.
@@ -90,16 +91,21 @@ def define_server(
     are not replaced, since the variables belong to the user who starts this program.
     env_file: the variables in the server's `envFile`.
     """
-    # An argument must not show the default of a variable with a secret name either.
-    # Learned at once, because each learn() builds the Redactor again. Several defaults may belong
-    # to variables of one name, so each name gets a number; see refresh().
+    # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too. Tell it to
+    # the Redactor, which hides it wherever it occurs, for example in an argument. Call learn() only
+    # once, because each call builds the Redactor again. As two variables of one name may have
+    # different defaults, each name gets a number, which the Redactor ignores.
     defaults = [pair for template in _templates(entry) for pair in find_defaults(template.text)]
     learn({f"{name}__{number}": text for number, (name, text) in enumerate(defaults)})
     return make_definition(_member_texts(entry, file, env_file), key)
 
 
 def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
-    """Return the definition with these members. key: the user's key for digests."""
+    """Return the definition with these members.
+
+    texts: name of a member -> its text.
+    key: the user's secret key for the digests.
+    """
     # If an argument contains the value of a hidden variable, the value is hidden there too.
     learn(
         {
@@ -214,9 +220,11 @@ def _clean(text: str) -> str:
 
 
 def is_same_definition(approved: Definition | None, current: Definition) -> bool:
-    """Return whether two definitions run the same program. None stands for no definition.
+    """Return whether two definitions run the same program.
 
-    The texts for logs may differ, because they depend on the secrets of the present process.
+    approved: None if the server has no approved definition; then the result is False.
+    Only the digests are compared. The texts for logs may differ, because they depend on the secrets
+    of the present process.
     """
     return approved is not None and _digests(approved) == _digests(current)
 
@@ -231,8 +239,8 @@ def compare_definitions(
     """Describe the differences between two definitions in lines for people.
 
     approved: the approved definition; None if the server is new.
-    texts: the whole texts of the current one, see visible_texts(). Without them, the texts for logs
-        are used.
+    texts: the whole texts of the current definition, see visible_texts(). If this is None, the
+        lines contain the shortened texts for logs.
     """
     whole = texts or {}
     before = approved or {}

@@ -71,9 +71,10 @@ class Expander:
         }
 
     def text(self, template: Template, label: str) -> str:
-        """Replace the references in a text. Raises InvalidServerFile.
+        """Replace the references in a text that must not contain secrets, such as an argument.
 
-        A reference to a secret is an error, too.
+        label: the path of the text within the file, such as `github.args[0]`, for errors.
+        Raises InvalidServerFile, also for a reference to a secret.
         """
         parts = self.parts(template, label)
         secrets = [str(part) for part in parts if isinstance(part, SecretReference)]
@@ -95,11 +96,13 @@ class Expander:
         """Replace the references in a text that may contain secrets.
 
         Returns the text in parts: texts, and references to secrets, which are read only when the
-        server is started. Raises InvalidServerFile.
+        server is started.
+        label: the path of the text within the file, for errors.
+        Raises InvalidServerFile.
         """
         text = template.text
         if text.startswith(SECRET):
-            return (self._secret(text.removeprefix(SECRET), template, label),)
+            return (self._parse_secret(text.removeprefix(SECRET), template, label),)
         return tuple(self._expand(text, template, label, 0))
 
     def _error(
@@ -117,7 +120,11 @@ class Expander:
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
-        """Yield the parts of a text. template: the whole text that contains it, for errors."""
+        """Yield the parts of a text.
+
+        template: the whole text of the file that contains it, for errors.
+        depth: how many defaults contain it: in `${A:-${B:-x}}`, the depth of `x` is 2.
+        """
         if depth > MAX_DEPTH:
             raise self._error(template, label, f"expected at most {MAX_DEPTH} nested defaults")
         at = 0
@@ -127,12 +134,12 @@ class Expander:
             end = _find_end(text, start + 2)
             if end < 0:
                 raise self._error(template, label, f"expected '}}' after {text[start:][:40]!r}")
-            yield from self._value(text[start + 2 : end], template, label, depth)
+            yield from self._expand_reference(text[start + 2 : end], template, label, depth)
             at = end + 1
         if at < len(text):
             yield text[at:]
 
-    def _value(
+    def _expand_reference(
         self,
         name: str,
         template: Template,
@@ -143,13 +150,13 @@ class Expander:
         if name in self._predefined:
             yield self._predefined[name]
         elif name.startswith("input:"):
-            yield self._input(name.removeprefix("input:"), template, label)
+            yield self._read_input(name.removeprefix("input:"), template, label)
         elif name.startswith(SECRET):
-            yield self._secret(name.removeprefix(SECRET), template, label)
+            yield self._parse_secret(name.removeprefix(SECRET), template, label)
         else:
-            yield from self._variable(name, template, label, depth)
+            yield from self._expand_variable(name, template, label, depth)
 
-    def _variable(
+    def _expand_variable(
         self,
         name: str,
         template: Template,
@@ -178,7 +185,7 @@ class Expander:
                 f"the variable {variable} is not set; set it, or write ${{{variable}:-default}}",
             )
 
-    def _input(
+    def _read_input(
         self,
         id: str,
         template: Template,
@@ -196,7 +203,7 @@ class Expander:
                 f"{id}={value_form} or in the variable {input_variable(id)}",
             )
         if value.startswith(SECRET):
-            return self._secret(value.removeprefix(SECRET), template, label)
+            return self._parse_secret(value.removeprefix(SECRET), template, label)
         if declared.choices and value not in declared.choices:
             raise self._error(
                 template, label, f"the input {id}: expected one of {', '.join(declared.choices)}"
@@ -205,7 +212,7 @@ class Expander:
             learn_secrets((value,))
         return value
 
-    def _secret(
+    def _parse_secret(
         self,
         text: str,
         template: Template,

@@ -34,6 +34,7 @@ def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcEr
     if isinstance(error, RpcError):
         error.revision = revision
         return error
+    # Cut off the server's stderr and the line of its stdout, which a Client quotes at the end.
     text = str(error).partition(STDERR_END)[0].removesuffix(NO_STDERR).partition(LAST_SKIPPED)[0]
     data = None
     if isinstance(error, Disconnected) and error.exit_status is not None:
@@ -54,7 +55,8 @@ def missing_capability(name: str, lacked: Iterable[str], text: str) -> MissingCa
     """Return the error for a call that has failed because its client lacks capabilities.
 
     name: the name of the server.
-    text: what the server has answered.
+    lacked: the capabilities that the client has not declared.
+    text: the error text with which the server has answered the call.
     """
     names = sorted(lacked)
     reason = f"the server asked for {' and '.join(names)}, which the client has not declared"

@@ -47,8 +47,8 @@ class DefinedServer(Struct, frozen=True):
     """A server of a file, with its definition.
 
     env_file: the variables in the server's `envFile`.
-    texts: the whole texts of its definition, see visible_texts().
-    problem: the reason why it has no definition; "" if it has one.
+    texts: the whole texts of the definition, see visible_texts().
+    problem: the reason why the server has no definition; "" if it has one.
     """
 
     entry: ServerEntry
@@ -100,8 +100,9 @@ def describe_unapproved(
 
 
 class FileParts:
-    """Makes the parts of a composition from one server file, and again when the file has changed.
+    """Makes a Backend for each server of one server file, and again when the file has changed.
 
+    These backends are the parts of which Servers composes one Backend.
     store: the user's approvals.
     environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave.

@@ -44,15 +44,17 @@ GUARD_OPTIONS = ("allow", "deny", *GUARD_KEYS)
 
 
 class FileServer:
-    """A server that start() starts or connects to. If start() fails, it may be called again.
+    """One server of a server file. start() runs its program or connects to its address.
 
+    If start() fails, it may be called again.
     name: the name of the server in the file.
     launch: the program or the address, with references to secrets that are not read yet.
     options: the options of the entry.
     start_timeout_s: the limit for the start in the server's entry, in seconds; None for the
         default.
-    pin: wraps the server in a PinnedTools; None if the entry does not ask for it.
-    cache: the manifests of servers that have run before.
+    pin: wraps a Backend in PinnedTools, which withholds changed tools; None if the entry does not
+        have the option `pin`.
+    cache: the manifests of servers that have run before; None to keep none.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class FileServer:
         started = _StartedServer(server, relay)
         try:
             await server.start(relay)
-            await self._guard(started, outlet)
+            await self._wrap(started, outlet)
         except BaseException as exc:
             await proxy.close()
             if type(exc) is ConcertinoError:
@@ -114,8 +116,8 @@ class FileServer:
             raise
         self._outlet, self._server = outlet, started
 
-    async def _guard(self, server: Backend, outlet: Notifier) -> None:
-        """Wrap a started server in guards, then in the changes of its tools.
+    async def _wrap(self, server: Backend, outlet: Notifier) -> None:
+        """Wrap a started server in guards, then in the changes of its tools, as the options say.
 
         Raises ConcertinoError if the environment variable of a hidden argument is not set.
         """
@@ -149,7 +151,7 @@ class FileServer:
         if self._server is None or self._outlet is None:
             return
         try:
-            await self._guard(self._server, self._outlet)
+            await self._wrap(self._server, self._outlet)
         except ConcertinoError as exc:
             log.error("%s: %s; its options stay as they were", self.name, exc)
             return

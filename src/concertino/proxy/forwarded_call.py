@@ -91,7 +91,8 @@ class CallbackCall(ForwardedCall, eq=False):
     call: the client's request.
     caller: the Caller that gets the result.
     revision: the revision of the server.
-    runner, slot: needed to end the call, see backend/callback_calls.py.
+    runner: runner.end_call() gives the result to the session; see backend/callback_calls.py.
+    slot: the object by which the runner identifies this call.
     """
 
     call: Call
@@ -111,8 +112,8 @@ class SuspendableCall(ForwardedCall, eq=False):
     work: the task that calls the server.
 
     Attributes:
-    undeclared: the capabilities for lack of which requests of the server to the client were
-        refused.
+    undeclared: the client capabilities that the client has not declared and the server has needed.
+        The server's requests that need them were refused.
     """
 
     work: asyncio.Task[Raw]

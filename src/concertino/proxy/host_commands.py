@@ -1,4 +1,8 @@
-"""read_host_commands(): reads the commands of MCP servers from the files of the known hosts."""
+"""read_host_commands(): reads the commands of MCP servers from the configuration files of hosts.
+
+A host is an MCP client application, such as Claude Desktop or VS Code. With these commands,
+`concertino reap` recognizes servers whose host has ended (abandoned_servers.py).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,12 @@ UVX = ["uv", "tool", "uvx"]
 
 
 class HostCommand(Struct, frozen=True):
-    """The command of one server in a file of a host. server: the server's name in the file."""
+    """The command of one server in the configuration file of a host.
+
+    words: the program and its arguments.
+    server: the name of the server in the file.
+    file: the path of the file.
+    """
 
     words: tuple[str, ...]
     server: str
@@ -99,12 +108,12 @@ def read_host_commands(
         except (OSError, InvalidServerFile):
             continue
     for file in files:
-        for command in _commands(file, environment):
+        for command in _list_commands(file, environment):
             commands.setdefault(command.words, command)
     return list(commands.values())
 
 
-def _commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator[HostCommand]:
+def _list_commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator[HostCommand]:
     expander = Expander(file, environment, {})
     for entry in file.servers:
         if entry.command is None:

@@ -92,10 +92,13 @@ def read_state(state: bytes) -> ServerState | ParkedState:
         raise invalid_params("requestState: not one of this proxy's") from None
 
 
-def restore(call: Call, known: ServerState) -> Call:
-    """Return a repeated call as the server expects it: with its own state, and with the answers."""
+def restore(call: Call, state: ServerState) -> Call:
+    """Return a repeated call as the server expects it.
+
+    It has the server's own `requestState`, and only the answers to the server's last questions.
+    """
     answers: Mapping[str, Raw] = {
-        key: call.answers[key] for key in known.asked if key in call.answers
+        key: call.answers[key] for key in state.asked if key in call.answers
     }
-    state = b"" if known.state == NULL else bytes(known.state)
-    return Call(call.method, call.params, call.meta, answers, state)
+    server_state = b"" if state.state == NULL else bytes(state.state)
+    return Call(call.method, call.params, call.meta, answers, server_state)

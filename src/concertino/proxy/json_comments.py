@@ -164,7 +164,11 @@ class _Parser:
         return True
 
     def _separate(self, bracket: str, opened: int) -> None:
-        """Skip the comma after an item. Before the closing bracket, the comma may be missing."""
+        """Skip the comma after an item. Before the closing bracket, the comma may be missing.
+
+        bracket: the closing bracket of the list or object.
+        opened: the index of its opening bracket, for the error.
+        """
         self._skip_space()
         character = self._text[self._at : self._at + 1]
         if character == ",":

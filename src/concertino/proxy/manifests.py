@@ -1,8 +1,9 @@
 """Manifests: what a proxy's server offered when it last ran, so that lists need no running server.
 
 A manifest contains the server's capabilities and its lists, such as the result of tools/list, as
-one principal sees them. It is read from the running server in the background. A ManifestCache
-stores it for the next run.
+one principal sees them. A principal identifies a verified user; it is b"" for all unverified users.
+A manifest is read from the running server in the background. A ManifestCache stores it for the next
+run.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LISTS_S = 60.0
 # even if the session was short.
 END_S = 0.2
 
-# Returns the file with a principal's manifest; None if there is none.
+# Returns the file for a principal's manifest; None if it must not be stored.
 FindFile = Callable[[bytes], ManifestFile | None]
 # Called with the old manifest, or None if there was none, and the new manifest.
 OnLearned = Callable[[Manifest | None, Manifest], object]
@@ -48,7 +49,7 @@ class Manifests:
     """The manifests of one server: one for each principal, because each may see different lists.
 
     name: the name of the server.
-    find_file: returns the file with a principal's manifest; None if there is none.
+    find_file: returns the file for a principal's manifest; None if it must not be stored.
     is_lazy: whether a server with a manifest is started only when a call needs it.
     """
 
@@ -68,11 +69,12 @@ class Manifests:
         return self._known[principal]
 
     def find_list(self, principal: bytes, method: str) -> tuple[str, Raw] | None:
-        """Return a revision and the result of a list method in it; None if the list is not known.
+        """Return the stored result of a list method; None if the list is not stored.
 
+        The result is undecoded; before it in the tuple is the protocol revision of its format.
         Raises RpcError if the server has not declared the capability for the method. Most hosts
-        request all lists when they open a session. They get this error before the server has
-        started.
+        request all lists when they open a session. With this error they need not wait for the start
+        of the server to learn that a list does not exist.
         """
         manifest = self.get(principal)
         if manifest is None:
@@ -90,7 +92,9 @@ class Manifests:
     ) -> None:
         """Read the lists of a running server in the background, and store them.
 
-        A second call cancels the first one if it has not finished.
+        client: the open client of the server.
+        principal: the principal for whom the server works. A second call for the same principal
+            cancels the first one if it has not finished.
         on_learned: called afterwards if the new manifest differs from the old one.
         """
         previous = self._learning.get(principal)

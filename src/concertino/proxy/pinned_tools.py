@@ -97,7 +97,11 @@ class PinnedTools(BackendWrapper):
         self._is_current = False
 
     def set_pins(self, pins: ToolPins | None) -> bool:
-        """Set the newly approved tools. Returns whether they differ from the ones before."""
+        """Compare the tools again before the next call, if the user has approved other tools.
+
+        pins: the present approvals of this server; None if there are none.
+        Returns whether other tools are approved than at the last comparison.
+        """
         approved = None if pins is None else pins.approved
         if self._approved is None or approved is None or approved == self._approved:
             return False
@@ -112,6 +116,7 @@ class PinnedTools(BackendWrapper):
         async with self._checking:
             if self._is_current:
                 return
+            # Set it before the comparison, so that a change during the comparison resets it.
             self._is_current = True
             try:
                 await self._compare()

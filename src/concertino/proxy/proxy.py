@@ -113,7 +113,8 @@ class Proxy:
         for the next call. None for never.
     ping_s: how often to ping the server, in seconds. If it sends nothing for so long after a ping,
         its calls fail and it is started again. None for never.
-    parked: stores the calls that wait for an answer of their client. Each proxy needs its own.
+    parked: stores the calls that wait for an answer of their client. Each proxy needs its own;
+        None for one with default limits.
     opening_s: the time that a client's first request waits for the server to start, in seconds.
         Then it is refused with the last line of the server's stderr; the start goes on.
     cache: keeps the features and lists of servers that are commands. If the server has run before,
@@ -373,6 +374,7 @@ class Proxy:
             # Other calls may wait for the same start, so it continues if this call is cancelled.
             await asyncio.shield(opening.task)
         except asyncio.CancelledError:
+            # Either this call was cancelled, or close() has cancelled the start.
             task = asyncio.current_task()
             if not opening.task.cancelled() or (task is not None and task.cancelling()):
                 raise

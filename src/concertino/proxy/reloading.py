@@ -109,7 +109,11 @@ class ReloadingProxy(BackendWrapper):
         return self._proxy.features()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a call to the code that was saved last."""
+        """Forward a call to the code that was saved last, after waiting until that code runs.
+
+        If it cannot start, the next tools/call gets the reason as its result, and later calls go to
+        the older code that still runs. Raises RpcError with the reason if no code runs.
+        """
         await self._wait_for_new_code()
         if not self._serves:
             self._is_failure_sent = True
@@ -141,6 +145,8 @@ class ReloadingProxy(BackendWrapper):
 
         After WAIT_S, this is recorded as a failure of the code, and other calls do not wait for it.
         """
+        # While a start runs, _reload() checks the files when the start has ended. A start that is
+        # late may hang, so a change must also be noticed without it.
         if (self._reloading is None or self._is_late) and await self._files.check():
             self._is_late = False
             self._begin_reload()

@@ -132,6 +132,7 @@ def _ask(path: Path) -> ProxyStatus | None:
         until = time.monotonic() + ANSWER_S
         while len(data) < MAX_ANSWER and (part := connection.recv(2**16)):
             data += part
+            # A timeout of 0 would mean that recv() does not wait.
             connection.settimeout(max(0.001, until - time.monotonic()))
     return decode(data, type=ProxyStatus)
 

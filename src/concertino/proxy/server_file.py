@@ -74,7 +74,7 @@ class InputEntry(Struct, frozen=True):
 
     choices: the allowed values; empty if every value is allowed.
     is_secret: whether the value must not be shown.
-    line, column: the place of its id in the file.
+    line, column: the place of the id in the file, from 1.
     """
 
     id: str
@@ -89,15 +89,18 @@ class InputEntry(Struct, frozen=True):
 class ServerEntry(Struct, frozen=True, kw_only=True):
     """The entry of one server in a file, before `${...}` is replaced.
 
+    name: the name of the server in the file.
     command: the program to start; None for a server to which concertino connects at `url`.
     args: the arguments of the program.
-    env: its environment variables, in addition to those of `env_file`.
-    cwd: its working directory.
+    env: environment variables of the program.
+    env_file: the path of a file with more variables, which those in `env` override.
+    cwd: the working directory of the program; None for the folder of the workspace.
+    url: the address of a server that runs already; None for a server with a `command`.
     headers: the HTTP headers for each request to `url`.
     is_enabled: whether to serve the server.
-    start_timeout_s: the limit for its start, in seconds; None for the default.
+    start_timeout_s: the limit for the start of the server, in seconds; None for the default.
     options: the keys under `x-concertino`.
-    line, column: the place of its name in the file.
+    line, column: the place of the name in the file, from 1.
     """
 
     name: str
@@ -261,8 +264,8 @@ class _FileReader:
             raise reader.error(
                 members[label], label, f"expected at most {MAX_SERVERS} servers, got {len(entries)}"
             )
-        servers = tuple(self._server(name, member, label) for name, member in entries.items())
-        inputs = self._inputs(members["inputs"].value) if "inputs" in members else {}
+        servers = tuple(self._read_server(name, member, label) for name, member in entries.items())
+        inputs = self._read_inputs(members["inputs"].value) if "inputs" in members else {}
         path = Path(os.path.abspath(reader.source))  # noqa: PTH100
         folder = path.parent
         return ServerFile(
@@ -272,7 +275,7 @@ class _FileReader:
             servers,
             inputs,
             tuple(self._warnings),
-            self._tools(members[OPTIONS_KEY].value)
+            self._read_tools(members[OPTIONS_KEY].value)
             if OPTIONS_KEY in members
             else ToolListOptions(),
         )
@@ -299,7 +302,7 @@ class _FileReader:
 
     # Servers
 
-    def _server(
+    def _read_server(
         self,
         name: str,
         member: FileMember,
@@ -330,7 +333,7 @@ class _FileReader:
         transport = ""
         for key, item in members.items():
             if key in TRANSPORT_KEYS:
-                transport = self._transport(item.value, f"{label}.{key}")
+                transport = self._read_transport(item.value, f"{label}.{key}")
             elif key in FIELDS:
                 field, read = FIELDS[key]
                 _merge(fields, field, read(reader, item.value, f"{label}.{key}"))
@@ -349,7 +352,7 @@ class _FileReader:
         self._check_kind(entry, member, label, transport, next(filter(None, hints), ""))
         return entry
 
-    def _transport(self, value: FileValue, label: str) -> str:
+    def _read_transport(self, value: FileValue, label: str) -> str:
         return TRANSPORTS[self._reader.choice(value, label, TRANSPORTS)]
 
     def _check_kind(
@@ -362,7 +365,9 @@ class _FileReader:
     ) -> None:
         """Raise InvalidServerFile unless the entry has exactly one of `command` and `url`.
 
-        hint: the end of the message if it has neither.
+        transport: the transport that the entry names, one of the values of TRANSPORTS; "" if it
+            names none.
+        hint: the end of the message for an entry with neither.
         """
         error = self._reader.error
         if entry.command is None and entry.url is None:
@@ -375,7 +380,7 @@ class _FileReader:
 
     # The keys of concertino for the whole file
 
-    def _tools(self, value: FileValue) -> ToolListOptions:
+    def _read_tools(self, value: FileValue) -> ToolListOptions:
         reader = self._reader
         members = reader.known_members(value, OPTIONS_KEY, ("tools", "tools_budget"))
         fields: dict[str, Any] = {}
@@ -389,16 +394,16 @@ class _FileReader:
 
     # Inputs
 
-    def _inputs(self, value: FileValue) -> dict[str, InputEntry]:
+    def _read_inputs(self, value: FileValue) -> dict[str, InputEntry]:
         inputs: dict[str, InputEntry] = {}
         for index, item in enumerate(self._reader.items(value, "inputs")):
-            entry = self._input(item, f"inputs[{index}]")
+            entry = self._read_input(item, f"inputs[{index}]")
             if entry.id in inputs:
                 raise self._reader.error(item, f"inputs[{index}]", f"{entry.id!r} is there already")
             inputs[entry.id] = entry
         return inputs
 
-    def _input(self, value: FileValue, label: str) -> InputEntry:
+    def _read_input(self, value: FileValue, label: str) -> InputEntry:
         """Return one input that the file declares (VS Code)."""
         reader = self._reader
         members = reader.members(value, label)
@@ -413,7 +418,7 @@ class _FileReader:
         choices: tuple[str, ...] = ()
         if (options := members.get("options")) is not None:
             choices = tuple(
-                self._option(item, f"{label}.options[{index}]")
+                self._read_option(item, f"{label}.options[{index}]")
                 for index, item in enumerate(reader.items(options.value, f"{label}.options"))
             )
         return InputEntry(
@@ -426,7 +431,7 @@ class _FileReader:
             members["id"].column,
         )
 
-    def _option(self, value: FileValue, label: str) -> str:
+    def _read_option(self, value: FileValue, label: str) -> str:
         """Return one choice of an input: a text, or the value in an object with label and value."""
         if isinstance(value.content, Mapping) and "value" in value.content:
             value = value.content["value"].value
@@ -434,7 +439,7 @@ class _FileReader:
 
 
 def _merge(fields: dict[str, Any], field: str, value: Any) -> None:
-    """Set a field of an entry. Add headers and variables to those of other members."""
+    """Set a field of an entry. Headers are merged, because several members may contain headers."""
     if isinstance(value, dict) and field in fields:
         fields[field] = {**fields[field], **value}
     else:

@@ -28,7 +28,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     allow, deny: globs of the tools that clients see, or `prompt:GLOB` and `resource:GLOB`.
     rename: name of a tool -> the name that clients see.
     tools: name of a tool -> its other changes.
-    prompts_as_tools, resources_as_tools: whether to offer them as tools; see FeaturesAsTools.
+    prompts_as_tools, resources_as_tools: whether clients also get the prompts or resources by
+        tools; see FeaturesAsTools.
     rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: the same as for a Guard.
     isolation: which clients share a process of the server, as for a Proxy.
     shared: whether all clients share one process, even those of different users.
@@ -130,6 +131,7 @@ def _read_rates(
         try:
             Rate.read(rate)
         except ValueError as exc:
+            # reader.error() names the option, so the prefix of the same meaning is removed.
             raise reader.error(value, label, str(exc).removeprefix("rate: ")) from None
     return rates
 
@@ -146,6 +148,7 @@ def _read_globs(
     try:
         Visibility(globs, ())
     except ValueError as exc:
+        # The prefix would be wrong for `deny`, and reader.error() names the option.
         raise reader.error(value, label, str(exc).removeprefix("allow: ")) from None
     return globs
 

@@ -55,6 +55,7 @@ class ServerQuestions:
             text = f"no client made a call within {ORPHANED_QUESTION_S:g} s that could be asked"
             raise RpcError(INTERNAL_ERROR, f"Internal error: {text}") from None
         finally:
+            # If the server has withdrawn the question, drop an answer that comes later.
             question.answer.cancel()
             if question in self.orphaned:
                 self.orphaned.remove(question)

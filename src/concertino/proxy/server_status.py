@@ -62,8 +62,9 @@ class ServerStatus(Struct, frozen=True, omit_defaults=True):
         `failed` (its first start failed; it is started again for the next call).
     pid: the id of its process; 0 if it has none.
     calls: the number of requests that all its processes have got.
-    host: the name that the last new client sent; "" if there was none.
-    last_error: why its process ended last, or why it does not run; "" if it never failed.
+    host: the name that the newest client sent for its application; "" before the first client.
+    last_error: why its process has ended the last time, or why it does not run; "" if it never
+        failed.
     """
 
     server: str
@@ -134,6 +135,7 @@ class _StatusSocket:
         # The answer must not block this process; bytes that exceed the socket's buffer are dropped.
         with connection, suppress(OSError):
             connection.setblocking(False)
+            # Raises PermissionError for a process of another user.
             listener.examine(connection)
             servers = [item for source in self.sources for item in source()]
             status = ProxyStatus(os.getpid(), tuple(servers[:MAX_SERVERS]))

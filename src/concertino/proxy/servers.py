@@ -58,12 +58,13 @@ class Servers(BackendWrapper):
 
     Tools and prompts get names of the form `server_name`; see BoundedNames. Changes of the file are
     applied at once: servers are started, ended or given other options, and unchanged servers
-    continue to run. A changed definition waits for `concertino approve FILE`; until then, the
-    server continues to run by its old definition.
+    continue to run. If the command, the variables or another part of a server's definition has
+    changed, the old process continues to run until the user approves the new definition with
+    `concertino approve FILE`.
 
     path: the server file; see read_server_file().
     inputs: id of an input -> the value for `${input:ID}`.
-    trust: whether to approve all servers that are now in the file.
+    trust: whether to approve all servers that are in the file when this object is created.
     environment: the environment variables for `${VAR}`; by default the process's own.
     info: the name and version that clients see.
     store: the user's approvals.

@@ -98,11 +98,11 @@ class SourceFiles:
         changed: set[str] = set()
         without_content: set[str] = set()
         for _ in range(MAX_SETTLE_STEPS):
-            others = set(self.accept())
-            changed |= others
-            without_content -= others
-            without_content |= {path for path in others if not self.has_content(path)}
-            if not others and not without_content:
+            newly_changed = set(self.accept())
+            changed |= newly_changed
+            without_content -= newly_changed
+            without_content |= {path for path in newly_changed if not self.has_content(path)}
+            if not newly_changed and not without_content:
                 break
             await asyncio.sleep(SETTLE_S)
         return list(changed)
@@ -167,7 +167,7 @@ def forget_bytecode(paths: Iterable[str]) -> None:
 def _walk(folder: Path) -> Iterator[str | None]:
     """Yield the files in a folder and in the folders below it, the nearest ones first.
 
-    Yields None for a folder.
+    Yields None for each folder, so that the caller can count folders without files, too.
     """
     left = deque([str(folder)])
     while left:

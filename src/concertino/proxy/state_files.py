@@ -81,6 +81,7 @@ def lock_state(folder: Path) -> Generator[None, None, None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        # This also releases the lock.
         os.close(descriptor)
 
 

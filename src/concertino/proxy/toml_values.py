@@ -21,7 +21,9 @@ MAX_STATEMENT_LINES = 500
 PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 AT_END = " (at end of document)"
 
+# The names of members and the indexes of items that lead to a value.
 Path = tuple[str | int, ...]
+# Path of a value -> line and column, from 1.
 Places = dict[Path, tuple[int, int]]
 
 

@@ -35,7 +35,11 @@ def read_tool_changes(
 def merge_renames(
     tools: Mapping[str, ToolChange], renames: Mapping[str, str]
 ) -> dict[str, ToolChange]:
-    """Add the new names in `rename` to the changes of tools. Raises ValueError if they disagree."""
+    """Add the new names in `rename` to the changes of tools.
+
+    tools, renames: by the server's name of a tool, its changes, and the name that clients see.
+    Raises ValueError if both have a name for a tool, or if two tools would get the same name.
+    """
     merged = dict(tools)
     for name, new in renames.items():
         change = merged.get(name, ToolChange())
@@ -80,7 +84,7 @@ def _read_argument(
     fields: dict[str, Any] = {}
     for key, member in reader.known_members(value, label, ARGUMENT_KEYS).items():
         if key in ("default", "value"):
-            fields[key] = _plain(member.value)
+            fields[key] = _strip_places(member.value)
         else:
             fields[key] = reader.text(member.value, f"{label}.{key}")
     try:
@@ -90,9 +94,9 @@ def _read_argument(
 
 
 # Any: a JSON value.
-def _plain(value: FileValue) -> Any:
-    """Return a value of the file without its places."""
+def _strip_places(value: FileValue) -> Any:
+    """Return a value of the file without the places of errors."""
     content = value.content
     if isinstance(content, Mapping):
-        return {name: _plain(member.value) for name, member in content.items()}
-    return [_plain(item) for item in content] if isinstance(content, tuple) else content
+        return {name: _strip_places(member.value) for name, member in content.items()}
+    return [_strip_places(item) for item in content] if isinstance(content, tuple) else content

@@ -2,8 +2,8 @@
 
 A server before 2026-07-28 sends requests, log messages and other notifications to its client. Over
 stdio these do not say to which call they belong. Requests (proxy/server_questions.py) and log
-messages are passed to the client of the newest pending call that can receive them, all others to
-the client sessions (proxy/upstream_sessions.py).
+messages are passed to the client of the newest pending call that can receive them, all other
+notifications to the client sessions (proxy/upstream_sessions.py).
 """
 
 from __future__ import annotations
@@ -95,12 +95,13 @@ class OpeningOptions(Struct, frozen=True):
 class Upstream:
     """One connection to the server.
 
+    settings: the settings that all upstreams of the proxy share.
     outlet: notified of changes that the server reports while no client session has made a call.
     options: how to open the server.
 
     Attributes:
-    sessions: the client sessions that have made calls.
-    client: the client of the server.
+    sessions: the client sessions that have made calls over this connection.
+    client: the Client that is connected to the server.
     watched: the resources whose changes are watched.
     last_used: when the last call began, by the loop's clock; infinite before the first.
     learned_for: the principals whose lists have been read from the server.
@@ -163,11 +164,11 @@ class Upstream:
         """Return the state of the server, for `concertino ps`."""
         client = self.client
         state = STATES.get(client.state, client.state)
-        is_there = self._has_begun and client.state in ("new", "running", "starting")
+        has_process = self._has_begun and client.state in ("new", "running", "starting")
         return ServerStatus(
             self._settings.name,
             state,
-            (client.pid or 0) if is_there else 0,
+            (client.pid or 0) if has_process else 0,
             client.requests,
             client.restarts,
             self.sessions.host,
@@ -244,7 +245,8 @@ class Upstream:
     ) -> CancelCall | None:
         """Forward a call without a task. See backend/callback_calls.py.
 
-        Returns None for a call that needs more than forwarding; handle() serves every call.
+        Returns a function that cancels the call, or ENDED if the call has ended already. Returns
+        None, and does nothing, for a call that needs more than forwarding; handle() can forward it.
         """
         if caller.wants_progress:
             return None

@@ -20,7 +20,8 @@ __all__ = ["UpstreamMaker"]
 # the session with the started server is opened.
 FIRST_MESSAGE_S = 2.0
 # The client capabilities that are declared to a server before 2026-07-28 if it is started before
-# any client is known.
+# any client is known: all, because the client may have any of them. What the client lacks is
+# refused when the server asks for it (server_questions.py).
 EVERYTHING: Mapping[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {"tools": {}, "context": {}},

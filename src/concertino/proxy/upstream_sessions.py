@@ -12,6 +12,7 @@ from concertino.backend.interface import ChangeKind, Notifier
 
 __all__ = ["UpstreamSessions"]
 
+# The lists that a Notifier can report. The values are the keys, with the type of a ChangeKind.
 CHANGES: Mapping[str, ChangeKind] = {
     "tools": "tools",
     "prompts": "prompts",

@@ -23,9 +23,9 @@ NEXT_AFTER_S = 0.2
 
 
 class WarmProgram:
-    """A target whose open() uses a process that was started in advance.
+    """A target of a Client whose open() uses a process that was started in advance.
 
-    The program must not read anything that may change before its first input arrives.
+    The program must wait for its first input before it reads anything that may change.
     name: the name of the server.
     command: the command of the program.
     environment: all of its environment variables; it inherits none.
@@ -53,7 +53,11 @@ class WarmProgram:
         self._limits = Limits()
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
-        """Return the waiting process, or a new one if there is none. Raises SpawnError."""
+        """Return the waiting process, or a new one if there is none. Raises SpawnError.
+
+        limits: the limits of the connection to the process that is started next.
+        stderr: called with each chunk that the returned process writes to stderr; None to drop it.
+        """
         self._limits = limits
         child, self._waiting = self._waiting, None
         if child is not None and not _is_running(child):
