@@ -1,6 +1,6 @@
-"""docs/how-to/http.md: its commands and its programs serve a call at the URL that they log.
+"""The pages about HTTP: their commands and programs serve a call at the URL that they log.
 
-What the rest of the page says is shown by tests/http.
+What else the pages say is shown by tests/http.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pathlib import Path
 
 import pytest
 from docs.pages import DOCS, blocks, environment, paste
-from http_service import ask_modern, text_of
+from http_service import ask_modern, modern, modern_headers, post, text_of
 
 PAGE = DOCS / "how-to" / "http.md"
+PRODUCTION = DOCS / "how-to" / "http-in-production.md"
+REFERENCE = DOCS / "reference" / "http.md"
 COMMANDS = [
     command
-    for block in blocks(PAGE.read_text(), "sh")
+    for page in (PAGE, PRODUCTION, REFERENCE)
+    for block in blocks(page.read_text(), "sh")
     for command in block.splitlines()
     if command.startswith("concertino ")
 ]
@@ -42,12 +45,16 @@ def running(words: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.stderr.close()
 
 
-def price_at(process: subprocess.Popen[str]) -> str:
-    """The price of an apple, from the server at the URL in the log."""
+def address_of(process: subprocess.Popen[str]) -> str:
+    """The host and port in the log of a server that has started."""
     assert process.stderr is not None
     line = next(line for line in process.stderr if "Listening on http://" in line)
-    address = line.rpartition("http://")[2].partition("/mcp")[0]
-    connection = http.client.HTTPConnection(address, timeout=WAIT_S)
+    return line.rpartition("http://")[2].partition("/mcp")[0]
+
+
+def price_at(process: subprocess.Popen[str]) -> str:
+    """The price of an apple, from the server at the URL in the log."""
+    connection = http.client.HTTPConnection(address_of(process), timeout=WAIT_S)
     try:
         answer = ask_modern(connection, "tools/call", name="price", arguments={"item": "apple"})
         return text_of(answer.json)
@@ -73,8 +80,25 @@ def test_the_file_serves_itself(tmp_path: Path) -> None:
         assert price_at(process) == "1.5"
 
 
+def test_the_example_repeats_an_argument_in_a_header(tmp_path: Path) -> None:
+    assert paste(REFERENCE, tmp_path) == ["weather.py"]
+    words = ["-m", "concertino", "serve", "weather.py", "--http", "127.0.0.1:0"]
+
+    with running(words, tmp_path) as process:
+        connection = http.client.HTTPConnection(address_of(process), timeout=WAIT_S)
+        message = modern("tools/call", name="forecast", arguments={"city": "Rome"})
+        headers = modern_headers(message)
+        refused = post(connection, message, headers)
+        served = post(connection, message, {**headers, "Mcp-Param-City": "Rome"})
+        connection.close()
+
+    assert refused.status == 400
+    assert refused.json["error"]["code"] == -32020
+    assert text_of(served.json) == "It is sunny in Rome."
+
+
 def test_the_service_in_code_serves(tmp_path: Path) -> None:
-    assert paste(PAGE, tmp_path) == ["shop.py", "weather.py", "http_service.py", "mounted.py"]
+    assert paste(PAGE, tmp_path) == ["shop.py", "http_service.py", "mounted.py"]
     file = tmp_path / "http_service.py"
     print_address = "        await http.start()\n        print_address(http)\n"
     source = file.read_text().replace('"127.0.0.1", 8000', '"127.0.0.1", 0')

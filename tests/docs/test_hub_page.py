@@ -1,4 +1,4 @@
-"""docs/how-to/hub.md and reference/plugins-file.md, and examples/orchestra: started as they say,
+"""The pages about hubs, docs/reference/plugins-file.md and examples/orchestra: started as they say,
 and spoken to.
 """
 
@@ -16,30 +16,19 @@ from docs.pages import DOCS, ROOT, ask_server, blocks, paste, run_shell
 from concertino.orchestra.plugin_entry import PluginEntry
 from concertino.orchestra.plugins_file import InvalidPluginsFile, PluginsFile, read_plugins
 
-PAGE = DOCS / "how-to" / "hub.md"
+HOW_TO = DOCS / "how-to"
+PAGE = HOW_TO / "hub.md"
 REFERENCE = DOCS / "reference" / "plugins-file.md"
 
 
 @pytest.mark.slow
-def test_the_page_s_commands_do_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_s_commands_do_what_it_says(tmp_path: Path) -> None:
     assert paste(PAGE, tmp_path) == ["greeter.py", "storage.py"]
-    file, watched, with_servers, laboratory, with_models = blocks(PAGE.read_text(), "yaml")
+    file, watched = blocks(PAGE.read_text(), "yaml")
     (tmp_path / "watched.yaml").write_text(watched)
     [watching] = read_plugins(tmp_path / "watched.yaml").enabled
     assert watching.watch is not None
     assert watching.watch.folders == (str(tmp_path),)
-    monkeypatch.setenv("OPENAI_API_KEY", "x")
-    (tmp_path / "with-models.yaml").write_text(with_models)
-    ids = [entry.id for entry in read_plugins(tmp_path / "with-models.yaml").enabled]
-    assert ids == ["ai.openai", "ai.local"]
-    (tmp_path / "with-servers.yaml").write_text(with_servers)
-    ids = [entry.id for entry in read_plugins(tmp_path / "with-servers.yaml").enabled]
-    assert ids == ["tools.files", "tools.tickets"]
-    (tmp_path / "with-laboratory.yaml").write_text(laboratory)
-    [bridge] = read_plugins(tmp_path / "with-laboratory.yaml").enabled
-    assert "--orchestrator-addr=laboratory.example:50100" in bridge.config["server"]
     (tmp_path / "plugins.yaml").write_text(file)
     said = run_shell(PAGE, tmp_path)
     assert "Greet somebody." in said
@@ -48,6 +37,26 @@ def test_the_page_s_commands_do_what_it_says(
     assert "[hub] 2 of 2 plugins run" in said
     assert not (tmp_path / "run" / "hub").exists()
     assert (tmp_path / "certs" / "orchestrator-to-tools.greeter.key").exists()
+
+
+def test_the_files_with_servers_hubs_and_models_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    monkeypatch.setenv("TICKETS_TOKEN", "x")
+    monkeypatch.chdir(tmp_path)
+    with_servers, laboratory = blocks((HOW_TO / "hub-servers.md").read_text(), "yaml")
+    [with_models] = blocks((HOW_TO / "ai-providers.md").read_text(), "yaml")
+
+    Path("with-models.yaml").write_text(with_models)
+    ids = [entry.id for entry in read_plugins("with-models.yaml").enabled]
+    assert ids == ["ai.openai", "ai.local"]
+    Path("with-servers.yaml").write_text(with_servers)
+    ids = [entry.id for entry in read_plugins("with-servers.yaml").enabled]
+    assert ids == ["tools.files", "tools.tickets"]
+    Path("with-laboratory.yaml").write_text(laboratory)
+    [bridge] = read_plugins("with-laboratory.yaml").enabled
+    assert "--orchestrator-addr=laboratory.example:50100" in bridge.config["server"]
 
 
 def test_the_example_keeps_notes(tmp_path: Path) -> None:

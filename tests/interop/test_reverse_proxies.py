@@ -115,11 +115,11 @@ def caddy(folder: Path, port: int, site: str) -> Iterator[None]:
 
 @contextmanager
 def in_front_of_a_socket(proxy: str, folder: Path, path: Path) -> Iterator[int]:
-    """Run a proxy as docs/how-to/http.md shows it. Gives its port."""
+    """Run a proxy as docs/how-to/http-in-production.md shows it. Gives its port."""
     port = free_port()
     if proxy == "nginx":
         lines = documented(
-            "http.md",
+            "http-in-production.md",
             "upstream shop",
             **{"/run/shop/mcp.sock": str(path), "listen 443 ssl;": f"listen 127.0.0.1:{port};"},
         )
@@ -127,7 +127,7 @@ def in_front_of_a_socket(proxy: str, folder: Path, path: Path) -> Iterator[int]:
             yield port
         return
     site = documented(
-        "http.md",
+        "http-in-production.md",
         "mcp.example.com",
         **{"/run/shop/mcp.sock": str(path), "mcp.example.com {": f"http://127.0.0.1:{port} {{"},
     )
