@@ -67,7 +67,7 @@ class CallRunner:
     end: ends the connection; it waits for the tasks of cancelled calls.
     variables: each call runs in a copy of these context variables.
 
-    Attribute:
+    Attributes:
     start: a function that begins the call of a request.
     """
 

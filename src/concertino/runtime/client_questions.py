@@ -94,10 +94,11 @@ _decode_roots = Decoder(ListRootsResult).decode
 
 @cache
 def process_seal() -> Seal:
-    """Return the Seal (protocol/seal.py) for the states that clients store for this process.
+    """Return the Seal (protocol/seal.py) that signs each `requestState` that this process sends.
 
     Its key is derived from CONCERTINO_STATE_KEY, or random if that variable is not set. Processes
-    with the same key share a record of used states, which CONCERTINO_STATE_RECORD names.
+    with the same key share a record of the states that were used, so that no client can use a state
+    twice. CONCERTINO_STATE_RECORD names the record.
     Raises RpcError if the secret in CONCERTINO_STATE_KEY is too short, or if the record cannot be
     used. Neither is checked at the start of the server, so that only calls that ask their client
     fail.
@@ -267,6 +268,7 @@ def wait(
 ) -> Any:
     """Run an awaitable on the event loop, and block this thread until it is done.
 
+    dialogue: returns the dialogue of the call, which it creates if necessary.
     Returns the result of the awaitable. See Context.wait.
     """
     return wait_in_thread(

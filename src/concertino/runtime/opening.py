@@ -3,7 +3,7 @@
 Without this, a server would answer `initialize` at once, and if its backend then failed to start,
 the client would only see the connection end. The first messages are therefore held back for up to
 Limits.opening_s seconds. If the backend fails in this time, the client's first request gets an
-error response with the reason.
+error response with the reason. A frame is the JSON text of one message, or of one batch.
 
 ServerConnection imports this module only if a message arrives before the backend has started.
 """

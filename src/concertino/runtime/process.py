@@ -109,7 +109,7 @@ def run(
         watchdog = ShutdownWatchdog(
             loop, reading, limits.drain_s, log, frontend.writer, frontend.release
         )
-        wrap = _tracing_wrap(log, frontend.writer, format, trace)
+        wrap = _make_tracing_wrap(log, frontend.writer, format, trace)
         serving = _serve(backend, info.name, frontend, wrap, limits, log, watchdog)
         code = _run_to_completion(loop, serving, watchdog, log)
     # SystemExit too: the backend's start() or a task of the application may raise it.
@@ -377,7 +377,7 @@ class _LifecycleLog:
         self._log.info("%s", text)
 
 
-def _tracing_wrap(
+def _make_tracing_wrap(
     log: logging.Logger,
     writer: BoundedWriter,
     format: str,

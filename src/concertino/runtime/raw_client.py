@@ -68,6 +68,7 @@ class RawClient:
         self._is_flush_scheduled = False
         self._closed = False
         self.peer = Peer(self._send, limits, self._loop.time)
+        # A client must not answer malformed lines of a server, which are often its output by print.
         self.peer.invalid_input.answered = False
 
     async def request(

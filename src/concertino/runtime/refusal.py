@@ -6,7 +6,8 @@ requests for MORE_S seconds, because a client whose `server/discover` has failed
 `initialize` next.
 
 RefusedInput does this for a connection on a running event loop. refuse_requests() does it without
-an event loop, for failures that happen before there is one.
+an event loop, for failures that happen before there is one. A frame is the JSON text of one
+message, or of one batch.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Encoding and writing 1 MB takes 0.2 to 0.7 ms. If many calls with large results end at once, the
 requests of all other clients wait meanwhile. So only some large results are sent in each iteration,
-and the others wait. UnreadResults has reserved memory for them when their calls started. If a tool
-is known for small results, it has not; then UnreadResults.may_postpone() says which may wait.
+and the others wait. For most of them, UnreadResults (jsonrpc/unread_results.py) has reserved memory
+when their calls started. It reserves none for calls of tools that are known for small results; if
+such a call returns a large result, UnreadResults.may_postpone() says whether the result may wait.
 """
 
 from __future__ import annotations

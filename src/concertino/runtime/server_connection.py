@@ -1,7 +1,8 @@
 """ServerConnection: the server's end of one connection.
 
-It joins three parts: the Connection, which carries frames; the Session, which speaks MCP; and the
-Backend, which handles calls. A call takes this path:
+It joins three parts: the Connection, which carries frames (a frame is the JSON text of one message
+or batch); the Session, which speaks MCP; and the Backend, which handles calls. A call takes this
+path:
 
     on_frames -> Session.receive -> CallRunner.start -> backend.handle -> Session.respond
 

@@ -1,8 +1,9 @@
 """The keys that several processes of one server share, derived from CONCERTINO_STATE_KEY.
 
+A server signs the states that clients store for it, such as a `requestState` (protocol/seal.py).
 The variable contains one secret, or two as `NEW,OLD` while a secret is being replaced. New states
-are then sealed with NEW, and states sealed with either secret are accepted. Each purpose has a
-different key, so that a text signed for one purpose is not accepted for another.
+are then signed with NEW, and states that were signed with either secret are accepted. Each purpose
+has a different key, so that a text signed for one purpose is not accepted for another.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ MIN_KEY_CHARACTERS = 32
 
 
 def derive_keys(purpose: str) -> list[bytes]:
-    """Return the keys for a purpose: the first one to seal with, and all of them to open with.
+    """Return the keys for a purpose: the first one signs, and each of them verifies.
 
     purpose: a name that no other use of the keys has, such as "requestState".
     Returns [] if CONCERTINO_STATE_KEY is not set. Raises ValueError if a secret is too short.

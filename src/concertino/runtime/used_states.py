@@ -1,5 +1,6 @@
-"""FileUsedStates: a record of the sealed states that were used, shared by processes of one machine.
+"""FileUsedStates: a record of the states that were used, shared by processes of one machine.
 
+A state is a `requestState` that a client has sent back; the record lets it be used only once.
 FileUsedStates implements UsedStates (protocol/seal.py) with an SQLite file. One transaction reads
 whether a state was used and records its use, so exactly one of several processes can use it. A
 record for several machines can implement the same interface.
@@ -22,8 +23,9 @@ CLEAN_AFTER = 256
 
 
 class FileUsedStates:
-    """A record of used states in a file. A state is a `requestState` that a client has sent back.
+    """A record of used states in an SQLite file, for all processes that use the same path.
 
+    A state is a `requestState` that a client has sent back.
     The file is created if it does not exist, and only this user may read it.
     path: the file, on a local disk. SQLite creates two more files in the same folder.
     """

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WORKER", "WorkerPlace", "follow_parent", "is_worker", "worker_place"]
 
+# The environment variable with the WorkerPlace of a worker.
 WORKER = "CONCERTINO_WORKER"
 
 
