@@ -1,6 +1,8 @@
-"""FoundPackage: an installed package that a plugins file names.
+"""find_package(): finds the installed package that an entry of a plugins file names.
 
-plugin_entries.py uses them for entries with `package`.
+An entry names the plugin's program either as a path (`binary`) or as the id of an installed package
+(`package`). plugin_entries.py calls find_package() for the entries with `package`, when the hub
+reads its plugins file.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ __all__ = ["FoundPackage", "PackageProgram", "find_package"]
 
 
 class PackageProgram(Struct, frozen=True):
-    """The program of a plugin, with the settings from its package.
+    """The program of a plugin, and the settings that its package has for it.
 
-    binary: the path of the program.
+    binary: the path of the program, or a name to look up in PATH.
+    args: arguments that come before those in the plugins file.
+    env: environment variables; the plugins file may overwrite them.
+    provides_ai: the names of AI providers, if the plugins file names none.
     socket: whether the plugin is reached over a Unix socket, and not over QUIC.
     """
 
@@ -34,13 +39,16 @@ class PackageProgram(Struct, frozen=True):
 
 
 class FoundPackage(Struct, frozen=True):
-    """A package, and the store in which it is installed."""
+    """An installed package.
+
+    packages: all installed packages of the user, which know where the files are.
+    """
 
     packages: InstalledPackages
     package: InstalledPackage
 
     def program(self) -> PackageProgram:
-        """Return the program of the package."""
+        """Return the plugin's program, with the settings of the package's manifest."""
         package = self.package
         folder = self.packages.files_folder(package)
         env: dict[str, str] = {}
@@ -59,9 +67,10 @@ class FoundPackage(Struct, frozen=True):
         )
 
     def check_digest(self, digest: str) -> None:
-        """Check that the package has a digest, and that its files are still the same.
+        """Check that the package was installed with this digest and has not been changed since.
 
-        Raises ConcertinoError.
+        digest: `sha256:...`, the member `digest` of the entry.
+        Raises ConcertinoError if the digest or one of the installed files differs.
         """
         if digest != self.package.digest:
             raise ConcertinoError(f"expected the digest {digest}, got {self.package.digest}")
@@ -69,7 +78,10 @@ class FoundPackage(Struct, frozen=True):
 
 
 def find_package(id: str) -> FoundPackage:
-    """Find an installed package. Raises ConcertinoError if there is none with this id."""
+    """Return the installed package of a plugin. Raises ConcertinoError if there is none.
+
+    id: the plugin's id.
+    """
     # Imported here, because most plugins files name no package.
     from concertino.orchestra.installed_packages import InstalledPackages
 

@@ -6,9 +6,9 @@
       "extra": {"plugin-id": "tools.notes", "provides_ai": [], "args": [], "socket": true}
     }
 
-installed_packages.py reads it before an installation. Plugins of the Go implementation have the
-same format. This package adds the members `version`, `extra.args` and `extra.socket`. Both
-implementations ignore unknown members.
+`concertino plugin install` checks this file before it installs a package (installed_packages.py).
+The Go implementation uses the same format without the members `version`, `extra.args` and
+`extra.socket`. Both implementations ignore unknown members.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ class InvalidPackage(ConcertinoError):
 class PluginExtra(Struct, frozen=True):
     """The member `extra` of a manifest.
 
-    socket: whether the plugin accepts a Unix socket. None means True for a Python file, which
-        usually uses Plugin, and False for any other program.
+    plugin_id: the id of the plugin, under which the package is installed.
+    provides_ai: the names of AI providers that the plugin gives access to.
+    args: command-line arguments for the program.
+    socket: whether the plugin can listen on a Unix socket. None means True for a Python file,
+        which usually uses Plugin, and False for any other program.
     """
 
     plugin_id: str = field(name="plugin-id")
@@ -46,7 +49,7 @@ class PluginExtra(Struct, frozen=True):
 
 
 class PackageManifest(Struct, frozen=True):
-    """The content of a manifest. bin: the path of the program in the package."""
+    """The content of a manifest. bin: the program's path, relative to the package's root."""
 
     name: str
     bin: str
@@ -57,7 +60,7 @@ class PackageManifest(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The id of the plugin."""
+        """The id of the plugin, under which the package is installed."""
         return self.extra.plugin_id
 
     @property
@@ -70,9 +73,10 @@ _decode = Decoder(PackageManifest).decode
 
 
 def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManifest:
-    """Return the content of a manifest. Raises InvalidPackage.
+    """Decode and check a manifest, and return its content. Raises InvalidPackage.
 
-    has_file: returns whether the package has a file with the given path.
+    data: the content of the file orchestra.json.
+    has_file: called with a path; returns whether the package has a file there.
     """
     if len(data) > MAX_BYTES:
         raise InvalidPackage(f"{MANIFEST}: expected at most {MAX_BYTES} bytes")
@@ -100,7 +104,9 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
 def check_package_path(path: str) -> str:
     """Return the path of a file in a package, unchanged.
 
-    Raises InvalidPackage if the path is too long, or leads out of the package.
+    path: relative to the package's root.
+    Raises InvalidPackage if the path is too long, leads out of the package, or has a backslash or
+    a character that is not printable.
     """
     parts = path.split("/")
     is_outside = any(part in ("", ".", "..") for part in parts)

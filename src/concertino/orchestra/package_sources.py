@@ -1,10 +1,10 @@
-"""unpack_package(): copies the files of a package into a folder, without running any of its code.
+"""unpack_package(): copies the files of a plugin's package, without running any of its code.
 
-installed_packages.py calls it. A package is a wheel, a folder or a git bundle. A wheel is unpacked
-but not installed. The files at the HEAD of a bundle are read as git objects and not checked out, so
-no hook and no filter runs. Only regular files and folders are accepted, with paths within the
-package. The limits of size count the bytes that are written, because the sizes in the package may
-be wrong.
+`concertino plugin install` uses it (installed_packages.py). A package is a wheel, a folder or a git
+bundle. A wheel is unpacked but not installed. The files at the HEAD of a bundle are read as git
+objects and not checked out, so no hook and no filter runs. Only regular files and folders are
+accepted, with paths within the package. The limits of size apply to the bytes that are written,
+because a malicious package may state wrong sizes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ CHUNK_BYTES = 2**20
 # Folders that development tools create, and that are not part of a plugin.
 SKIPPED = frozenset((".git", "__pycache__", ".venv"))
 # Limits for git, because a bundle from somebody else may be malicious: seconds of processor time,
-# KiB of memory, and the size of a file in blocks of 512 bytes; and the time limit of each command.
+# KiB of memory, and the size of a file in blocks of 512 bytes.
 LIMITS = "ulimit -t 60; ulimit -v 2097152; ulimit -f 2097152"
+# The time limit of each git command.
 GIT_S = 120.0
 
 
@@ -48,11 +49,13 @@ class PackageFile(Struct, frozen=True, omit_defaults=True):
 
 
 class PackageFiles:
-    """Writes the files of a package into a folder. Raises InvalidPackage to refuse a file.
+    """Writes the files of one package into a folder, within the limits of this module.
+
+    folder: an empty folder.
 
     Attributes:
-    added: path -> the file, in the order in which they were added.
-    digest: the digest of the package, `sha256:...`.
+    added: path in the package -> the file, in the order in which the files were added.
+    digest: the digest of the package, `sha256:...`. unpack_package() sets it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,7 +66,12 @@ class PackageFiles:
         self._tree = sha256()
 
     def add(self, path: str, content: IO[bytes], is_executable: bool) -> None:
-        """Write one file."""
+        """Write one file of the package.
+
+        path: the file's path in the package.
+        Raises InvalidPackage for a path outside of the package, a path that exists already, and
+        when a limit is exceeded.
+        """
         check_package_path(path)
         if path.count("/") >= MAX_DEPTH:
             raise InvalidPackage(f"{path}: expected at most {MAX_DEPTH} folders in each other")
@@ -96,11 +104,12 @@ class PackageFiles:
 
 
 def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
-    """Copy the files of a package into a folder that is empty.
+    """Copy the files of a package into an empty folder, and return what was copied.
 
-    A wheel or bundle has the digest of its file, which package indexes also show. A folder has a
-    digest of the paths, modes and contents of its files.
-    scratch: another empty folder.
+    The digest of a wheel or bundle is that of its file, which package indexes also show. The digest
+    of a folder is made from the paths, modes and contents of its files.
+    source: the wheel, folder or git bundle.
+    scratch: another empty folder, for temporary files.
     Raises InvalidPackage, and OSError if the source cannot be read.
     """
     files = PackageFiles(folder)
@@ -153,7 +162,11 @@ def _copy_folder(source: Path, files: PackageFiles) -> None:
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files in a folder, sorted: path in the package, and path."""
+    """Yield the files below a folder, sorted by name: path in the package, and path on the disk.
+
+    prefix: the path of `folder` in the package; empty for the root, otherwise with a slash at the
+        end.
+    """
     if prefix.count("/") > MAX_DEPTH:
         raise InvalidPackage(f"{prefix}: expected at most {MAX_DEPTH} folders in each other")
     for item in sorted(folder.iterdir(), key=lambda path: path.name):
@@ -183,12 +196,14 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
             if len(items) > 2 * MAX_FILES:
                 raise InvalidPackage(f"expected at most {MAX_FILES} files")
             for item in items:
+                # The upper 16 bits are the mode of the file on Unix; 0 if the zip has none.
                 mode = item.external_attr >> 16
                 if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                     raise InvalidPackage(
                         f"{item.filename}: expected files and folders, got {_describe(mode)}"
                     )
-                if item.flag_bits & 1:
+                is_encrypted = item.flag_bits & 1
+                if is_encrypted:
                     raise InvalidPackage(f"{item.filename}: it is encrypted")
                 if item.is_dir():
                     check_package_path(item.filename.rstrip("/"))
@@ -205,21 +220,25 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
 
 
 def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
+    """Add the files at the HEAD of a git bundle, or at its only branch.
+
+    scratch: a folder for a temporary repository, into which the bundle is fetched.
+    """
     if shutil.which("git") is None:
         raise InvalidPackage("a git bundle needs the program git, which is not in PATH")
     repository = scratch / "repository"
     _git("init", "--quiet", "--bare", "--template=", str(repository))
     refs = _git("bundle", "list-heads", str(bundle)).decode("utf-8", "replace").splitlines()
     names = [line.partition(" ")[2] for line in refs]
-    wanted = "HEAD" if "HEAD" in names else names[0] if len(names) == 1 else ""
-    if not wanted:
+    ref = "HEAD" if "HEAD" in names else names[0] if len(names) == 1 else ""
+    if not ref:
         raise InvalidPackage(
             f"the bundle has no HEAD, and {len(names)} branches: git bundle create FILE HEAD"
         )
-    place = f"--git-dir={repository}"
+    git_dir = f"--git-dir={repository}"
     fetch = ("-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags")
-    _git(place, *fetch, str(bundle), f"{wanted}:refs/heads/package")
-    listing = _git(place, "ls-tree", "-r", "-z", "-l", "refs/heads/package")
+    _git(git_dir, *fetch, str(bundle), f"{ref}:refs/heads/package")
+    listing = _git(git_dir, "ls-tree", "-r", "-z", "-l", "refs/heads/package")
     entries = [_read_entry(line) for line in listing.split(b"\0") if line]
     if len(entries) > MAX_FILES:
         raise InvalidPackage(f"expected at most {MAX_FILES} files")
@@ -228,11 +247,11 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
 
     ids, objects = scratch / "ids", scratch / "objects"
     ids.write_text("".join(f"{entry.id}\n" for entry in entries))
-    with open(ids, "rb") as wanted_ids, open(objects, "wb") as output:
-        _git(place, "cat-file", "--batch", given=wanted_ids, output=output)
+    with open(ids, "rb") as stdin, open(objects, "wb") as stdout:
+        _git(git_dir, "cat-file", "--batch", stdin=stdin, stdout=stdout)
     with open(objects, "rb") as content:
         for entry in entries:
-            # `ID blob SIZE`, the content, and a newline.
+            # The format of each object is a line `ID blob SIZE`, the content, and a newline.
             if content.readline().split() != [entry.id.encode(), b"blob", b"%d" % entry.size]:
                 raise InvalidPackage(f"{entry.path}: git cannot read it")
             files.add(entry.path, BytesIO(content.read(entry.size)), entry.is_executable)
@@ -240,7 +259,7 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
 
 
 class _TreeEntry(Struct, frozen=True):
-    """A file in a git tree. id: the name of its object."""
+    """A file in a git tree. id: the hash of its content, by which git finds the content."""
 
     path: str
     id: str
@@ -249,7 +268,7 @@ class _TreeEntry(Struct, frozen=True):
 
 
 def _read_entry(line: bytes) -> _TreeEntry:
-    """Return a file of `git ls-tree -l`. Raises InvalidPackage if it is not a file."""
+    """Parse a line of `git ls-tree -l`. Raises InvalidPackage for anything but a regular file."""
     about, _, name = line.partition(b"\t")
     mode, kind, id, size = about.split()
     path = name.decode("utf-8", "replace")
@@ -261,10 +280,15 @@ def _read_entry(line: bytes) -> _TreeEntry:
 
 def _git(
     *words: str,
-    given: IO[bytes] | int = subprocess.DEVNULL,
-    output: IO[bytes] | int = subprocess.PIPE,
+    stdin: IO[bytes] | int = subprocess.DEVNULL,
+    stdout: IO[bytes] | int = subprocess.PIPE,
 ) -> bytes:
-    """Run git without the user's settings, and return its output. Raises InvalidPackage."""
+    """Run a git command without the user's settings, and return its output.
+
+    words: the command and its arguments.
+    stdout: a file for the output. The returned output is empty then.
+    Raises InvalidPackage if the command fails or takes longer than GIT_S.
+    """
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "LC_ALL": "C",
@@ -277,8 +301,8 @@ def _git(
     try:
         ended = subprocess.run(
             command,
-            stdin=given,
-            stdout=output,
+            stdin=stdin,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             env=environment,
             timeout=GIT_S,

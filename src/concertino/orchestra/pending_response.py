@@ -1,8 +1,9 @@
 """PendingResponse: the future response to a request on an RPC connection.
 
-RpcClient (rpc_client.py) creates one for each request. It takes less time than an asyncio.Future,
-and it can call a function with the response as soon as that is read, without a task. For a stream,
-that function gets all responses.
+RpcClient (rpc_client.py) creates one for each request. A PendingResponse takes less time than an
+asyncio.Future, and it can call a function with the response as soon as the response is read,
+without a task. For a stream, which is a request with many responses, the function is called with
+each response.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ class RequestSender(Protocol):
         ...
 
     def send_credit(self, key: Hashable, stream: str, size: int) -> None:
-        """Allow the peer to send so many more bytes of chunks. stream: the id of the stream."""
+        """Allow the peer to send `size` more bytes of a stream's chunks.
+
+        key: identifies the request that opened the stream.
+        stream: the id of the stream.
+        """
         ...
 
 
@@ -37,10 +42,10 @@ class PendingResponse(PendingOutcome, eq=False):
     Either one task awaits this object, or the object calls the function on_outcome.
 
     sender: the connection; its forget() is called when the request is cancelled.
-    kind: the kind of request, for error messages.
+    kind: the kind of request, such as "tool_call", for error messages.
     timeout_s: the request's time limit.
     deadline: when the time limit ends, by loop.time().
-    key: identifies the request on the connection.
+    key: identifies the request on the connection: its id, or its QUIC stream.
     on_outcome: called with a response before resolve() returns, and with an exception in the next
         iteration of the loop. For a stream, it is called with each chunk, too.
     stream: the id of the stream; "" for a request with one response. A stream needs on_outcome.
@@ -58,13 +63,14 @@ class PendingResponse(PendingOutcome, eq=False):
     stream: str = ""
 
     def grant(self, size: int) -> None:
-        """Allow the peer to send so many more bytes of chunks."""
+        """Allow the peer to send `size` more bytes of this stream's chunks."""
         self.sender.send_credit(self.key, self.stream, size)
 
     def resolve(self, payload: bytes) -> None:
-        """Set the response, and run the waiting task or function before returning.
+        """Set the response, and run the waiting task or on_outcome before returning.
 
-        Call this only from a callback of the event loop: a task cannot run inside another task.
+        Does nothing if there is an outcome already. Call this only from a callback of the event
+        loop, because the waiting task cannot run inside another task.
         """
         if self.outcome is not None:
             return
@@ -72,8 +78,10 @@ class PendingResponse(PendingOutcome, eq=False):
         self.pass_on(payload)
 
     def pass_on(self, payload: bytes) -> None:
-        """Run the waiting task or function with a response. For a stream, also with a chunk."""
+        """Call on_outcome with a response or, for a stream, with a chunk. Or run the waiting task.
 
+        A chunk does not end the request, so it does not become the outcome.
+        """
         if self.on_outcome is not None:
             try:
                 self.on_outcome(payload)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Plugin"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-# The plugin protocol has no pagination, so one page must hold every entry of a list.
+# The plugin protocol has no pagination, so one page must contain every entry of a list.
 PAGE_SIZE = 1_000_000
 
 
@@ -47,18 +47,23 @@ class Plugin(Server):
     """A plugin made of Python functions. Decorate them with `tool` and `prompt`, as for a Server.
 
     id: the plugin's name at the hub and in its certificate, e.g. `tools.greeter`.
-    version, description, author: shown to people.
-    needs_storage, needs_tools, needs_ai, needs_events: the requirements that the manifest declares.
-    provides_ai: the AI providers, such as "openai", that the plugin is a bridge to. The hub sends
-        it the calls of its tools that name one of them.
-    provides_events: the topics of the events that the plugin publishes, for lists of them.
-    coerce: as for Server.
+    version, description, author: texts in the manifest, for people.
+    needs_storage, needs_tools, needs_ai, needs_events: what the plugin uses of other plugins:
+        storage types, names of tools, names of AI providers, and topics of events. The manifest
+        declares them; the hub does not check them.
+    provides_ai: the names of the AI providers, such as "openai", that the plugin gives access to.
+        If several plugins have a tool of the same name, the hub sends a call that names one of
+        these providers to this plugin.
+    provides_events: the topics under which the plugin publishes events. MCP clients that list the
+        hub's topics get them.
+    coerce: whether arguments of a similar type are converted, as for Server.
     Raises ValueError as Server does, CertificateError for an id that a certificate cannot contain,
     and ImportError when the extra `orchestra` is not installed.
 
     Attributes:
-    hub: the connection to the hub, for requests to other plugins; None if there is no hub.
-    on_end: called when the hub asks the plugin to end.
+    hub: the connection to the hub, for requests to other plugins; None if the plugin was started
+        without the hub's address.
+    on_end: called without arguments when the hub asks the plugin to end. run() sets it.
     """
 
     @hint_keywords
@@ -133,7 +138,7 @@ class Plugin(Server):
         """Provide storage for other plugins.
 
         storage: a store such as MarkdownStorage or SqliteStorage. Its methods run in threads.
-        kind: the storage type that requests name. The hub sends requests for this type here.
+        kind: the storage type. The hub sends requests that name this type to the plugin.
         Raises RegistrationError if the plugin already provides this kind.
         """
         if kind in self._storages:
@@ -141,10 +146,11 @@ class Plugin(Server):
         self._storages[kind] = storage
 
     def on_boot(self, function: F) -> F:
-        """Register a function to run when the hub sends the configuration: `@plugin.on_boot`.
+        """Register a function to run when the hub boots the plugin: `@plugin.on_boot`.
 
-        The function, `async def` or `def`, takes the configuration, a dict of strings. If it raises
-        an exception, the plugin does not start, and the hub gets the exception's text.
+        The function, `async def` or `def`, takes the member `config` of the plugin's entry in the
+        hub's plugins file, a dict of strings. If the function raises an exception, the plugin does
+        not start, and the hub gets the exception's text.
         Returns the function.
         """
         self._lifecycle.boot.append(function)
@@ -154,7 +160,8 @@ class Plugin(Server):
         """Register a function to run once when the plugin shuts down: `@plugin.on_shutdown`.
 
         The function, `async def` or `def`, takes no arguments. It runs at every orderly end: at the
-        hub's request, on a signal, or when the hub is gone. The last one registered runs first.
+        hub's request, on a signal, or when the hub has ended. The function that was registered last
+        runs first.
         Returns the function.
         """
         self._lifecycle.shutdown.append(function)
@@ -164,11 +171,13 @@ class Plugin(Server):
         """Register a function for the events of a topic: `@plugin.on_event("orders")`.
 
         The function, `async def` or `def`, takes an Event (orchestra/plugin_events.py). The hub
-        sends one event after the other, and sends an event again if this process ends before the
-        function has returned. If the function raises an exception, the event counts as handled.
+        sends the next event when the function has returned. It sends an event again if this process
+        ends before the function has returned. If the function raises an exception, the event is not
+        sent again.
 
         topic: "*" for all topics.
-        filters: texts that members of the event's payload must equal.
+        filters: member of the event's payload -> the text that the member must equal; None for all
+            events of the topic.
         """
 
         def register(function: F) -> F:
@@ -186,8 +195,9 @@ class Plugin(Server):
         type: what has happened, such as "created".
         audience: the user whose MCP clients get the event: Principal.subject, or Principal.issuer,
             a space and the subject. Empty for all clients. All plugins get the event.
-        Returns when the hub has the event. Raises Disconnected without a hub, ToolError if the hub
-        refuses the event, NotAStruct for a payload without a JSON form, and TimedOut.
+        Returns when the hub has accepted the event. Raises Disconnected if the plugin has no hub or
+        the connection is lost, ToolError if the hub refuses the event, NotAStruct for a payload
+        that cannot be written as JSON, and TimedOut.
         """
         from concertino.orchestra.plugin_events import publish_request
 
@@ -199,7 +209,11 @@ class Plugin(Server):
             raise ToolError(response.tool_call.error_code, response.tool_call.error_message)
 
     def manifest(self) -> PluginManifest:
-        """Return the plugin's description of itself, which the hub gets at registration."""
+        """Return the plugin's manifest, which the hub gets when the plugin registers.
+
+        It has the arguments of Plugin(), the names of the tools, prompts and storage types, and the
+        subscriptions to events.
+        """
         manifest = type(self._base_manifest)()
         manifest.CopyFrom(self._base_manifest)
         manifest.provides_tools.extend(self._registered_tools.entries)
@@ -216,8 +230,9 @@ class Plugin(Server):
         """Run as a plugin until the hub or a signal ends the process. Does not return.
 
         arguments: command-line flags (see --help); those of this process by default.
-        options: as for Server.run(), for `concertino serve` only. While `concertino serve` imports
-            a file, this method records the options and returns.
+        options: as for Server.run(), for `concertino serve` only, which serves the file as an MCP
+            server. It imports the file first; during this import, the method only records the
+            options and returns.
         """
         if entry.run_calls.get() is not None:
             super().run(**options)

@@ -1,6 +1,7 @@
 """PluginContext: the Context of a call that arrived over the plugin protocol.
 
-While a call runs, the protocol can send nothing to its caller but the chunks of a stream. So
+A Context is the object with which a tool reports progress, writes logs, and asks the client. While
+a call runs, the plugin protocol can send nothing to the caller but the chunks of a stream. So
 progress is sent as chunks, or dropped if the tool is not called as a stream. Log messages are
 written to stderr. Sampling calls the hub's AI provider (plugin_sampling.py). Elicitation and roots
 fail as if the client did not have these capabilities.
@@ -48,7 +49,7 @@ _LEVELS: Mapping[Level, int] = {
 
 
 class _StreamCaller(DetachedCaller):
-    """The Caller of a tool that is called as a stream: it gets progress."""
+    """The caller of a tool that is called as a stream, so the caller gets progress."""
 
     wants_progress = True
 
@@ -57,14 +58,17 @@ _CALLER, _STREAM_CALLER = DetachedCaller(), _StreamCaller()
 
 
 class PluginContext:
-    """A Context. Create it in the task that handles the call; threads may use it.
+    """The Context of one call. Create it in the task that handles the call; threads may use it.
 
-    backend: runs the tools of call_tool().
-    name: the plugin's name, for log lines.
+    backend: the plugin itself, whose tools call_tool() calls.
+    name: the plugin's id, for log lines.
+    request: the request of the hub, with the names of the caller and its session.
+    chunks: sends progress as chunks; None if the tool is not called as a stream.
+    hub: the connection to the hub, for sampling; None if there is none.
+
+    Attribute:
     meta: the members `traceparent`, `orchestra/caller`, `orchestra/session`,
         `orchestra/provider` and `orchestra/path`, if the request has them.
-    chunks: sends progress as chunks; None if the tool is not called as a stream.
-    hub: the connection to the hub; None if there is none.
     """
 
     def __init__(
@@ -137,7 +141,8 @@ class PluginContext:
 
         context: this context, or a wrapper around it.
         """
-        return SubcallContext(context, self._backend, {}, (self._request.tool_call.tool_name,), [0])
+        names_of_calls = (self._request.tool_call.tool_name,)
+        return SubcallContext(context, self._backend, {}, names_of_calls, [0])
 
     def call_tool(
         self,
@@ -195,15 +200,17 @@ class PluginContext:
         make: Callable[[], object],
         kind: Any = Any,
     ) -> Any:
-        # No cache is needed. A handler runs again only after a request to the client, which is not
-        # possible here.
+        # In MCP, a handler may run again after the client has answered a request, and once() then
+        # returns the first value. The plugin protocol has no requests to the client, so a handler
+        # runs only once, and no cache is needed.
         value = make()
         return convert(await value if isawaitable(value) else value, kind)
 
     def wait(self, awaitable: Awaitable[Any]) -> Any:
         """Wait for an awaitable from a thread, and return its result.
 
-        If the call is cancelled, the awaitable continues: each request has its own time limit.
+        If the call is cancelled, the wait continues. It ends at the latest with the time limit of
+        the request that the awaitable makes.
         """
         return wait_in_thread(awaitable, self._loop, set(), lambda: False)
 

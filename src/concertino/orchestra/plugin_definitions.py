@@ -1,7 +1,9 @@
-"""Describes the programs of plugins for a user to approve; see proxy/definitions.py.
+"""Makes the definitions of plugins, which a user approves before a hub runs a changed plugin.
 
-A running hub compares these definitions with the approved ones when its plugins file has changed
-(plugins_reload.py). `concertino approve` shows and approves them.
+A definition contains everything of an entry in the plugins file that decides what code runs:
+program, arguments, environment variables and configuration (proxy/definitions.py). When its plugins
+file has changed, a running hub compares the definitions with the approved ones (plugins_reload.py).
+`concertino approve` shows them to the user and stores the approval.
 """
 
 from __future__ import annotations
@@ -30,31 +32,32 @@ __all__ = ["define_plugin", "define_plugins", "visible_plugin_texts"]
 def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
     """Return the definitions of the enabled plugins of a file, by id.
 
-    key: the user's secret key, with which digests are made, so that secrets cannot be guessed.
+    key: the user's secret key. Definitions contain digests of secrets, which are made with the key,
+        so that nobody can guess a secret and compare the digests.
     """
     return {entry.id: define_plugin(entry, key) for entry in file.enabled}
 
 
 def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
-    """Return the definition of a plugin, which the user approves.
+    """Return the definition of one plugin. key: as for define_plugins().
 
-    The definition has the program, the arguments, the variables and the configuration. For an MCP
-    server it is the same as in a server file.
+    An MCP server has the same definition as in a file with MCP servers (proxy/server_file.py).
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
         return define_server(file.servers[0], file, {}, key)
-    # make_definition() replaces the secrets that the redactor knows. Tell it those in the
-    # configuration.
+    # make_definition() redacts secrets. Let the redactor learn the secrets in the configuration
+    # first.
     learn(entry.config)
     config = {f"config.{name}": MemberText(value, value) for name, value in entry.config.items()}
     return make_definition(_program_texts(entry) | config, key)
 
 
 def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
-    """Return the texts of a plugin's definition that may be shown; see visible_texts().
+    """Return the parts of a plugin's definition that may be shown: name of the part -> its text.
 
-    The configuration is left out, because it is data, and some of its values are secrets.
+    The configuration is left out, because it is data, and some of its values are secrets. See also
+    visible_texts() in proxy/definitions.py.
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
@@ -63,13 +66,13 @@ def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
 
 
 def _program_texts(entry: PluginEntry) -> dict[str, MemberText]:
-    """Return the texts of a plugin's program and variables."""
+    """Return the program, arguments and variables of a plugin: name of the part -> its text."""
     texts = {"binary": MemberText(entry.binary, entry.binary)}
     if entry.args:
         args = shlex.join(entry.args)
         texts["args"] = MemberText(args, args)
     for name, value in entry.env.items():
-        # None: the variable is passed on from the user's environment.
+        # None means that the variable is passed on from the user's environment.
         text = f"${{{name}}}" if value is None else value
         is_shown = name.upper() in CODE_VARIABLES
         texts[f"env.{name}"] = MemberText(text, text) if is_shown else value_text(text)

@@ -1,8 +1,9 @@
-"""read_entry(): reads one entry of a plugins file. plugins_file.py calls it for each of them.
+"""read_entry(): reads one entry of a plugins file. plugins_file.py calls it for each entry.
 
-An entry describes one of three kinds of plugins: a program of the plugin protocol (`binary` or
-`package`), an MCP server (`protocol: mcp`), or another hub (`hub`), which is reached through a
-bridge. A bridge is an MCP server.
+An entry describes one of three kinds of plugins: a program that speaks the plugin protocol
+(`binary` or `package`), an MCP server (`protocol: mcp`), or another hub (`hub`). Another hub is
+reached through a bridge, a process that serves the tools of that hub as an MCP server. So an entry
+with `hub` is read as the entry of an MCP server whose command starts the bridge.
 """
 
 from __future__ import annotations
@@ -65,9 +66,11 @@ PROTOCOLS = ("orchestra", MCP)
 
 
 def read_entry(value: YamlValue, certs_dir: str | None) -> PluginEntry:
-    """Return an entry. Raises InvalidPluginsFile.
+    """Check one entry and return it. Raises InvalidPluginsFile.
 
-    certs_dir: the folder of certificates that the file names; None for the default one.
+    value: an item of the list `plugins`.
+    certs_dir: the member `certs_dir` of the file, a folder of certificates, for a bridge; None for
+        the default folder.
     """
     members = value.members(ALL_MEMBERS)
     is_hub = OTHER_HUB in members
@@ -132,8 +135,8 @@ def _read_program(id: str, members: YamlMembers) -> PluginEntry:
     program = _find_program(members)
     common = _read_common(members)
     common["provides_ai"] = common["provides_ai"] or program.provides_ai
-    # Like the Go implementation, replace this one argument: the plugin's working directory is not
-    # the folder of the file.
+    # Many plugins have this argument and mean the folder of the file by ".". Like the Go
+    # implementation, replace it, because the plugin's working directory is another folder.
     workspace = f"--workspace={members.owner.folder}"
     args = members.read("args", YamlValue.texts) or ()
     return PluginEntry(
@@ -173,9 +176,10 @@ def _find_program(members: YamlMembers) -> PackageProgram:
 
 
 def _resolve_binary(value: YamlValue) -> str:
-    """Return the absolute path of a program, resolved against the file's folder.
+    """Return the path of a program, resolved against the folder of the plugins file.
 
-    A bare name is returned unchanged, to be looked up in PATH, unless the folder has such a file.
+    A name without a slash is returned unchanged, to be looked up in PATH, unless the folder has a
+    file of this name.
     """
     text = value.text()
     path = Path(text).expanduser()
@@ -189,7 +193,7 @@ def _resolve_binary(value: YamlValue) -> str:
 def _read_server(id: str, members: YamlMembers, command: Sequence[str] = ()) -> PluginEntry:
     """Return the entry of an MCP server, which runs behind `concertino plugin mcp`.
 
-    command: the command of the server, in place of the member `command`.
+    command: the command of a bridge to another hub; empty to use the member `command`.
     """
     env = members.read("env", YamlValue.environment) or {}
     server = read_mcp_entry(id, members, env, command)
@@ -201,8 +205,8 @@ def _read_server(id: str, members: YamlMembers, command: Sequence[str] = ()) -> 
         id,
         "concertino",
         args=(*MCP_ARGS, f"--id={id}"),
-        # The process needs all of the hub's variables, for references such as ${HOME}. It passes
-        # only a few of them on to the server.
+        # `concertino plugin mcp` needs all of the hub's variables, for references such as ${HOME}.
+        # It passes only a few of them on to the MCP server.
         env=dict.fromkeys(os.environ),
         config={FILE: str(members.owner.file.absolute()), SERVER: server},
         provides_storage=(RESOURCES,),
@@ -214,7 +218,7 @@ def _read_server(id: str, members: YamlMembers, command: Sequence[str] = ()) -> 
 
 
 def _read_other_hub(id: str, members: YamlMembers, certs_dir: str | None) -> PluginEntry:
-    """Return the entry of another hub: the bridge to that hub is an MCP server."""
+    """Return the entry of another hub, which is reached through a bridge, an MCP server."""
     for name, value in members.by_name.items():
         if name not in OTHER_HUB_MEMBERS:
             raise value.error(f"expected no `{OTHER_HUB}` beside it")
@@ -225,7 +229,9 @@ def _read_other_hub(id: str, members: YamlMembers, certs_dir: str | None) -> Plu
 def _read_watch(value: YamlValue, programs: Sequence[str]) -> WatchedPaths | None:
     """Read the member `watch`: true for the program's own files, a path, or a list of paths.
 
-    programs: the program of the plugin; for an MCP server, the files in its command.
+    programs: the files that `true` means: the program of the plugin; for an MCP server, the files
+        in its command.
+    Returns None for `false`.
     """
     if value.is_bool:
         if not value.bool():

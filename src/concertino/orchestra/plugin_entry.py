@@ -1,7 +1,7 @@
 """PluginEntry: what a plugins file says about one plugin.
 
-plugin_entries.py reads the entries. The hub starts the plugins with them, and compares them when
-the file has changed.
+plugin_entries.py reads the entries of the file. The hub starts each plugin as its entry says, and
+compares the entries when the file has changed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class PluginEntry(Struct, frozen=True):
     socket: whether the plugin uses a Unix socket instead of QUIC.
     line: the line of the entry in the file.
     watch: the files whose changes restart the plugin; None to watch none.
-    offer: whether a hub in a cluster offers the plugin to the other hubs.
-    is_bridge: whether the plugin is a bridge to another hub (`hub`). Then it is an MCP server, too.
+    offer: whether a hub that is in a NATS cluster lets the other hubs there use the plugin.
+    is_bridge: whether the plugin is a bridge to another hub (`hub`). A bridge is an MCP server, so
+        is_mcp is True as well.
     """
 
     id: str
@@ -56,13 +57,16 @@ class PluginEntry(Struct, frozen=True):
     def is_mcp(self) -> bool:
         """Whether the plugin is an MCP server (`protocol: mcp`).
 
-        `config` then contains the server, and the other fields say how to start `concertino plugin
-        mcp`.
+        If so, the hub starts the program `concertino plugin mcp`, which runs the server and speaks
+        the plugin protocol. The fields describe that program, and `config` describes the server.
         """
         return self.args[:2] == MCP_ARGS and SERVER in self.config
 
     def with_certs_dir(self, certs_dir: str | None) -> PluginEntry:
-        """Return the entry for a hub with another folder of certificates; None changes nothing."""
+        """Return a copy of a bridge's entry with another folder of certificates.
+
+        Any other entry is returned unchanged. None changes nothing.
+        """
         if certs_dir is None or not self.is_bridge:
             return self
         server = change_certs_dir(self.config[SERVER], certs_dir)

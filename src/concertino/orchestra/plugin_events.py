@@ -1,6 +1,8 @@
-"""Event and EventHandlers: call the functions that a plugin has registered with on_event.
+"""EventHandlers: calls the functions that a plugin has registered with on_event.
 
-Plugin and McpPlugin have EventHandlers. The hub sends events as requests (plugin_requests.py).
+A plugin subscribes to topics in its manifest. When another plugin publishes an event, the hub sends
+a `publish` request to each subscriber, and PluginRequests (plugin_requests.py) passes the request
+to the plugin's EventHandlers. publish_request() makes the request with which a plugin publishes.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ __all__ = ["Event", "EventHandlers", "publish_request"]
 class Event(Struct, frozen=True):
     """An event that another plugin has published.
 
-    topic: the topic under which it was published.
+    topic: the topic under which the event was published.
     type: what has happened, such as "created"; may be empty.
-    source: the id of the plugin that has published it.
-    time: when the hub has received it; None from a hub of the Go implementation.
-    cursor: the number of the event while the hub runs. An event may arrive twice.
-    lost: how many events before it were dropped, because this plugin was too slow.
+    payload: a JSON object.
+    source: the id of the plugin that has published the event.
+    time: when the hub has received the event; None from a hub of the Go implementation.
+    cursor: the position of the event in the hub's log. An event that arrives twice has the same
+        cursor both times.
+    lost: how many events directly before this one were dropped, because this plugin was too slow.
     """
 
     topic: str
@@ -47,8 +51,9 @@ EventFunction = Callable[[Event], object]
 class _Subscription(Struct, frozen=True):
     """A registered function.
 
-    topic: the topic of its events.
-    filters: member of the payload -> the string that it must equal.
+    id: the name of the subscription at the hub.
+    topic: the topic of the events for which the function is called.
+    filters: member of the event's payload -> the string that the member must equal.
     """
 
     id: str
@@ -86,10 +91,11 @@ class EventHandlers:
         return list(dict.fromkeys(item.topic for item in self._subscriptions))
 
     async def answer(self, request: PluginRequest) -> PluginResponse:
-        """Call the functions that want an event, and return its acknowledgement for the hub.
+        """Call the functions for the event in a `publish` request, and return the response.
 
-        If a function raises an exception, it is logged, and the response contains an error. The hub
-        does not send the event again then.
+        The response tells the hub that the event is handled. If a function raises an exception, the
+        exception is logged, and the response contains an error. The hub does not send the event
+        again in either case.
         """
         publish = request.publish
         try:
@@ -98,7 +104,7 @@ class EventHandlers:
             return error_response("", "validation_error", f"payload: {exc}")
         failures: list[str] = []
         for item in self._subscriptions:
-            if not _is_meant(item, publish, event):
+            if not _matches(item, publish, event):
                 continue
             try:
                 if iscoroutinefunction(item.function):
@@ -114,11 +120,10 @@ class EventHandlers:
         return PluginResponse()
 
 
-def _is_meant(item: _Subscription, publish: Publish, event: Event) -> bool:
-    """Return whether a subscription wants an event.
-
-    A hub of the Go implementation does not say for which subscription an event is.
-    """
+def _matches(item: _Subscription, publish: Publish, event: Event) -> bool:
+    """Return whether an event is for a subscription."""
+    # Our hub sends one request for each subscription, and names the subscription. A hub of the Go
+    # implementation does not name it.
     if publish.subscription_id:
         return item.id == publish.subscription_id
     return item.topic == event.topic and all(
@@ -148,7 +153,12 @@ def publish_request(
     source: str,
     audience: str = "",
 ) -> PluginRequest:
-    """Return the request that publishes an event. Raises NotAStruct, PackedTooLarge."""
+    """Return the request that publishes an event at the hub.
+
+    type, audience: as for Plugin.publish().
+    source: the id of the plugin that publishes the event.
+    Raises NotAStruct for a payload that cannot be written as JSON, and PackedTooLarge.
+    """
     packed = pack(payload)
     return PluginRequest(
         publish=Publish(

@@ -16,8 +16,11 @@ __all__ = ["LifecycleHooks"]
 
 
 class LifecycleHooks:
-    """Runs the on_boot and on_shutdown functions of a plugin.
+    """The on_boot and on_shutdown functions of one plugin.
 
+    log: the plugin's logger.
+
+    Attributes:
     boot: functions that take the configuration, called in order of registration.
     shutdown: functions without parameters, called in reverse order.
     """
@@ -37,8 +40,10 @@ class LifecycleHooks:
     async def run_shutdown(self) -> bool:
         """Run each shutdown function, and log exceptions. Returns whether all of them succeeded.
 
-        A second call runs no functions.
+        A second call does nothing and returns True.
         """
+        # Both the hub's request and the end of the process call this method. The functions must run
+        # only once.
         functions, self.shutdown = self.shutdown, []
         is_clean = True
         for function in reversed(functions):
@@ -51,7 +56,7 @@ class LifecycleHooks:
         return is_clean
 
     async def _call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function in the thread, and await its result if it is `async def`."""
+        """Call a function in the thread. If it is `async def`, await its coroutine in the loop."""
         result = await self._thread.run(lambda: function(*args))
         if isawaitable(result):
             await result

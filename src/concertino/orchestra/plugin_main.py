@@ -1,16 +1,16 @@
 """run(), run_plugin(): run the process of a plugin, from its flags to its orderly end.
 
-    --listen-addr ADDR         where the hub connects to the plugin: unix:PATH, or HOST:PORT for
+    --listen-addr ADDR         where the plugin listens for the hub: unix:PATH, or HOST:PORT for
                                QUIC; localhost:0 by default
-    --orchestrator-addr ADDR   the hub, where the plugin registers
-    --certs-dir DIR            ~/.orchestra/certs by default
-    --cluster ADDR             join a NATS cluster instead; see cluster_worker.py
+    --orchestrator-addr ADDR   the address of the hub, where the plugin registers
+    --certs-dir DIR            the folder of certificates; ~/.orchestra/certs by default
+    --cluster ADDR             join a NATS cluster instead of a hub; see cluster_worker.py
     --manifest                 print the plugin's manifest, one line of JSON, and exit
 
-When the plugin is ready for calls, it writes the line `READY ADDR` to stderr. Our hub passes its
-process id in CONCERTINO_HUB_PID, and the plugin ends when that process ends. Other hubs do not set
-this variable. Then the plugin ends when the hub cannot be reached and the plugin's parent process
-is gone.
+When the plugin is ready for calls, it writes the line `READY ADDR` to stderr. A plugin ends with
+its hub. Our hub passes its process id in CONCERTINO_HUB_PID, and the plugin ends when that process
+ends. A hub of the Go implementation does not set this variable. Under such a hub, the plugin ends
+when it cannot reach the hub and its parent process is gone.
 Exit codes: 0 after an orderly end, 1 if the plugin could not start or the hub refused it, 2 for
 wrong flags.
 Source: the Orchestra plugin protocol, "SDK".
@@ -52,18 +52,24 @@ from concertino.transports.stdio import bounded_stderr
 __all__ = ["HUB_PID", "run", "run_plugin"]
 
 HUB_PID = "CONCERTINO_HUB_PID"
-# Time for pending calls to finish when the plugin ends.
+# How long pending calls may take to finish when the plugin ends, in seconds.
 DRAIN_S = 2.0
+# How long the hub may take to answer the registration, in seconds.
 REGISTER_S = 5.0
-# Time between two attempts to write READY, while the pipe of stderr is full.
+# The pause between two attempts to write READY while the pipe of stderr is full, in seconds.
 FLUSH_S = 0.02
-# If the parent process is gone, the plugin ends after the hub was unreachable for this time.
+# If the parent process is gone, the plugin ends after the hub was unreachable for this time, in
+# seconds.
 UNREACHABLE_S = 2.0
+# The exit code if the plugin could not start, or the hub refused it.
 FAILED = 1
 
 
 def run(plugin: RunnablePlugin, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Parse command-line flags, and run a plugin with them. See Plugin.run()."""
+    """Parse command-line flags, and run a plugin with them. See Plugin.run().
+
+    arguments: the flags; None for those of this process.
+    """
     parser = argparse.ArgumentParser(
         prog=plugin.name, description=f"{plugin.name}, a plugin of an Orchestra hub."
     )
@@ -87,6 +93,7 @@ def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
         code = asyncio.run(_serve(plugin, args, writer, log))
     except (ConcertinoError, OSError, ValueError) as exc:
         log.error("%s", errno_message(exc))
+        # A user who has started the file by hand probably wants to try its tools.
         is_by_hand = not (args.orchestrator_addr or args.cluster or HUB_PID in os.environ)
         if is_by_hand and sys.argv[0].endswith(".py"):
             file = shlex.quote(sys.argv[0])
@@ -114,7 +121,8 @@ def manifest_line(plugin: RunnablePlugin) -> str:
 class _End:
     """The orderly end of the process.
 
-    code: a future; its result is the exit code, and setting it begins the end.
+    Attributes:
+    code: a future for the exit code. The process ends when it gets a result.
     is_hub_gone: whether the process ends because the hub has ended.
     """
 
@@ -128,11 +136,9 @@ class _End:
             self.code.set_result(code)
 
     def on_signal(self) -> None:
-        """Begin the end at the first signal; exit at once at the second.
-
-        If the hub has ended, the kernel sends a signal for that too (DIE_WITH_HUB in
-        plugin_run.py). This signal must not end the process at once.
-        """
+        """Handle SIGTERM or SIGINT: end orderly at the first signal, at once at the second."""
+        # When the hub ends, the kernel sends a signal (DIE_WITH_HUB in plugin_run.py), usually
+        # after on_hub_end(). It must not count as a second signal from a user.
         if self.code.done() and not self.is_hub_gone:
             os._exit(0)
         self.begin()
@@ -144,10 +150,10 @@ class _End:
 
 
 class _WatchedCalls:
-    """Passes requests to a plugin, and logs a warning if one blocks the event loop.
+    """Passes requests to a plugin, and logs a warning if a request blocks the event loop.
 
-    The LoopWatch (runtime/tasks.py), a thread, does the logging. It sleeps while no request is in
-    progress.
+    The LoopWatch (runtime/tasks.py) watches the loop from a thread and logs the warning. The thread
+    sleeps while no request is in progress.
     """
 
     def __init__(self, plugin: RunnablePlugin, loop: asyncio.AbstractEventLoop) -> None:
@@ -158,7 +164,7 @@ class _WatchedCalls:
 
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> Responses:
         """Answer one request of the hub. A RequestHandler."""
-        # Health checks come every few seconds, and must not wake the thread of an idle process.
+        # Health pings come every few seconds, and must not wake the thread of an idle process.
         if self._watch.is_asleep and not request.HasField("health"):
             self._watch.wake()
         self._in_progress += 1
@@ -166,10 +172,11 @@ class _WatchedCalls:
             response = await self._plugin.answer(request, peer)
         finally:
             self._in_progress -= 1
+        # The handler of a stream returns a function that will run the tool; see StreamRun.
         return partial(self._run_stream, response) if callable(response) else response
 
     async def _run_stream(self, run: StreamRun, chunks: ChunkSender) -> PluginResponse:
-        """Run a stream, which is in progress until its end."""
+        """Run a stream, and count it as a request in progress until it ends."""
         self._in_progress += 1
         try:
             return await run(chunks)
@@ -217,6 +224,11 @@ async def _serve(
     writer: BoundedWriter,
     log: logging.Logger,
 ) -> int:
+    """Run the plugin until its end, and return the exit code.
+
+    args: the parsed flags.
+    writer: writes to stderr.
+    """
     hub_address: str | None = args.orchestrator_addr
     if hub_address:
         check_hub_address(hub_address)
@@ -229,7 +241,8 @@ async def _serve(
 
     certificates = Certificates(args.certs_dir or default_folder())
     calls = _WatchedCalls(plugin, loop)
-    # Before READY, because the hub calls as soon as it reads that line.
+    # Start the plugin before READY is written, because the hub sends requests as soon as it reads
+    # that line.
     await plugin.start(_NoNotifier())
     if args.cluster:
         # Imported here, because most plugins are in no cluster.
@@ -257,8 +270,9 @@ async def _serve_hub(
     log: logging.Logger,
     end: _End,
 ) -> int:
-    """Listen for a hub, register there if it is known, and wait for the end of the process.
+    """Listen for the hub's connection, register at the hub, and wait for the end of the process.
 
+    Without --orchestrator-addr, the plugin listens but does not register.
     Returns the exit code.
     """
     hub_address: str | None = args.orchestrator_addr
@@ -302,13 +316,13 @@ async def _serve_hub(
 
 
 def _report_ready(writer: BoundedWriter, address: str) -> asyncio.Task[None]:
-    """Write the line READY to stderr, in a task if stderr is full."""
+    """Write the line READY to stderr. If the pipe is full, the returned task writes it later."""
     writer.write_first(f"READY {address}\n".encode())
     return asyncio.get_running_loop().create_task(_flush(writer))
 
 
 async def _flush(writer: BoundedWriter) -> None:
-    """Write the buffered lines of stderr, such as READY, as soon as the hub reads them."""
+    """Write the buffered lines of stderr, such as READY, when the hub has made room for them."""
     while writer.pending:
         await asyncio.sleep(FLUSH_S)
         writer.flush()
@@ -317,9 +331,12 @@ async def _flush(writer: BoundedWriter) -> None:
 def _prepare_certificate(
     certificates: Certificates, name: str, address: str
 ) -> Certificates | None:
-    """Return the folder of certificates, after issuing the named certificate if it is missing.
+    """Return the certificates for a connection, after issuing the plugin's own if it is missing.
 
-    Returns None for a Unix socket, which needs no certificates. Raises CertificateError.
+    name: the name in the plugin's own certificate.
+    address: where the plugin listens or connects. For a Unix socket, which needs no certificates,
+        the result is None.
+    Raises CertificateError.
     """
     if address.startswith("unix:"):
         return None
@@ -333,7 +350,10 @@ async def _register(
     end: _End,
     link: RpcConnection,
 ) -> None:
-    """Register at the hub with the manifest. End the process if the hub refuses the plugin."""
+    """Register at the hub with the manifest. End the process if the hub refuses the plugin.
+
+    link: the connection to the hub. ReconnectingLink calls this function for each new connection.
+    """
     response = await link.request(PluginRequest(register=plugin.manifest()), REGISTER_S)
     if not response.HasField("register"):
         reason = response.tool_call.error_message or "it did not answer the registration"
@@ -347,7 +367,10 @@ async def _register(
 
 
 def _watch_hub(loop: asyncio.AbstractEventLoop, end: _End) -> None:
-    """End the process when the process HUB_PID ends. Does nothing on systems without pidfd."""
+    """End this process when the process in the variable HUB_PID ends.
+
+    Does nothing without the variable, and on systems without pidfd.
+    """
     pid = os.environ.get(HUB_PID, "")
     if not pid.isdecimal():
         return
@@ -356,7 +379,7 @@ def _watch_hub(loop: asyncio.AbstractEventLoop, end: _End) -> None:
     except ProcessLookupError:
         end.begin()
         return
-    # Not Linux, or an old kernel.
+    # This system has no pidfd: it is not Linux, or has an old kernel.
     except (AttributeError, OSError):
         return
 

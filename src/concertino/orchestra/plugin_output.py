@@ -1,9 +1,9 @@
 """PluginOutput: reads stdout and stderr of a plugin's process, for the hub.
 
-Lines are logged by the logger `concertino.hub.PLUGIN`, with secrets redacted. The line
-`READY ADDRESS` on stderr reports where the plugin listens.
-All output is read, so that a plugin which writes too much is not blocked. But only RATE lines a
-second are logged, so that the log still shows the lines of other plugins.
+Each PluginRun (plugin_run.py) creates one for its process. Lines are logged by the logger
+`concertino.hub.PLUGIN`, with secrets redacted. The line `READY ADDRESS` on stderr reports where the
+plugin listens. All output is read, so that a plugin which writes too much is not blocked. But only
+RATE lines a second are logged, so that the log still shows the lines of other plugins.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from concertino.logs.formats import escape_controls
 
 __all__ = ["PluginOutput"]
 
-# How many lines of one plugin are logged: on average per second, and at most at once.
+# How many lines of one plugin are logged: RATE lines per second on average, and at most BURST lines
+# at once.
 RATE, BURST = 20.0, 200.0
 # Dropped lines are reported at most this long after the first of them, in seconds.
 REPORT_S = 1.5
 READY = b"READY "
 # The longest address in a READY line, in bytes.
 MAX_ADDRESS = 512
-# A log line of a plugin that is made with concertino.
+# The format of log lines of plugins that are made with this package.
 OUR_FORMAT = re.compile(
     r"\[\d{4}-\d\d-\d\dT[\d:.]+Z\] \[(?P<level>[A-Z]+)\] \[(?P<name>[^\]]*)\] (?P<text>.*)"
 )
@@ -41,8 +42,8 @@ class PluginOutput(StderrLines):
     log: the logger of the plugin's lines.
     assigned: the address at which the plugin must listen; empty if it chooses a port itself.
 
-    Attribute:
-    ready: a future that gets the address of the first READY line.
+    Attributes:
+    ready: a future for the address in the first READY line.
     """
 
     def __init__(self, log: logging.Logger, assigned: str = "") -> None:
@@ -58,7 +59,8 @@ class PluginOutput(StderrLines):
             address = line[len(READY) :].strip()[:MAX_ADDRESS]
             self._on_ready(address.decode("utf-8", "backslashreplace"))
             return
-        # READY may follow text without a line break, written by C code or a child of the plugin.
+        # READY may stand at the end of a line, after text that C code or a child of the plugin has
+        # written without a line break. Only the assigned address makes sure that this is READY.
         if self._assigned and not self.ready.done() and line.endswith(self._assigned):
             line = line.removesuffix(self._assigned)
             self._on_ready(self._assigned[len(READY) :].decode())
@@ -117,8 +119,9 @@ class _DroppedLines:
         self._tokens = min(BURST, self._tokens + (now - self._last) * RATE)
         self._last = now
 
-        # After a drop, wait for the tokens of a whole second. Otherwise single lines of a flood
-        # would be logged, each with a report about the lines dropped before it.
+        # After a drop, log nothing until there are tokens for a whole second. Otherwise a plugin
+        # that keeps writing too much would get single lines logged, each with a report about the
+        # lines that were dropped before it.
         if self._tokens < (RATE if self._count else 1):
             if self._report_timer is None:
                 self._report_timer = asyncio.get_running_loop().call_later(REPORT_S, self._report)

@@ -1,13 +1,13 @@
-"""PluginProcess: one plugin of a hub. It runs the plugin's program, and restarts it when it ends.
+"""PluginProcess: one plugin of a hub. It runs the plugin's program, and restarts the program.
 
-A PluginSet has one for each enabled plugin. Its states are:
+A PluginSet (plugin_set.py) has one PluginProcess for each enabled plugin. Its states are:
 
     waiting -> starting -> running -> backing-off -> starting ...        stopping -> stopped
 
 A run of the program (plugin_run.py) is over when the process ends, the connection is lost, or the
 plugin does not answer a health ping. Then pending calls fail, the rest of the process group is
-killed, and a new run starts after a pause, which doubles each time. Meanwhile the plugin's tools
-and prompts stay in the hub's lists; calls to them fail with the reason.
+killed, and a new run starts after a pause (`backing-off`), which doubles each time. During the
+pause, the plugin's tools and prompts stay in the hub's lists; calls to them fail with the reason.
 Source: the Orchestra plugin protocol, "Orchestrator".
 """
 
@@ -46,29 +46,37 @@ __all__ = ["PluginProcess", "State"]
 
 State = Literal["waiting", "starting", "running", "backing-off", "stopping", "stopped"]
 
-# The first and the longest pause before a new run. The pause is doubled each time.
+# The first and the longest pause before a new run, in seconds. The pause is doubled each time.
 FIRST_S, LONGEST_S = 0.5, 60.0
-# A run of this length resets the pause.
+# After a run of at least this length, in seconds, the next pause is FIRST_S again.
 STEADY_S = 60.0
-# Time for the answer to a shutdown request, and for pending calls after it.
+# How long the plugin may take to answer a shutdown request, and then to finish pending calls, in
+# seconds.
 SHUTDOWN_S = 2.0
-# How long restart() and replace() wait for the start of a plugin that does not run.
+# How long restart() and replace() wait for the start of a plugin that does not run, in seconds.
 START_S = 15.0
+# Reasons why a plugin does not run, for errors of calls.
 REMOVED = "it is no longer in the plugins file"
 RESTARTED = "it is being restarted"
 
 
 class PluginProcess:
-    """A plugin, its current run, and its state. Use it on one event loop. Call start() next.
+    """A plugin of a hub, with its current run and its state. Use it on one event loop.
+
+    The PluginSet creates it and calls start(). A HubPlugin: it forwards requests to the plugin.
 
     dependencies: plugins that must have run before this one is started for the first time.
-    on_change: called when the plugin's state, tools or prompts have changed, and when its first
-        start is settled or over.
-    previous: this plugin starts after previous.first_start.lets_next_start; None to start at once.
+    on_change: called when the plugin's state, tools or prompts have changed, and when requests
+        need no longer wait for its first start (first_start.py).
+    previous: the plugin whose first start must have advanced before this one is started
+        (FirstStart.lets_next_start); None if there is none.
 
     Attributes:
     reason: why the plugin is not running; empty while it runs.
-    record: counts, and the last failure.
+    record: how many calls and restarts there were, and the last failure.
+    features: the plugin's manifest, tools, prompts and storage types. They are kept while the
+        plugin is restarted.
+    first_start: the progress of the plugin's first start, for which requests wait.
     """
 
     def __init__(
@@ -92,7 +100,7 @@ class PluginProcess:
         self._run = PluginRun(settings)
         self._replacement = PluginReplacement(settings.log)
         self._in_flight = 0
-        # The tasks that find out why forwarded calls got no response.
+        # The tasks that find out why calls that were sent with forward() got no response.
         self._explaining: set[asyncio.Task[Disconnected]] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -112,9 +120,9 @@ class PluginProcess:
 
     @property
     def provides_ai(self) -> Sequence[str]:
-        """The AI providers, such as "claude", that the plugin is a bridge to.
+        """The names of the AI providers, such as "claude", that the plugin gives access to.
 
-        Providers in the plugins file come first, then providers in the plugin's manifest.
+        The names in the plugins file come first, then those in the plugin's manifest.
         """
         named = self._settings.entry.provides_ai
         return [*dict.fromkeys((*named, *self.features.manifest.provides_ai))]
@@ -131,7 +139,11 @@ class PluginProcess:
 
     @property
     def groups(self) -> frozenset[int]:
-        """The process groups of the present, the starting and the finishing processes."""
+        """The process groups of the plugin.
+
+        While the plugin's process is replaced, there are several: the present process, the process
+        that is being started, and earlier ones that finish their calls.
+        """
         groups = {*self._replacement.groups()}
         return frozenset(groups if self.pid is None else groups | {self.pid})
 
@@ -141,7 +153,10 @@ class PluginProcess:
         return self._replacement.is_pending or self._replacement.next is not None
 
     def announce_replacement(self, is_pending: bool) -> None:
-        """Make calls wait because replace() will be called soon (is_pending), or no longer wait."""
+        """Let the hub's requests for this plugin wait, because replace() will be called soon.
+
+        is_pending: False if the replacement is over.
+        """
         self._replacement.is_pending = is_pending
         self._on_change()
 
@@ -152,12 +167,12 @@ class PluginProcess:
 
     @property
     def health(self) -> str:
-        """The plugin's answer to the last health ping, unless it is healthy."""
+        """The plugin's answer to the last health ping; empty if the plugin is healthy."""
         return self._run.health
 
     @property
     def address(self) -> str:
-        """The address at which the current run listens; empty until it has reported one."""
+        """The address at which the plugin's process listens; empty before its READY line."""
         return self._run.address
 
     def start(self, environment: HubEnvironment) -> None:
@@ -177,7 +192,8 @@ class PluginProcess:
     def on_register(self, manifest: PluginManifest) -> None:
         """Store the manifest that the plugin has sent to register at the hub.
 
-        If a running plugin registers again, its tools or prompts have changed, so they are fetched.
+        A running plugin registers again when its tools or prompts have changed. So both lists are
+        then fetched again.
         """
         storage = frozenset(self.entry.provides_storage) | frozenset(manifest.provides_storage)
         self.features = msgspec.structs.replace(self.features, manifest=manifest, storage=storage)
@@ -193,14 +209,18 @@ class PluginProcess:
         self._on_change()
 
     def _running_link(self) -> ForwardingConnection:
-        """Return the connection to the plugin. Raises Disconnected unless it runs."""
+        """Return the connection to the plugin. Raises Disconnected if the plugin does not run."""
         link = self._run.link
         if link is None or self.state != "running":
             raise Disconnected(f"it is not running ({self.state}): {self.reason}")
         return link
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request, as RpcConnection.request() does. Raises Disconnected unless it runs."""
+        """Send a request, as RpcConnection.request() does.
+
+        Raises Disconnected if the plugin does not run or ends before it has answered, and
+        ChangeFailed as _refuse_once() does.
+        """
         if request.HasField("tool_call"):
             self._refuse_once()
         link, run = self._running_link(), self._run
@@ -219,10 +239,11 @@ class PluginProcess:
         callback: ResponseCallback,
         stream: str = "",
     ) -> PendingResponse | None:
-        """Forward a tool call or stream, as ForwardingConnection.forward() does.
+        """Send a serialized tool call or stream_start, as ForwardingConnection.forward() does.
 
-        Returns None also when the call cannot be sent. Then use request(), which raises the reason.
-        callback: a function that calls end_forward().
+        Returns None also if the plugin does not run or the call is too long. The caller then uses
+        request(), which raises the reason.
+        callback: called with the outcome. The caller must call end_forward() when the call is over.
         """
         on_outcome = partial(self._on_outcome, self._run, callback)
         try:
@@ -251,7 +272,10 @@ class PluginProcess:
             self._in_flight -= 1
 
     def _refuse_once(self) -> None:
-        """Raise ChangeFailed for the first call after a change that does not start."""
+        """Raise ChangeFailed for the first call after the plugin's changed code failed to start.
+
+        So the user of an AI host sees the error at once. Later calls are sent to the old process.
+        """
         failure, self.record.unsent_failure = self.record.unsent_failure, ""
         if failure:
             raise ChangeFailed(
@@ -262,7 +286,10 @@ class PluginProcess:
     def _on_outcome(
         self, run: PluginRun, callback: ResponseCallback, outcome: bytes | BaseException
     ) -> None:
-        """Pass the outcome of a forwarded call on. run: the run that got the call."""
+        """Call the callback of forward() with an outcome. If it is a loss, find the reason first.
+
+        run: the run to which the call was sent.
+        """
         if not isinstance(outcome, Disconnected):
             callback(outcome)
             return
@@ -272,12 +299,14 @@ class PluginProcess:
         task.add_done_callback(lambda done: callback(done.result()))
 
     async def _explain_loss(self, run: PluginRun, exc: Disconnected) -> Disconnected:
-        """Return the error for a call whose connection was lost: it says why.
+        """Return an error that says why a call got no response, such as how the process ended.
 
-        run: the run that got the call.
+        run: the run to which the call was sent.
+        exc: the error of the connection, which was lost.
         """
+        # The socket's address at the beginning of the error tells users nothing.
         reason = str(exc).removeprefix(f"{run.address}: ")
-        # Without a link, the hub has closed the connection, and `exc` has the reason.
+        # If the hub itself has closed the run, its link is None, and `exc` has the hub's reason.
         if run.link is not None:
             is_stopping = self.state == "stopping"
             reason = self.reason if is_stopping else await run.exit_reason() or reason
@@ -288,15 +317,15 @@ class PluginProcess:
         self.record.calls += 1
 
     def end_forward(self) -> None:
-        """Count a forwarded call as finished."""
+        """Count a call that forward() has sent as finished."""
         self._in_flight -= 1
 
     async def replace(self, settings: LaunchSettings, environment: HubEnvironment) -> None:
         """Start a new process, with other settings or because files of the program have changed.
 
-        Waits until the new process has started. It gets all calls from then on, and the old process
-        ends after its calls. If the new process fails to start, the old one serves on. If the
-        plugin does not run, it is started at once, unless it was stopped.
+        Waits until the new process has started. The new process gets all calls from then on, and
+        the old process ends after its calls. If the new process fails to start, the old one goes
+        on. A plugin that does not run is started at once, unless it was stopped.
         """
         self._settings = settings
         if self.state == "running":
@@ -307,7 +336,11 @@ class PluginProcess:
             await self._start_again(environment, "its program was changed")
 
     async def _take_over(self, environment: HubEnvironment) -> None:
-        """Start a new process, which takes over from the present one. See replace()."""
+        """Start a new process, which takes over from the present one. See replace().
+
+        While the new process starts, no task supervises the present one. At the end, the process
+        that goes on is supervised again.
+        """
         await self._stop_supervising()
         old = self._run
         new = self._replacement.next = PluginRun(self._settings)
@@ -345,7 +378,7 @@ class PluginProcess:
     async def _start_again(self, environment: HubEnvironment, reason: str) -> None:
         """Start the program without a pause. Waits as restart() does.
 
-        reason: why the plugin is not running meanwhile.
+        reason: why the plugin is not running until it has started.
         """
         self.record.restarts += 1
         self._set_state("waiting", reason)
@@ -363,9 +396,10 @@ class PluginProcess:
     ) -> None:
         """Send a shutdown request, wait for pending calls, then end the process.
 
-        until: when to stop waiting, by the loop's clock. Ending the process takes up to the
-            ShutdownTimeouts in addition.
-        dependents: the stop() tasks of the plugins that depend on this one. They are awaited first.
+        until: when to stop waiting for the plugin, by the loop's clock. Then the process is ended
+            within the ShutdownTimeouts of the settings.
+        dependents: the stop() tasks of the plugins that depend on this one. They are awaited first,
+            because those plugins may still use this one.
         reason: why the plugin does not run any more, for errors of calls.
         """
         time = asyncio.get_running_loop().time
@@ -392,7 +426,10 @@ class PluginProcess:
         self._set_state("stopped", reason)
 
     async def retire(self) -> None:
-        """Send the plugin no more calls, and end it after the pending ones."""
+        """End a plugin that is no longer in the plugins file, after its pending calls.
+
+        The plugin gets no new calls.
+        """
         await self._replacement.cancel()
         await self._stop_supervising()
         if self.state == "running":
@@ -406,7 +443,8 @@ class PluginProcess:
     async def _supervise(self, environment: HubEnvironment, is_started: bool) -> None:
         """Run the program, and start it again whenever a run is over. Does not return.
 
-        is_started: whether the present run has started.
+        is_started: whether to begin with the present run, which has started already, and not with a
+            new one.
         """
         if not is_started:
             others = {plugin.id: plugin.first_start for plugin in self.dependencies}
@@ -447,8 +485,8 @@ class PluginProcess:
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or errno_message(exc))
             return False
-        # A bug in this package. If the exception ended this task, the plugin would never start
-        # again, and calls would wait for it.
+        # This is a bug in this package. If the exception ended this task, the plugin would never
+        # start again, and calls would wait for it.
         except Exception as exc:
             self._settings.log.exception("it could not be started")
             self._set_state("backing-off", f"{type(exc).__name__}: {exc}")
@@ -469,7 +507,7 @@ class PluginProcess:
         return True
 
     async def _until_end(self) -> None:
-        """Wait until the run is over, and set the reason."""
+        """Wait until the run is over, and set the state and the reason."""
         reason = await self._run.wait_end()
         # The state changes at once, so that calls fail from now on. The exit status, which says
         # more about the reason, may only be known a little later.
@@ -478,6 +516,7 @@ class PluginProcess:
 
     def _set_state(self, state: State, reason: str) -> None:
         """Change the state, and report it. reason: why the plugin is not running, or empty."""
+        # In all other states, a start that was awaited has succeeded or failed.
         if state not in ("waiting", "starting"):
             self._replacement.has_started.set()
         if state == "backing-off":

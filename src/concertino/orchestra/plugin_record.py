@@ -20,8 +20,9 @@ class PluginRecord:
     last_error_at: the time of last_error, in seconds since 1970.
     failed_change: why a changed plugin could not be started, while its old process runs on; empty
         if there is no such change.
-    unsent_failure: failed_change, if the next call of a tool must get it as its error. It becomes
-        empty with this call. Only changes of watched files set it.
+    unsent_failure: the text of failed_change, if no call of a tool has failed with it yet. The next
+        call gets it as its error, and this attribute becomes empty. Only changes of watched files
+        set it.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,7 @@ class PluginRecord:
         self.unsent_failure = ""
 
     def forget_change(self) -> None:
-        """Note that the new version of the plugin is the one that is started from now on."""
+        """Forget a failed change, because the plugin is being started in its changed form now."""
         self.failed_change = self.unsent_failure = ""
 
     def set_error(self, reason: str) -> None:

@@ -23,14 +23,16 @@ REPLACED = "its process was replaced by a new one"
 
 
 class PluginReplacement:
-    """The replacement of a plugin's process. Use it on one event loop.
+    """The replacements of one plugin's process. Use it on one event loop.
 
     log: the plugin's logger.
 
     Attributes:
-    next: the new run while it is being started; otherwise None.
-    is_pending: whether a replacement will begin soon. Calls already wait for it.
-    has_started: set when the start of a plugin that did not run has succeeded or failed.
+    next: the run of the new process while it is being started; otherwise None. PluginProcess
+        sets it.
+    is_pending: whether a replacement will begin soon, so that calls already wait for it.
+    has_started: an event for restarts without an old process. PluginProcess sets it when the start
+        has succeeded or failed.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -50,7 +52,11 @@ class PluginReplacement:
                 yield run.pid
 
     async def run(self, replace: Callable[[], Awaitable[None]]) -> None:
-        """Run one replacement at a time. cancel() ends it. Raises what `replace` raises."""
+        """Run a replacement in a task, which cancel() can end. Waits for an earlier one first.
+
+        replace: starts the new process, and retires the old one.
+        Raises what `replace` raises. Returns if the replacement is cancelled.
+        """
         async with self._lock:
             task = self._current = asyncio.ensure_future(replace())
             try:
@@ -69,6 +75,7 @@ class PluginReplacement:
 
     def retire(self, run: PluginRun) -> None:
         """Let a run finish its calls in the background, and then end it."""
+        # End the oldest runs, so that there are at most MAX_OLD old runs together with this one.
         for oldest in list(self._old)[: len(self._old) - MAX_OLD + 1]:
             self._old[oldest].cancel()
         task = asyncio.get_running_loop().create_task(self._finish(run))
@@ -76,6 +83,7 @@ class PluginReplacement:
         task.add_done_callback(lambda done: self._forget(run, done))
 
     async def _finish(self, run: PluginRun) -> None:
+        """Wait for a run's calls, and end its process. At once if the task is cancelled."""
         try:
             await run.drain(CALL_S)
             await run.shut_down()

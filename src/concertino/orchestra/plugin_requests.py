@@ -59,21 +59,23 @@ Handler = Callable[[PluginRequest], Awaitable[Responses]]
 
 
 class PluginRequests:
-    """The request handlers of a plugin.
+    """The request handlers of a plugin. The Plugin owns them.
 
     name: the plugin's id.
-    backend: handles the calls of tools and prompts.
-    has_tool: returns whether the plugin has a tool of this name for a caller.
+    backend: handles the calls of tools and prompts; the Plugin itself.
+    has_tool: called with a tool's name and the Context of a call; returns whether the plugin has
+        the tool for this caller.
     prompt_names: returns the names of the current prompts.
-    storages: the stores, by storage type.
-    in_thread: runs a function that may block.
+    storages: the stores that the plugin provides, by storage type.
+    in_thread: runs a function that may block in a thread.
     hooks: the functions to run at boot and shutdown.
     events: the functions to call with events.
     on_shutdown: called when the hub requests shutdown, after the shutdown functions.
     hub: returns the connection to the hub; None if there is none.
 
     Attributes:
-    handlers: the field of PluginRequest that a request sets -> the handler of such requests.
+    handlers: the kind of a request, which is the field of PluginRequest that it sets -> the
+        function that answers requests of this kind.
     """
 
     def __init__(
@@ -170,6 +172,10 @@ class PluginRequests:
     async def _tool_call(
         self, request: PluginRequest, chunks: ChunkSender | None = None
     ) -> PluginResponse | bytes:
+        """Call a tool. Returns the response, or the response serialized without its id.
+
+        chunks: sends the tool's progress; None if the tool is not called as a stream.
+        """
         call = request.tool_call
         name = call.tool_name
         context = PluginContext(self._backend, self._name, request, chunks, self._hub())
@@ -193,10 +199,10 @@ class PluginRequests:
             return error_response("", "handler_error", f"the result of {name}: {exc}")
 
     async def _stream_start(self, request: PluginRequest) -> StreamRun:
-        """Return a function that runs a tool, and sends its progress as chunks.
+        """Return a function that runs a tool, and sends its progress as chunks of a stream.
 
-        Any tool can be called as a stream. A generator tool reports each value that it yields as
-        progress.
+        Any tool can be called as a stream. The progress of a tool that is a generator consists of
+        the values that it yields.
         """
         return partial(self._stream, request)
 
@@ -206,8 +212,8 @@ class PluginRequests:
         response = await self._tool_call(call, chunks)
         if isinstance(response, bytes):
             response = PluginResponse.FromString(response)
-        # Only peers that are made with this package send a window. Go programs cannot use a result
-        # at the end of a stream.
+        # Only callers that are made with this package send a window. Go programs cannot use a
+        # result at the end of a stream, so they get none.
         return end_response(
             start.stream_id, chunks.count, response.tool_call, has_result=start.window > 0
         )
@@ -267,14 +273,17 @@ class PluginRequests:
         params: Mapping[str, Raw],
         request: PluginRequest,
     ) -> Struct | Raw:
-        """Handle an MCP call on behalf of the sender of the request."""
+        """Pass an MCP request to the backend, and return its result.
+
+        request: the request of the hub that is answered with the result.
+        """
         context = PluginContext(self._backend, self._name, request)
         return await self._backend.handle(Call(method, params), context)
 
 
 def _error_text(error: RpcError) -> str:
     """Return an error's message and its `details`, as one line."""
-    # The data of an error of this package is an object or missing. Errors of other servers can have
+    # In errors of this package, data is an object or missing. In errors of other servers, it can be
     # any JSON value.
     data = error.data
     details = cast("dict[str, Any]", data).get("details") if isinstance(data, dict) else None
@@ -282,16 +291,17 @@ def _error_text(error: RpcError) -> str:
 
 
 def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
-    """Return the response for a tool's result, in the form that Go programs expect.
+    """Return the response for the result of a tool call in MCP. As bytes, it has no id.
 
-    The response contains one JSON object. Its field `structured` says what the object is:
+    The response contains one JSON object, because Go programs expect one. The field `structured` of
+    the response says what the object is:
 
     RESULT     the structured content itself, if it is an object and the text is its JSON
     DATA       {"text": ..., "content": ..., "data": the structured content}
     UNKNOWN    {"text": ..., "content": ...}, without structured content
 
-    `text` is shown to the model. `content` is present if any content block is not text, and has all
-    content blocks as in MCP.
+    `text` is all text of the result, for the model. `content` is present if any content block is
+    not text, and has all content blocks as in MCP.
     """
     structured = result.structured_content
     content = result.content
@@ -317,8 +327,8 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
         json = bytes(structured) if isinstance(structured, Raw) else encode(structured)
         kind = ToolResponse.RESULT
         is_object = json.lstrip().startswith(b"{")
-        # The text may say more than the structured content if the result comes from an MCP server
-        # in another language.
+        # In results of this package, the text is the JSON of the structured content. In results of
+        # other MCP servers, the text may say something else, so both must be sent.
         if len(members) > 1 or not is_object or not _is_same_json(text, json):
             members.append(b'"data":%s' % json)
             kind = ToolResponse.DATA
@@ -336,7 +346,10 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 
 
 def _is_same_json(text: str, json: bytes) -> bool:
-    """Return whether a text is JSON with the same value as `json`. True also for an empty text."""
+    """Return whether a text has the same value as `json`, so that it need not be sent.
+
+    True also for an empty text.
+    """
     if not text or text.encode("utf-8", "surrogatepass") == json:
         return True
     try:
@@ -348,11 +361,11 @@ def _is_same_json(text: str, json: bytes) -> bool:
 def _tool_failure(text: str) -> PluginResponse:
     """Return the response for a tool that failed.
 
-    text: the text content of the tool's result. For a ToolError it is {"error": ..., "code": ...},
-        with further members if the ToolError has details.
+    text: the text content of the tool's result. If the tool has raised a ToolError, the text is
+        {"error": ..., "code": ...}, with more members if the ToolError has details.
 
-    The response gets the code, and `error` as its message. If there are further members, the
-    message is the whole text, because Go programs show only the message.
+    The response gets the code, and `error` as its message. If there are more members, the message
+    is the whole text, because Go programs show only the message.
     """
     response = error_response("", "handler_error", text)
     failure = response.tool_call

@@ -1,8 +1,9 @@
 """PluginRun: one run of a plugin's program, as a process of the hub.
 
-start() starts the process, waits for `READY ADDRESS` on its stderr, connects, sends register and
-boot, and fetches the lists of tools and prompts. wait_end() pings the plugin until it fails.
-close() ends the process. plugin_process.py starts another run when one ends.
+start() starts the process, waits for `READY ADDRESS` on its stderr, connects, sends the requests
+register and boot, and fetches the lists of tools and prompts. wait_end() pings the plugin until it
+fails. close() ends the process. When a run is over, PluginProcess (plugin_process.py) starts the
+next one.
 Source: the Orchestra plugin protocol, "Orchestrator".
 """
 
@@ -51,25 +52,27 @@ from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeo
 
 __all__ = ["HubEnvironment", "LaunchSettings", "PluginRun"]
 
+# All times in seconds.
 # Time limit for READY, as in the Go implementation.
 READY_S = 10.0
 # Time limit for register, and for each list.
 STEP_S = 10.0
-# Time limit for the boot of an MCP server: the time limit of its start, and some time to report a
-# failure.
+# Time limit for the boot of an MCP server: the time limit of the server's start, and some time to
+# report a failure.
 MCP_BOOT_S = START_S + 15.0
-# Time between two health pings, and time limit for the answer to one.
+# The pause between two health pings, and the time limit for the answer to one.
 HEALTH_S = 5.0
-# A plugin that sleeps for this time (idleness.py) no longer delays other plugins and requests:
-# before READY, over a Unix socket or QUIC, and during register, boot and lists.
+# A plugin that is starting and sleeps for this time (idleness.py) no longer delays other plugins
+# and requests: before READY, for a plugin with a Unix socket and for one with QUIC, and after
+# READY, during register, boot and lists.
 IDLE_S = 0.25
 QUIC_IDLE_S = 0.1
 BOOT_IDLE_S = 2.0
-# Time for the answer to a shutdown request.
+# Time limit for the answer to a shutdown request.
 SHUTDOWN_S = 2.0
-# How often to check whether the calls of a run are finished.
+# The pause between two checks whether the calls of a run are finished.
 DRAIN_POLL_S = 0.05
-# Time for the exit status to arrive after the connection is lost.
+# How long the exit status may take to arrive after the connection is lost.
 EXIT_STATUS_S = 0.25
 
 # A Python program that starts the plugin. prctl(1, 15) is PR_SET_PDEATHSIG with SIGTERM, which
@@ -111,7 +114,8 @@ class LaunchSettings(Struct, frozen=True):
     entry: the plugin's entry in the plugins file.
     number: a number that no other plugin of the hub has; the name of the plugin's socket contains
         it.
-    timeouts: how long each step of ending the process may take.
+    timeouts: how long the process may take to end after its stdin is closed, after SIGTERM, and
+        after SIGKILL.
     log: the plugin's logger.
     """
 
@@ -128,7 +132,7 @@ class PluginRun:
     link: the connection to the plugin; None while there is none.
     exited: a task that returns the exit status; None while there is no process.
     address: where the plugin listens; empty before READY.
-    health: the plugin's answer to the last health ping, unless it is healthy.
+    health: the plugin's answer to the last health ping; empty if the plugin is healthy.
     """
 
     def __init__(self, settings: LaunchSettings) -> None:
@@ -154,9 +158,10 @@ class PluginRun:
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Start the process, connect, register and boot. Returns the plugin's tools and prompts.
 
-        on_idle: called if the plugin sleeps before the start is over (idleness.py).
+        on_idle: called if the plugin sleeps before the start is over (idleness.py), perhaps because
+            it waits for something that will not happen.
         on_work: called again and again before READY, with the processor time that the plugin has
-            used, in seconds.
+            used so far, in seconds.
         Raises ConcertinoError, OSError, ValueError. Call close() even then.
         """
         self.address = await self._wait_ready(environment, on_idle, on_work)
@@ -184,10 +189,10 @@ class PluginRun:
         on_idle: Callable[[], None],
         on_work: Callable[[float], None],
     ) -> str:
-        """Start the process, wait for READY, and return its address. Raises like start()."""
+        """Start the process, wait for READY, and return the address in it. Raises as start()."""
         time = asyncio.get_running_loop().time
-        # The number of plugins that start at the same time is limited. A plugin that sleeps does
-        # not count, because it does not slow the others down.
+        # Only some plugins may start at the same time. A plugin that sleeps leaves this block and
+        # no longer counts, because it does not slow the others down.
         async with environment.starts:
             until = time() + READY_S
             address, output = self._spawn(environment)
@@ -244,7 +249,7 @@ class PluginRun:
             hub_address = environment.socket_address
             output = PluginOutput(self._log, address)
         if entry.binary.endswith(".py"):
-            # Python would only exit with code 2.
+            # Raise an error that names the missing file. Python would only exit with code 2.
             os.stat(entry.binary)
         program, inherited = _program(entry.binary)
         command = [
@@ -269,7 +274,7 @@ class PluginRun:
     async def _introduce(
         self, environment: HubEnvironment
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
-        """Connect, register and boot. Returns the plugin's tools and prompts."""
+        """Connect to the plugin, and send register and boot. Returns its tools and prompts."""
         id = self._settings.entry.id
         # _wait_ready() has checked that a plugin with a socket listens at its assigned address.
         if self.address.startswith("unix:"):
@@ -301,22 +306,23 @@ class PluginRun:
     async def fetch_lists(
         self, link: RpcConnection
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
-        """Return the plugin's tools and prompts. link: the connection to the plugin."""
+        """Request the plugin's tools and prompts, and return them. link: its connection."""
         response = await link.request(PluginRequest(list_tools=ListToolsRequest()), STEP_S)
         if not response.HasField("list_tools"):
             self._log.warning("it does not list its tools: %s", _error_text(response))
         tools = list(response.list_tools.tools)
 
-        # Old Go plugins do not know this request and return an error: they have no prompts.
+        # Old Go plugins do not know this request and return an error. They have no prompts, and the
+        # list in the error is empty.
         response = await link.request(PluginRequest(list_prompts=ListPromptsRequest()), STEP_S)
         return tools, list(response.list_prompts.prompts)
 
     def fetch_again(
         self, on_lists: Callable[[list[ToolDefinition], list[PromptDefinition]], object]
     ) -> None:
-        """Fetch the tools and prompts of the running plugin in the background.
+        """Fetch the tools and prompts of the running plugin again, in the background.
 
-        If the lists are being fetched already, that is cancelled and begins again, because its
+        If the lists are being fetched already, those requests are cancelled, because their
         responses may not contain the latest change.
         on_lists: called with the tools and prompts. It is not called if the plugin does not answer.
         """
@@ -373,9 +379,11 @@ class PluginRun:
     async def exit_reason(self) -> str:
         """Return how the process ended. Empty if it does not end within EXIT_STATUS_S.
 
-        Call this when the connection is lost: the exit status tells more about the cause.
+        Call this when the connection is lost, because the exit status says more about the cause
+        than the error of the connection.
         """
-        # close() may remove and cancel the task meanwhile.
+        # Keep the task, because close() may cancel it and set the attribute to None while this
+        # method waits.
         exited = self.exited
         if exited is None:
             return ""
@@ -384,7 +392,10 @@ class PluginRun:
         return _describe_exit(exited.result()) if is_known else ""
 
     async def drain(self, limit_s: float) -> None:
-        """Wait until the plugin has answered all requests, or the connection has ended."""
+        """Wait until the plugin has answered all requests, or the connection has ended.
+
+        limit_s: the longest wait, in seconds.
+        """
         time = asyncio.get_running_loop().time
         until = time() + limit_s
         link = self.link
@@ -394,7 +405,10 @@ class PluginRun:
             await asyncio.sleep(DRAIN_POLL_S)
 
     async def shut_down(self, limit_s: float = SHUTDOWN_S) -> None:
-        """Send a shutdown request, and wait for the answer."""
+        """Send a shutdown request, and wait for the answer. Logs a warning if there is none.
+
+        limit_s: how long to wait, which the plugin is told, too.
+        """
         if self.link is None:
             return
         shutdown = ShutdownRequest(timeout_seconds=max(1, int(limit_s)))
@@ -404,7 +418,10 @@ class PluginRun:
             self._log.warning("it did not answer the shutdown: %s", exc)
 
     async def close(self, reason: str) -> None:
-        """Close the connection, and end the process and its whole group."""
+        """Close the connection, and end the process and its whole process group.
+
+        reason: why pending requests fail.
+        """
         link, self.link = self.link, None
         if self._fetching is not None:
             self._fetching.cancel()

@@ -1,10 +1,11 @@
-"""Lets the tools of a plugin call context.sample(): an AI provider at the hub answers.
+"""sample_at_hub(): sends a sampling request of a plugin's tool to an AI provider at the hub.
 
-PluginContext and McpPlugin call sample_at_hub(). The plugin protocol cannot ask the client for its
-model, so the request goes to a plugin that is an AI provider. Our providers (ai_provider.py) have
-the tool ai_sample, which takes a whole sampling request. Providers of the Go implementation have
-only ai_prompt, which takes one text. It can be used if the request has a single message of text and
-no tools.
+PluginContext calls it for context.sample(), and McpPlugin for the sampling requests of its MCP
+server. In MCP, the client answers such requests with its model. The plugin protocol cannot ask the
+client, so the request goes to another plugin that gives access to an AI provider. Such plugins of
+this package (ai_provider.py) have the tool ai_sample, which takes a whole sampling request. Those
+of the Go implementation have only ai_prompt, which takes one text. So ai_prompt is used for a
+request that has a single message of text and no tools.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from concertino.types.results import TextContent
 
 __all__ = ["MODEL_TOOLS", "decode_sample_result", "sample_at_hub"]
 
-# The tool of our AI providers, and the tool that providers of the Go implementation also have.
+# The tools that answer sampling requests: the one of this package, and the one that plugins of the
+# Go implementation also have.
 MODEL_TOOLS = ("ai_sample", "ai_prompt")
 decode_sample_result = Decoder(CreateMessageResult).decode
+# The time limit of a sampling request, in seconds.
 SAMPLE_S = 600.0
 
 
@@ -33,12 +36,13 @@ async def sample_at_hub(
     call: ToolRequest,
     plugin: str,
 ) -> Raw:
-    """Send a sampling request to an AI provider, and return the result, undecoded.
+    """Send a sampling request to an AI provider, and return the JSON of its CreateMessageResult.
 
-    call: the call of the tool that samples.
+    sampling: the request. Its metadata may name a provider: {"orchestra/provider": "openai"}.
+    call: the tool call during which the sampling happens.
     plugin: the id of the plugin that has this tool.
-    The metadata of the request may name a provider: {"orchestra/provider": "openai"}.
-    Raises MissingCapability if the hub has no provider, and RpcError if the provider fails.
+    Raises MissingCapability if the hub has no provider for the request, and RpcError if the
+    provider fails.
     """
     provider = str((sampling.metadata or {}).get("orchestra/provider", ""))
 

@@ -1,4 +1,8 @@
-"""PluginSet: the plugin processes of a hub, in the order in which they start and end."""
+"""PluginSet: all plugins of a hub. It starts, changes and ends them in the right order.
+
+The Hub owns it. A plugin starts after the plugins that it depends on (`depends_on` in the plugins
+file), and ends before them.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,11 @@ log = logging.getLogger("concertino.hub")
 class PluginSet:
     """Starts, changes and ends the plugins of a hub. Use it on one event loop.
 
-    entries: the plugins, in the order of the file.
-    stop_s: how long plugins may take to end by themselves; killing them may take as long again.
-    on_change: called after each change of a plugin, and of the set.
+    entries: the enabled plugins, in the order of the file.
+    stop_s: how long all plugins together may take to end by themselves, in seconds. Killing those
+        that do not end may take as long again.
+    on_change: called when a plugin's state, tools or prompts have changed, and when plugins were
+        added or removed.
 
     Attributes:
     by_id: the plugins by id, in the order of the file.
@@ -50,8 +56,11 @@ class PluginSet:
         self._put(entries)
 
     def _put(self, entries: Sequence[PluginEntry]) -> list[PluginProcess]:
-        """Create a plugin for each new id, and drop ids without an entry. Returns new plugins."""
-        # Plugins over QUIC are started one after the other. Some of the Go plugins share a
+        """Set the plugins to those of the entries, and return the plugins that are new.
+
+        Plugins with the same id are kept, and keep their entries.
+        """
+        # Plugins that use QUIC are started one after the other, because some Go plugins share a
         # database, and fail if two of them create it at the same time.
         previous: PluginProcess | None = None
         by_id: dict[str, PluginProcess] = {}
@@ -93,7 +102,10 @@ class PluginSet:
         return bool(self._watches)
 
     async def check_saves(self) -> None:
-        """Announce the replacement of each plugin whose watched files have changed."""
+        """Check all watched files now, and begin to replace the plugins whose files have changed.
+
+        The hub calls this before a request, so that the request does not get to the old code.
+        """
         await asyncio.gather(*(watch.check() for watch in self._watches.values()))
 
     def _watch(self) -> None:
@@ -137,12 +149,13 @@ class PluginSet:
         self._watch()
 
     async def replace(self, id: str) -> None:
-        """Replace a plugin's process after a change of its files."""
+        """Replace a plugin's process, because its files have changed."""
         assert self._environment is not None, "the hub has not been launched"
         plugin = self.by_id[id]
         await plugin.replace(self._settings(plugin.entry), self._environment)
 
     def _retire(self, plugin: PluginProcess) -> None:
+        """End a plugin after its calls, in the background."""
         task = asyncio.get_running_loop().create_task(plugin.retire())
         self._retiring[plugin] = task
         task.add_done_callback(lambda done: self._forget(plugin, done))

@@ -1,8 +1,9 @@
-"""PluginWatch: replaces the process of a plugin when its files are saved (`watch`).
+"""PluginWatch: replaces the process of a plugin when the plugin's files are saved.
 
-A PluginSet has one for each plugin with `watch`. The next call waits for the new process; calls in
-progress finish in the old one. If the new code fails to start, the old process goes on, and the
-next call of a tool gets the reason as its error.
+A PluginSet has one PluginWatch for each plugin whose entry has the member `watch`. After a save,
+the next call waits for the new process, and calls in progress finish in the old one. If the new
+code fails to start, the old process goes on, and the next call of a tool gets the reason as its
+error.
 """
 
 from __future__ import annotations
@@ -20,18 +21,16 @@ __all__ = ["PluginWatch"]
 
 log = logging.getLogger("concertino.hub")
 
-# The largest number of starts in a row because files have changed during the start. The limit is
-# needed because a plugin may itself change a watched file when it starts.
+# If the files change again while the new process starts, it is replaced in turn, at most this many
+# times. The limit is needed because a plugin may change a watched file whenever it starts.
 MAX_STARTS = 5
 
 
 class PluginWatch:
     """Watches the files of one plugin. Use it on one event loop. Call start() next.
 
+    paths: the files and folders to watch.
     replace: starts a new process of the plugin, which takes over; see PluginProcess.replace().
-
-    Attribute:
-    paths: the files and folders that are watched.
     """
 
     def __init__(
@@ -64,7 +63,8 @@ class PluginWatch:
 
     async def check(self) -> None:
         """Begin to replace the plugin if its files have changed."""
-        # Ask again after the check, because check() may run twice at the same time.
+        # Look at _reloading again after the check, because another check() may have begun to
+        # replace the plugin while this one waited.
         if self._reloading is None and await self._files.check() and self._reloading is None:
             self._plugin.announce_replacement(True)
             self._reloading = asyncio.get_running_loop().create_task(self._reload())

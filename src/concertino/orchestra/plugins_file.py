@@ -1,4 +1,4 @@
-"""read_plugins(): reads plugins.yaml, which says what plugins a hub starts and where it listens.
+"""read_plugins(): reads a plugins file, which says what plugins a hub starts and where it listens.
 
     listen_addr: localhost:50100
     plugins:
@@ -8,9 +8,9 @@
         socket: true
 
 The Go implementation reads the same format, without the members that this package adds, such as
-`socket`. Unknown members and invalid values are errors here, which name file, line and member; the
-Go implementation ignores them. In the Go implementation, `tcp_addr` configures a listener without
-encryption. This package has no such listener, and ignores the member with a warning.
+`socket`. It ignores unknown members and invalid values, which are errors in this package. An error
+names the file, the line and the member. In the Go implementation, `tcp_addr` configures a listener
+without encryption. This package has no such listener, and ignores the member with a warning.
 """
 
 from __future__ import annotations
@@ -43,9 +43,12 @@ MEMBERS = ("listen_addr", "tcp_addr", "certs_dir", "cluster", "plugins")
 class PluginsFile(Struct, frozen=True):
     """The content of a plugins file.
 
-    listen_addr, certs_dir, cluster: None if the file does not set them.
+    listen_addr: where the hub listens for plugins and bridges over QUIC.
+    certs_dir: the folder of certificates.
+    cluster: the address of a NATS cluster that the hub joins.
+    These three are None if the file does not set them.
     plugins: every entry, in the order of the file.
-    warnings: messages to log.
+    warnings: messages to log, about members that are ignored.
     """
 
     path: Path

@@ -1,10 +1,12 @@
-"""PluginsReload: applies changes of a plugins file while its hub runs.
+"""PluginsReload: applies changes of a plugins file while the hub runs.
 
-`concertino orchestrate` and EmbeddedHub use it. Only plugins that have changed are started,
-replaced or ended. A user who starts a hub approves the content that its file has at that time.
-Somebody else may change the file later. So a change of a plugin's program, arguments, variables or
-configuration must be approved with `concertino approve FILE`. Until then the plugin runs on as
-before the change.
+`concertino orchestrate` and EmbeddedHub use it. Only plugins whose entries have changed are
+started, replaced or ended.
+
+A user who starts a hub approves the content that the file has at that time. Somebody else may
+change the file later, and let the hub run any program. So a change of a plugin's program,
+arguments, variables or configuration must be approved with `concertino approve FILE`. Until then
+the plugin runs on as before the change.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ __all__ = ["POLL_S", "PluginsReload"]
 
 log = logging.getLogger("concertino.hub")
 
-# How often the file and its approvals are checked for changes, in seconds.
+# How often the plugins file and the file of its approvals are checked for changes, in seconds.
 POLL_S = 1.0
 # A change is applied when both files were unchanged for this time, in seconds, because an editor
 # may write a file in steps.
 SETTLE_S = 0.05
-# After this many pauses, a file that still changes is read anyway.
+# After this many pauses of SETTLE_S, a file that still changes is read anyway.
 MAX_SETTLE_STEPS = 20
-# The settings of a file that a running hub cannot change.
+# The members of a plugins file that a running hub cannot change.
 FIXED = ("listen_addr", "certs_dir", "cluster")
 
 
@@ -48,9 +50,9 @@ class PluginsReload:
 
     Call open() after the hub's launch(), and close() before its stop().
 
-    file: the file as the hub was started with it.
+    file: the content with which the hub was started.
     trust: whether changes need no approval.
-    store: the user's approvals; by default those in the user's state folder.
+    store: the user's approvals; None for those in the user's state folder.
     poll_s: how often the file is checked for changes, in seconds.
     """
 
@@ -87,7 +89,10 @@ class PluginsReload:
             await asyncio.wait((self._following,))
 
     def _read_statuses(self) -> tuple[FileStatus, ...]:
-        """Return the file's status and, once approvals were needed, the approvals' status."""
+        """Return the status (size, time of change) of the plugins file and of its approvals.
+
+        The approvals are left out until they have been needed for the first time.
+        """
         paths = [self._path]
         if self._store is not None:
             paths.append(self._store.stored_at(self._path.resolve()))
@@ -109,7 +114,7 @@ class PluginsReload:
             await self.reload()
 
     async def reload(self) -> None:
-        """Apply the present content of the file. A file with an error changes nothing."""
+        """Read the file and apply its changes. If the file has an error, log it and do nothing."""
         try:
             check_writers(self._path, os.stat(self._path))
             file = read_plugins(self._path)
@@ -119,7 +124,7 @@ class PluginsReload:
         except (ConcertinoError, OSError, ValueError) as exc:
             log.error("%s; the plugins stay as they were", errno_message(exc))
             return
-        # A bug in this package. Later changes of the file must still be applied.
+        # This is a bug in this package. Later changes of the file must still be applied.
         except Exception:
             log.exception("%s: its change has failed", self._path)
             return
@@ -135,9 +140,10 @@ class PluginsReload:
             log.warning("%s", warning)
 
     def _choose(self, file: PluginsFile) -> list[PluginEntry]:
-        """Return the entries to run. A plugin whose change is not approved keeps its old entry.
+        """Return the entries to run, and set Hub.withheld to the plugins that may not run yet.
 
-        Raises UnusableState if the approvals cannot be read.
+        A plugin whose change is not approved keeps its old entry. A new plugin that is not approved
+        does not run. Raises UnusableState if the approvals cannot be read.
         """
         if self._trust:
             self._hub.withheld = {}
@@ -149,7 +155,8 @@ class PluginsReload:
         )
         chosen = {entry.id: entry for entry in file.enabled if entry.id not in unapproved}
         chosen |= {id: running[id] for id in unapproved if id in running}
-        # A plugin cannot run without its dependencies.
+        # A plugin cannot run without its dependencies. Each round may remove plugins that others
+        # depend on, so repeat until none is missing.
         while missing := {
             entry.id: id for entry in chosen.values() for id in entry.depends_on if id not in chosen
         }:
@@ -166,7 +173,10 @@ class PluginsReload:
     def _find_unapproved(
         self, file: PluginsFile, running: Mapping[str, PluginEntry]
     ) -> Mapping[str, Definition]:
-        """Return the definitions of the plugins that need an approval, and log the new ones."""
+        """Return the definitions that are not approved, by plugin id, and log them once.
+
+        running: the entries that run now, which count as approved.
+        """
         store = self._store = self._store or _open_store()
         key, path = store.key(), self._path.resolve()
         definitions = define_plugins(file, key)
@@ -178,7 +188,8 @@ class PluginsReload:
             if definition not in (current.get(id), approved.servers.get(id))
         }
         if unapproved and not approved.servers:
-            # `concertino approve` shows the differences from the definitions that run.
+            # Store the definitions that run as approved, so that `concertino approve` can show the
+            # differences from them.
             store.approve(path, current)
             approved = ApprovedFile(str(path), current)
         self._log_unapproved(unapproved, approved, running)
@@ -192,6 +203,7 @@ class PluginsReload:
         approved: ApprovedFile,
         running: Mapping[str, PluginEntry],
     ) -> None:
+        """Log what has changed in each definition, unless it was logged before."""
         for id, definition in unapproved.items():
             if self._shown.get(id) == definition:
                 continue

@@ -1,6 +1,6 @@
-"""read_loads(): measures the memory and the processor time of process groups, such as plugins.
+"""read_loads(): measures the memory and the processor time of process groups.
 
-`concertino hub ps` shows them.
+Each plugin of a hub runs in a process group of its own. `concertino hub ps` shows its load.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ class ProcessLoad(Struct, frozen=True):
 
 
 def read_loads(groups: Collection[int], interval_s: float = INTERVAL_S) -> dict[int, ProcessLoad]:
-    """Measure process groups for a moment, and return their loads by group.
+    """Measure process groups for interval_s seconds, and return the load of each.
 
-    Groups that have ended are left out. On systems without /proc, the result is empty.
+    groups: the ids of the process groups, which are the keys of the result. Groups that have ended
+        are left out. On systems without /proc, the result is empty.
+    Blocks the thread, so do not call this on an event loop.
     """
     if not groups:
         return {}
@@ -41,7 +43,7 @@ def read_loads(groups: Collection[int], interval_s: float = INTERVAL_S) -> dict[
     elapsed_s = time.monotonic() - began
     loads: dict[int, ProcessLoad] = {}
     for group, now in _read_cpu(groups).items():
-        # A process that was started after the first measurement has used 0 s at that time.
+        # A process that was started after the first measurement had used 0 s at that time.
         earlier = before.get(group, {})
         used_s = sum(max(0.0, cpu_s - earlier.get(pid, 0.0)) for pid, cpu_s in now.items())
         loads[group] = ProcessLoad(sum(map(read_memory, now)), 100 * used_s / elapsed_s)
@@ -49,7 +51,7 @@ def read_loads(groups: Collection[int], interval_s: float = INTERVAL_S) -> dict[
 
 
 def _read_cpu(groups: Collection[int]) -> dict[int, dict[int, float]]:
-    """Return group -> process -> the processor time that it has used, in seconds."""
+    """Return group -> process id -> the processor time that the process has used, in seconds."""
     used: dict[int, dict[int, float]] = {}
     for pid, state in live_processes():
         if state.group in groups:

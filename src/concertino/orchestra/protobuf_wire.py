@@ -1,7 +1,7 @@
 """Reads and writes varints and lengths of Protobuf's wire format, without the package protobuf.
 
-Modules that convert frequent messages themselves use it: structs.py, tool_calls.py and
-message_peek.py.
+structs.py, tool_calls.py and message_peek.py use these functions. They read and write the most
+frequent messages themselves, because that is faster than with the package protobuf.
 
 A field is a tag (field number * 8 + wire type), then its content. The content of strings, bytes and
 messages (wire type 2) is their length as a varint, then their bytes. A varint is an integer in
@@ -33,7 +33,7 @@ class InvalidWire(ConcertinoError):
 
 
 def encode_varint(number: int) -> bytes:
-    """Return a number, zero or more, as a varint."""
+    """Return a number as a varint. The number must not be negative."""
     if number < 0x80:
         return _SMALL[number]
 
@@ -46,10 +46,10 @@ def encode_varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the number that is encoded at offset `at`, and the offset after it.
+    """Return the number in the varint at offset `at`, and the offset of the byte after the varint.
 
-    Raises InvalidWire when the varint reaches beyond offset `end`, or has more than 64 bits or ten
-    bytes.
+    end: the offset at which the message ends.
+    Raises InvalidWire if the varint reaches beyond `end`, or has more than 64 bits or ten bytes.
     """
     number = shift = 0
     while at < end:
@@ -68,9 +68,10 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read the length at offset `at`. Return the offsets where the content begins and ends.
+    """Read the length at offset `at`, and return the offsets where the content begins and ends.
 
-    Raises InvalidWire when the content reaches beyond offset `end`.
+    end: the offset at which the message ends.
+    Raises InvalidWire if the content reaches beyond `end`.
     """
     if at >= end:
         raise InvalidWire(TRUNCATED)

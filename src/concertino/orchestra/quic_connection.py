@@ -1,17 +1,18 @@
-"""QuicRpcConnection: a QUIC connection whose streams carry a request and its responses.
+"""QuicRpcConnection: a QUIC connection. Each of its streams carries one request and its responses.
 
 It is the base class of the client side (quic_link.py) and of the server side (quic_listener.py).
-aioquic does no I/O: it turns received datagrams into events, and returns datagrams to send.
+The package aioquic implements QUIC without I/O: it turns received datagrams into events, and
+returns the datagrams that must be sent. This class reads and sends them.
 
-Sending a packet costs as much CPU time as handling a request, because aioquic visits all open
-streams for it. So few packets are sent:
+For each packet that is sent, aioquic visits all open streams, so a packet costs as much CPU time as
+handling a request. Two rules keep packets few:
 
-- Datagrams are sent once after all datagrams of one read were handled, on every connection (see
-  SENDING). One packet then carries the responses to several requests.
-- An acknowledgement waits a short time (ACK_S) for data to share its packet with.
+- All datagrams of one read are handled before any datagram is sent, on every connection (see
+  SENDING). So one packet carries the responses to several requests.
+- An acknowledgement waits a short time (ACK_S), so that it can share a packet with data.
 
-A peer that was killed cannot say so. So a side that has received nothing for PING_S sends a QUIC
-ping, and ends the connection if nothing arrives within ANSWER_S.
+A peer that was killed cannot close its connection. So a side that has received nothing for PING_S
+sends a QUIC ping, and ends the connection if nothing arrives within ANSWER_S.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 13.2 for acknowledgements.
 """
@@ -40,30 +41,34 @@ __all__ = ["CANCELLED", "QuicRpcConnection", "describe_end"]
 
 log = logging.getLogger("concertino.orchestra")
 
+# All times in seconds.
 # How often a connection checks its time limits.
 TICK_S = 5.0
-# After PING_S without a packet, send a ping, and wait ANSWER_S for a packet. Together they are less
-# than 10 s, the time within which the loss of a peer must be noticed.
+# After PING_S without a packet, send a ping, and wait ANSWER_S for a packet. Their sum is less than
+# 10 s, the time within which the loss of a peer must be noticed.
 PING_S, ANSWER_S = 3.0, 5.0
-# How long the acknowledgement of a packet waits for data to share a packet with, in seconds. ACK_S
-# is well within the 25 ms that aioquic promises the peer. SECOND_ACK_S applies when a second packet
-# has arrived, or a packet is missing; it is aioquic's own value, the resolution of a loop's timers.
+# How long the acknowledgement of a packet waits for data that can share its packet. ACK_S is well
+# within the 25 ms that aioquic promises the peer. SECOND_ACK_S applies when a second packet has
+# arrived, or a packet is missing. It is aioquic's own value, the resolution of a loop's timers.
 ACK_S, SECOND_ACK_S = 0.01, 0.001
-# The Go implementation has 5 s, but hundreds of clients may connect at once to a busy machine.
+# Time limit for the handshake. The Go implementation has 5 s, but hundreds of clients may connect
+# at once to a busy machine.
 HANDSHAKE_S = 15.0
 # Time limit for a frame to arrive completely, from its first byte.
 FRAME_S = 30.0
 # Limit for the total size of the incomplete frames of one connection.
 MAX_INCOMPLETE_BYTES = 4 * MAX_FRAME_BYTES
-# The error code of our stream resets.
+# The error code with which this package resets the stream of a cancelled request.
 CANCELLED = 1
 
 
 class _Sending(threading.local):
-    """A context manager in which connections delay sending. They all send when it ends.
+    """A context manager that delays sending: all connections send at the end of the `with` block.
 
-    connections: the connections that may have data to send; None outside of `with`. The object is
-        thread-local, because each event loop runs in a different thread.
+    The object is thread-local, because each event loop runs in a different thread.
+
+    Attribute:
+    connections: the connections that may have data to send; None outside of a `with` block.
     """
 
     connections: dict[QuicRpcConnection, None] | None = None
@@ -82,7 +87,7 @@ class _Sending(threading.local):
 
 
 SENDING = _Sending()
-"""Handle received datagrams inside `with SENDING`. Connections send at its end."""
+"""Handle received datagrams inside `with SENDING`, so that connections send at its end."""
 
 
 class QuicRpcConnection(QuicConnectionProtocol):
@@ -93,21 +98,23 @@ class QuicRpcConnection(QuicConnectionProtocol):
 
     def __init__(self, quic: QuicConnection) -> None:
         super().__init__(quic)
-        # By stream: its incomplete frame, and when it began; 0.0 for no time limit.
+        # Number of a stream -> its incomplete frame, and when the frame began. 0.0 instead of a
+        # time means that the frame has no time limit.
         self._incomplete: dict[int, tuple[Assembler, float]] = {}
         # Whether the handshake is finished.
         self._is_ready = False
         self._is_ended = False
-        # When the timer of aioquic's base class fires; never later than aioquic needs it.
+        # When the timer of aioquic's base class fires. It may be earlier than needed, never later.
         self._wakeup_at = inf
         # Whether transmit() will be called, at the end of SENDING or in the next loop iteration.
         self._is_transmit_scheduled = False
         # When the last datagram was received, and when the last ping was sent.
         self._last_received = self._last_ping = self._loop.time()
+        # When the peer's certificate expires; None before the handshake is finished.
         self._expires: datetime | None = None
         self._clock = self._loop.call_later(HANDSHAKE_S, self._on_tick)
 
-    # For derived classes
+    # Methods that derived classes implement. `stream` is the number of a stream.
 
     def _on_handshake(self, name: str) -> None:
         """Handle the end of the handshake. name: the name in the peer's certificate."""
@@ -130,7 +137,11 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self._drop(stream, "the other side gave it up")
 
     def _on_end(self, code: int, reason: str) -> None:
-        """Handle the end of the connection. code: the QUIC error code; reason: for messages."""
+        """Handle the end of the connection. Called once.
+
+        code: the QUIC error code.
+        reason: the reason as the peer or aioquic gives it; see describe_end().
+        """
 
     # Sending
 
@@ -142,6 +153,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
             quic.receive_datagram(data, addr, now=now)
             self._transmit_soon()
         else:
+            # aioquic sets ack_at, the time at which it must send an acknowledgement. Change this
+            # time to ours.
             space = quic._spaces[Epoch.ONE_RTT]
             had_ack = space.ack_at is not None
             quic.receive_datagram(data, addr, now=now)
@@ -154,13 +167,14 @@ class QuicRpcConnection(QuicConnectionProtocol):
                 connections[self] = None
         self._process_events()
 
-        # Report the end now: aioquic would report it only after its draining period of a second.
+        # If the peer has closed the connection, report that now. aioquic would report it only after
+        # its draining period of a second.
         closing = quic._close_event
         if closing is not None:
             self._report_end(closing.error_code, closing.reason_phrase)
 
     def finish_read(self) -> None:
-        """Send the datagrams that result from a read, or set the timer for them."""
+        """Send the datagrams that result from a read, or set a timer to send them later."""
         streams = cast(Any, self._quic)._streams_queue
         # Buffered data can be sent if the peer has raised a flow control limit or lost a packet.
         if self._is_transmit_scheduled or any(not item.sender.buffer_is_empty for item in streams):
@@ -174,7 +188,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._set_timer(due)
 
     def _send(self, stream: int, frame: bytes, is_last: bool = True) -> None:
-        """Send a frame. is_last: with the end of its stream, in one call."""
+        """Send a frame on a stream. is_last: whether the stream ends with this frame."""
         self._quic.send_stream_data(stream, frame, end_stream=is_last)
         self._transmit_soon()
 
@@ -195,7 +209,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
         if self._transport is None or self._transport.is_closing():
             return
 
-        # Send a waiting acknowledgement together with the new data.
+        # If an acknowledgement waits, make it due now, so that it shares a packet with the new
+        # data.
         quic = cast(Any, self._quic)
         if (
             has_new_data
@@ -255,9 +270,9 @@ class QuicRpcConnection(QuicConnectionProtocol):
         data: bytes,
         is_end: bool,
     ) -> None:
-        """Handle data on a stream. is_end: whether the peer has ended the stream with it."""
+        """Handle data on a stream. is_end: whether the peer has ended the stream with the data."""
         entry = self._incomplete.get(stream)
-        # The frame of this stream is complete or was dropped, so further data is ignored.
+        # Ignore the data if the last frame of this stream is complete or was dropped.
         if entry is None:
             return
 
@@ -274,6 +289,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
                 self._on_frame(stream, payload)
                 return
             self._on_frame(stream, payload)
+            # _on_frame() may have ended the stream.
             if stream not in self._incomplete:
                 return
         if is_end:
@@ -291,13 +307,14 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._on_stream_error(stream, reason)
 
     def _stop(self, stream: int) -> None:
-        """Ask the peer to send no more on a stream. Does nothing if the stream is gone."""
+        """Ask the peer to send no more on a stream. Does nothing if the stream has ended."""
         with suppress(ValueError):
             self._quic.stop_stream(stream, CANCELLED)
 
     # Time limits and the end
 
     def _on_tick(self) -> None:
+        """Check the time limits, send a ping if one is due, and schedule the next check."""
         now = self._loop.time()
         reason = self._reason_to_end(now)
         if reason:
@@ -323,13 +340,14 @@ class QuicRpcConnection(QuicConnectionProtocol):
             return "the handshake took too long"
         if self._expires is not None and datetime.now(UTC) > self._expires:
             return "the certificate has expired"
-        # Count from the ping, not from the last packet: this process may have been suspended.
+        # Count from the ping and not from the last packet, because this process itself may have
+        # been suspended since that packet.
         if self._last_received < self._last_ping <= now - ANSWER_S:
             return f"nothing was heard for {now - self._last_received:.1f} s"
         return ""
 
     def disconnect(self, phrase: str, reason: str) -> None:
-        """End the connection.
+        """End the connection. Does nothing if it has ended already.
 
         phrase: the reason that is sent to the peer.
         reason: the reason that is passed to _on_end().
@@ -348,8 +366,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
 def describe_end(code: int, reason: str) -> str:
     """Return a text for messages that says why a connection ended.
 
-    code, reason: the arguments of _on_end(). The reason may come from the peer; it is escaped and
-        shortened.
+    code, reason: the arguments of _on_end(). The reason is escaped and shortened, because it may
+        come from the peer.
     """
     text = reason[:200].encode("unicode_escape").decode()
     return text or (f"QUIC error {code:#x}" if code else "the other side closed the connection")

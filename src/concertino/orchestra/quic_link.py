@@ -1,17 +1,21 @@
 """RPC connections over QUIC: the client side, which sends requests.
 
-QUIC connects processes on different machines, and this package with Go programs. quic_listener.py
-has the server side, and quic_connection.py the code that both sides share. Here, QuicLink is the
-client's interface (ForwardingConnection in rpc_interface.py): it limits the bytes in flight and
-matches responses. _QuicClientConnection below it has the socket, the handshake and the streams.
+QUIC is used between processes on different machines, and between this package and Go programs.
+open_link() (link.py) calls open_quic_link(). quic_listener.py has the server side, and
+quic_connection.py the code that both sides share.
 
-Each request uses a new stream. A frame and the end of its stream must be sent in one call: quic-go
-overlooks an end that arrives in a later packet than the last byte, counts the stream as open
-forever, and allows no new streams after 100 requests. Cancelling a request resets its stream.
+A QuicLink implements the interface ForwardingConnection (rpc_interface.py): it matches responses to
+requests, and limits the bytes of the requests without a response. It uses a _QuicClientConnection,
+which has the socket, the handshake and the streams.
 
-Everything runs on the caller's event loop, not in a thread (decision 0013). aioquic sends about
-sixteen datagrams at a time, and udp.py receives for at most two milliseconds, so even a large
-message blocks the loop for milliseconds only.
+Each request uses a new stream. A request and the end of its stream must be sent in one call,
+because quic-go overlooks an end that arrives in a later packet than the last byte. It then counts
+the stream as open forever, and allows no new streams after 100 requests. Cancelling a request
+resets its stream.
+
+Everything runs on the caller's event loop, not in a thread (decision 0013). Even a large message
+blocks the loop for a few milliseconds only, because aioquic sends about sixteen datagrams at a
+time, and udp.py receives for at most two milliseconds.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000.
 """
 
@@ -52,7 +56,7 @@ except ImportError:
 
 __all__ = ["dial", "open_quic_link"]
 
-# Total size in bytes of the requests without a response. Above it, further requests wait.
+# If the requests without a response have more bytes together, new requests wait.
 MAX_PENDING_BYTES = 4 * MAX_FRAME_BYTES
 
 
@@ -63,9 +67,10 @@ async def open_quic_link(
     expects: str | None,
     timeout_s: float,
 ) -> QuicLink:
-    """Connect to the listener at an address, with the certificate of a name.
+    """Connect to the listener at an address, and return the connection.
 
-    The arguments and errors are those of open_link() (link.py).
+    name: the name of the certificate with which this process identifies itself.
+    The other arguments, and the errors, are those of open_link() (link.py).
     """
     return await dial(address, certificates.identity(name), expects, timeout_s)
 
@@ -107,11 +112,12 @@ async def dial(
 
 
 class QuicLink(RpcClient):
-    """The client of one QUIC connection; implements ForwardingConnection.
+    """The client of one QUIC connection. Implements ForwardingConnection.
 
-    The key of a request, by which its response is matched, is its number in the order of sending.
+    The key of a request (see RpcClient) is a number that counts the requests of this connection.
 
-    connection: the QUIC connection, which calls the on_... methods.
+    Attribute:
+    connection: the QUIC connection, which calls the on_... methods. It sets this attribute itself.
     """
 
     connection: _QuicClientConnection
@@ -137,12 +143,14 @@ class QuicLink(RpcClient):
         self.connection.cancel_request(key)
         self._release(key)
         if stream:
-            # A Go program ignores the reset of a stream. It ends the stream when a StreamCancel
-            # arrives, which is a request on a stream of its own.
+            # `stream` is the id of a stream of the plugin protocol. A Go program goes on with it
+            # when its QUIC stream is reset. It stops when a StreamCancel arrives, which is a
+            # request on a QUIC stream of its own.
             cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=stream))
             self._send_request(cancel.SerializeToString(), b"", inf)
 
     def _release(self, key: Hashable) -> None:
+        """Count the bytes of a request no longer, because it has a response or was cancelled."""
         self._pending_bytes -= self._sizes.pop(key, 0)
         if self._pending_bytes <= MAX_PENDING_BYTES:
             self._set_backpressure(False)
@@ -170,8 +178,9 @@ class QuicLink(RpcClient):
 class _QuicClientConnection(QuicRpcConnection):
     """The QUIC connection of a QuicLink. Sends each request on a new stream.
 
-    ready: a future that is done when the server has accepted this client; it has an exception if
-        the server has refused the client.
+    Attributes:
+    ready: a future that is done when the server has accepted this client. If the server refuses the
+        client, the future has an exception.
     """
 
     def __init__(self, quic: QuicConnection, link: QuicLink) -> None:
@@ -179,15 +188,15 @@ class _QuicClientConnection(QuicRpcConnection):
         link.connection = self
         self.link = link
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        # Stream -> key of its request, while the response is not complete.
+        # Number of a stream -> key of its request, until the last response is complete.
         self._keys: dict[int, Hashable] = {}
         # The inverse: key -> stream.
         self._streams: dict[Hashable, int] = {}
-        # The frames of requests that wait until the server allows another stream, in order.
+        # Key -> frame of each request that waits until the server allows another stream, in order.
         self._queue: dict[Hashable, bytes] = {}
 
     def open_socket(self, family: socket.AddressFamily, address: Address) -> None:
-        """Begin the handshake. Raises OSError."""
+        """Open the UDP socket, and begin the handshake. Raises OSError."""
         # On a connected socket, the system reports an error if no process listens at the port.
         sock = socket.socket(family, socket.SOCK_DGRAM)
         try:
@@ -201,9 +210,9 @@ class _QuicClientConnection(QuicRpcConnection):
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait until the server has accepted this client.
 
-        timeout_s: time limit for the server's first packet, in seconds. The rest of the handshake
-            may take HANDSHAKE_S: a server with hundreds of handshakes sends a Retry packet soon,
-            and the rest late.
+        timeout_s: time limit for the server's first packet, in seconds. After this packet, the
+            handshake may take HANDSHAKE_S, because a server with hundreds of handshakes sends a
+            Retry packet at once, but the other packets late.
         Raises TimeoutError, HandshakeFailure, Disconnected.
         """
         start = self._last_received
@@ -220,8 +229,9 @@ class _QuicClientConnection(QuicRpcConnection):
 
     def _on_handshake(self, name: str) -> None:
         self.link.peer = RemotePeer(self.link.peer.address, name)
-        # In TLS 1.3 the client finishes before the server has checked the client's certificate.
-        # The server acknowledges this ping only after that.
+        # In TLS 1.3, the handshake is finished for the client before the server has checked the
+        # client's certificate. The server acknowledges this ping only after the check. 1 identifies
+        # the ping.
         self._quic.send_ping(1)
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
@@ -243,7 +253,8 @@ class _QuicClientConnection(QuicRpcConnection):
     def error_received(self, exc: Exception) -> None:
         """End the connection if the system reports that no process listens at a local port.
 
-        For remote addresses the report is an ICMP packet, which anybody could forge: it is ignored.
+        A report about a remote address is ignored. It comes from an ICMP packet, which anybody
+        could forge.
         """
         address = self._quic.get_peer_address()
         if address is not None and str(address[0]) in ("127.0.0.1", "::1"):
@@ -256,7 +267,7 @@ class _QuicClientConnection(QuicRpcConnection):
 
     def send_request(self, key: Hashable, frame: bytes) -> None:
         """Send a request, as soon as the server allows another stream."""
-        # After the end of the connection, QuicLink.on_end() fails all requests.
+        # After the end of the connection, do nothing: QuicLink.on_end() has failed all requests.
         if not self._is_ended:
             self._queue[key] = frame
             self._open_streams()
@@ -264,16 +275,18 @@ class _QuicClientConnection(QuicRpcConnection):
     def _open_streams(self) -> None:
         """Send queued requests while the server allows more streams.
 
-        aioquic has a queue, too. But if a request in that queue were cancelled, aioquic would reset
-        a stream that the server has not allowed yet, and the server would end the connection.
+        aioquic has a queue for this, too. But if a request in that queue were cancelled, aioquic
+        would reset a stream that the server has not allowed yet, and the server would end the
+        connection.
         """
         allowed = cast(Any, self._quic)._remote_max_streams_bidi
+        # Stream numbers of one kind differ by four; see RFC 9000, section 2.1.
         while self._queue and (stream := self._quic.get_next_available_stream_id()) // 4 < allowed:
             key = next(iter(self._queue))
             frame = self._queue.pop(key)
             self._keys[stream] = key
             self._streams[key] = stream
-            # 0.0, because a frame of the response has no time limit apart from the request's.
+            # 0.0 means no time limit for frames. The time limit of the request is enough.
             self._incomplete[stream] = (Assembler(), 0.0)
             self._send(stream, frame)
 
@@ -308,6 +321,7 @@ class _QuicClientConnection(QuicRpcConnection):
             self.link.on_stream_error(key, reason)
 
     def _forget(self, stream: int) -> Hashable:
+        """Forget the request of a stream, and return its key; None if there is none."""
         key = self._keys.pop(stream, None)
         if key is not None:
             del self._streams[key]

@@ -1,14 +1,14 @@
 """RPC connections over QUIC: the server side, which answers requests.
 
-quic_link.py has the client side, and quic_connection.py the code that both sides share. A request
-is handled as soon as its frame is complete, because Go programs may send the end of the stream
-later.
+listen_for_links() (link.py) calls listen_quic_links(). quic_link.py has the client side, and
+quic_connection.py the code that both sides share. A request is handled as soon as its frame is
+complete, because Go programs may send the end of the stream later.
 
 Anybody can begin handshakes, even with forged addresses. So there are two limits for handshakes
 that are not finished. Above MAX_UNPROVEN, a new client must first answer a Retry packet, which
-proves its address; until then the server stores nothing for it. Above MAX_HALF_OPEN, each new
-handshake ends the oldest one: a real client finishes its handshake within one round trip, so its
-handshake does not become the oldest.
+proves its address. Until then, the server stores nothing for this client. Above MAX_HALF_OPEN, each
+new handshake ends the oldest one. That hits attackers only: a real client finishes its handshake
+within one round trip, before it becomes the oldest.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 8.1.2 for Retry.
 """
@@ -64,11 +64,11 @@ log = logging.getLogger("concertino.orchestra")
 
 # Limit for connections whose handshake is finished.
 MAX_CONNECTIONS = 1024
-# Limits for unfinished handshakes; see the head of this module.
+# Limits for unfinished handshakes; see the docstring of this module.
 MAX_UNPROVEN, MAX_HALF_OPEN = 32, 512
-# How long Retry packets are sent from then on. The first message of a client may need several
-# datagrams. If only the first one met a Retry packet, the second would begin another handshake,
-# which nobody continues.
+# How long Retry packets are sent after MAX_UNPROVEN was reached, in seconds. The first message of a
+# client may need several datagrams. If only the first one were answered with a Retry packet, the
+# second would begin another handshake, which nobody continues.
 RETRY_S = 1.0
 # Length of the connection ids that the server chooses: aioquic's default.
 CONNECTION_ID_BYTES = 8
@@ -82,7 +82,7 @@ async def listen_quic_links(
     name: str,
     admits: Callable[[str], bool] | None,
 ) -> RpcListener:
-    """Listen at an address. See listen_for_links()."""
+    """Listen at an address. The arguments are those of listen_for_links() (link.py)."""
     ensure_strict()
     host, port = split_quic_address(address)
     server = _QuicRpcServer(host, handler, relay, CurrentIdentity(certificates, name), admits)
@@ -136,8 +136,9 @@ class _QuicRpcListener:
 class _QuicRpcServer(QuicServer):
     """aioquic's server with a renewable certificate, limits, and an orderly end.
 
+    host: the host in the address at which the server listens.
     handler, relay, admits: as for listen_for_links().
-    current: the certificate for new connections.
+    current: the certificate of this process, which may be renewed while the server listens.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class _QuicRpcServer(QuicServer):
         self.handler = handler
         self.relay = relay
         self.address = host
-        # Whether new connections are refused.
+        # Whether the listener is closing, so that new connections are refused.
         self.is_closing = False
         self.clients: set[_QuicServerConnection] = set()
         # The clients whose handshake is not finished, the oldest first.
@@ -188,8 +189,10 @@ class _QuicRpcServer(QuicServer):
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
         data = cast(bytes, data)
+        # After the handshake, clients send packets with a short header. Find the connection of such
+        # a packet by the connection id alone, because aioquic's server would parse the header, and
+        # the connection parses it again.
         if not data or not data[0] & PACKET_LONG_HEADER:
-            # The packet belongs to an established connection, which parses the rest itself.
             connection = self._protocols.get(data[1 : 1 + CONNECTION_ID_BYTES])
             if connection is not None:
                 connection.datagram_received(data, addr)
@@ -208,6 +211,10 @@ class _QuicRpcServer(QuicServer):
             self.refusals.add(f"{self.address}: refused {format_address(addr)}: {exc}")
 
     def _create_connection(self, quic: QuicConnection, stream_handler: object) -> QuicRpcConnection:
+        """Return the object for a new connection. Raises _ConnectionLimit to refuse it.
+
+        aioquic's server calls this method for the first packet of a client.
+        """
         if self.is_closing:
             raise _ConnectionLimit("the listener is closing")
         if len(self.clients) - len(self.half_open) >= MAX_CONNECTIONS:
@@ -223,6 +230,7 @@ class _QuicRpcServer(QuicServer):
         return _QuicServerConnection(quic, self)
 
     def _check_name(self, name: str) -> str | None:
+        """Return why a client is refused; None to accept it. name: from its certificate."""
         return (
             None if self._admits is None or self._admits(name) else f"{name!r} may not come in here"
         )
@@ -234,6 +242,8 @@ def _has_token(data: bytes) -> bool:
     Source: RFC 9000 section 17.2.2.
     """
     try:
+        # Byte 5 is the length of the destination connection id. After this id come the length of
+        # the source connection id, that id, and the length of the token.
         source_id = 6 + data[5]
         return data[source_id + 1 + data[source_id]] != 0
     except IndexError:
@@ -247,6 +257,7 @@ class _ConnectionLimit(Exception):
 class _QuicServerConnection(QuicRpcConnection):
     """The server's side of one connection.
 
+    Attributes:
     rpc: handles the requests; None until the handshake is finished.
     """
 
@@ -254,10 +265,11 @@ class _QuicServerConnection(QuicRpcConnection):
         super().__init__(quic)
         self.rpc: RpcServer | None = None
         self._server = server
-        # Streams whose response was not sent yet.
+        # Streams whose last response was not sent yet.
         self._open: set[int] = set()
         # Streams on which data has arrived, but not the end.
         self._receiving: set[int] = set()
+        # Whether the requests in progress take too much memory, so that new ones are refused.
         self._is_holding = False
         server.clients.add(self)
         server.half_open[self] = None
@@ -287,7 +299,7 @@ class _QuicServerConnection(QuicRpcConnection):
         data: bytes,
         is_end: bool,
     ) -> None:
-        # A new stream: clients open one for each request.
+        # The first data of a new stream, which the client has opened for a request.
         if stream not in self._receiving:
             self._receiving.add(stream)
             self._open.add(stream)
@@ -316,7 +328,7 @@ class _QuicServerConnection(QuicRpcConnection):
             self.rpc.cancel(stream)
 
     def _on_reset(self, stream: int) -> None:
-        # Skip this if the response was sent already.
+        # Do nothing more if the last response was sent already.
         if stream in self._open or stream not in self._receiving:
             # Our direction of the stream must end as well.
             self._quic.reset_stream(stream, CANCELLED)
@@ -333,7 +345,12 @@ class _QuicServerConnection(QuicRpcConnection):
         self._respond(stream, error_response("", code, message).SerializeToString(), True)
 
     def _respond(self, key: Hashable, payload: bytes | None, is_last: bool) -> None:
-        """Send a response. None sends nothing. The last one ends the stream."""
+        """Send a response on the stream of its request. RpcServer calls this.
+
+        key: the number of the stream.
+        payload: None if the request gets no response.
+        is_last: whether to end the stream.
+        """
         stream = cast(int, key)
         if stream in self._open and not self._is_ended:
             if is_last:
@@ -343,6 +360,7 @@ class _QuicServerConnection(QuicRpcConnection):
                 self._send(stream, b"" if payload is None else encode_frame(payload), is_last)
 
     def _unread_bytes(self) -> int:
+        """Return how many bytes of responses the peer has not acknowledged."""
         streams = cast(Any, self._quic)._streams
         return sum(len(stream.sender._buffer) for stream in streams.values() if stream.sender)
 
@@ -358,5 +376,6 @@ class _QuicServerConnection(QuicRpcConnection):
             self.rpc.close()
 
     def _name(self) -> str:
+        """Return the addresses of the listener and of the client, for messages."""
         address = self._quic.get_peer_address()
         return f"{self._server.address}: {format_address(address) if address else 'a client'}"

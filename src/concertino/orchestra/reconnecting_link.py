@@ -1,8 +1,8 @@
 """ReconnectingLink: a connection to a hub that reconnects in the background.
 
-Health pings detect an unresponsive peer. While the link is down, requests fail at once with the
-reason; they are never queued and never sent twice. Bridges (bridge.py) and plugins (plugin_main.py)
-use it.
+Bridges (bridge.py) and plugins (plugin_main.py) use it. Health pings detect a hub that does not
+respond. While the link is down, requests fail at once with the reason. They are not queued for the
+next connection, and no request is sent twice.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["ReconnectingLink"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# Time between two health pings, and time limit for the answer to one.
+# The pause between two health pings, and the time limit for the answer to one, in seconds.
 HEALTH_S = 5.0
-# The first and the longest pause between two attempts to connect. The pause is doubled after each
-# failed attempt, and up to a quarter is added at random.
+# The first and the longest pause between two attempts to connect, in seconds. The pause is doubled
+# after each failed attempt, and up to a quarter of it is added at random.
 FIRST_S, LAST_S = 0.1, 5.0
 
 
@@ -32,12 +32,14 @@ class ReconnectingLink:
 
     address: the address, for messages.
     open: connects; usually a partial of open_link().
-    on_connect: called with each new connection before requests use it, for example to register. If
-        it raises, the attempt counts as failed.
+    on_connect: called with each new connection before requests use the connection, for example to
+        register. If it raises an exception, the attempt to connect counts as failed.
     on_change: called with True when the link is up, and with False when it is down.
     health_s: the pause between two health pings, and the time limit for their answers.
 
     Attributes:
+    peer: the other end of the latest connection.
+    end_reason: a future that is done after close(), not when a connection is lost.
     reconnects: how many times the link has reconnected; -1 before the first connection.
     """
 
@@ -96,12 +98,12 @@ class ReconnectingLink:
     async def _run(self) -> None:
         """Connect, wait for the end of the connection, and connect again, until cancelled."""
         pause = FIRST_S
-        # A reason is logged once, not with every attempt.
+        # The reason that was logged last. The same reason is not logged with every attempt.
         logged = ""
         while True:
             try:
                 link = await self._connect()
-            # Any exception, so that an unexpected one cannot silently end the reconnecting.
+            # Catch any exception, so that an unexpected one does not silently end this task.
             except Exception as exc:
                 self._set_reason(exc)
                 if self._reason != logged:
@@ -139,6 +141,7 @@ class ReconnectingLink:
         return link
 
     def _set_reason(self, exc: Exception) -> None:
+        """Set the reason why the link is down, from the error of an attempt to connect."""
         text = str(exc) if _is_expected(exc) else f"{type(exc).__name__}: {exc}"
         # Remove the address at the beginning of the text, because messages of this class add it
         # again.
@@ -170,5 +173,5 @@ class ReconnectingLink:
 
 
 def _is_expected(exc: Exception) -> bool:
-    """Return whether an exception says that a connection failed, and is no bug."""
+    """Return whether an exception means that a connection has failed, and not a bug."""
     return isinstance(exc, (ConcertinoError, OSError, ValueError))

@@ -1,9 +1,10 @@
-"""RefusalLog: logs what a hub refuses or loses, and limits the number of lines.
+"""RefusalLog: logs refusals and losses that may happen hundreds of times a second, in few lines.
 
-A QUIC listener (quic_listener.py) may refuse hundreds of clients in a second, and a hub may lose as
-many events while its cluster is unreachable (cluster_events.py); a loss counts as a refusal here.
-The first FIRST refusals are logged, then at most one every INTERVAL_S, with the number of refusals
-that were not logged. After INTERVAL_S without a refusal, FIRST are logged again.
+A QUIC listener (quic_listener.py) logs the clients that it refuses, and a hub logs the events that
+it loses while its cluster is unreachable (cluster_events.py). Both are called refusals in this
+module. The first FIRST refusals are logged, then at most one every INTERVAL_S seconds, with the
+number of refusals that were not logged. After INTERVAL_S without a refusal, the next FIRST refusals
+are logged again.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ log = logging.getLogger("concertino.orchestra")
 
 
 class RefusalLog:
-    """Logs refusals.
+    """Logs the refusals of one listener or hub.
 
     clock: returns the time in seconds.
-    noun, verb: the words of a summary in the log, such as "9 more clients were refused".
+    noun, verb: the words for a line such as "9 more clients were refused".
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class RefusalLog:
         self._last_refusal = self._last_line = float("-inf")
 
     def add(self, text: str) -> None:
-        """Log a refusal, or only count it. text: says who or what was refused, and why."""
+        """Log a refusal, or only count it if there are too many. text: the line for the log."""
         now = self._clock()
         if now - self._last_refusal >= INTERVAL_S:
             self._logged = 0
@@ -59,7 +60,10 @@ class RefusalLog:
         log.warning("%s", text)
 
     def report_end(self, place: str) -> None:
-        """Log how many refusals were not logged. place: where, such as the listener's address."""
+        """Log at the end how many refusals were not logged.
+
+        place: the beginning of the line, such as the listener's address.
+        """
         if self._unlogged:
             log.warning("%s: %d more %s were %s", place, self._unlogged, self._noun, self._verb)
             self._unlogged = 0

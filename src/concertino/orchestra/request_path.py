@@ -1,9 +1,10 @@
-"""The path of a request through several hubs, by which a circle of hubs is detected.
+"""The path of a request through several hubs, which is needed to detect a circle of hubs.
 
-A hub reaches another one through a plugin with an MCP server: a bridge to that hub. Each such
-plugin adds itself to the path of each request that it forwards, in the field `path` of the plugin
-protocol and in the member PATH of `_meta` in MCP. A request that reaches a plugin which is on its
-path already has come back to a hub that it has passed, and is refused.
+A hub reaches another hub through a plugin that runs an MCP server, the bridge to that hub. Hubs
+whose bridges form a circle would forward a request for ever. So each plugin with an MCP server adds
+its own name to the path of each request that it forwards. The path is in the field `path` of the
+plugin protocol, and in the member PATH of `_meta` in MCP. If a plugin's name is on the path
+already, the request has come back to a hub that it has passed, and the plugin refuses it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _parse_path = Decoder(list[str]).decode
 
 
 def make_step(plugin: str) -> str:
-    """Return the entry of a plugin's process in paths. It differs for each process."""
+    """Return the name of a plugin's process for paths: the plugin's id and a random number.
+
+    Plugins of different hubs may have the same id, so the id alone is not enough.
+    """
     return f"{plugin}#{secrets.token_hex(4)}"
 
 
@@ -51,7 +55,7 @@ def read_path(meta: Mapping[str, Raw]) -> list[str]:
 def extend_path(path: Sequence[str], step: str) -> list[str]:
     """Return a path with another plugin at its end.
 
-    step: from make_step().
+    step: the plugin's name from make_step().
     Raises RpcError if the plugin is on the path already, or the path is too long.
     """
     whole = [*path, step]

@@ -1,6 +1,7 @@
-"""RequestQueue: lets the event loop do its other work between requests that block it.
+"""RequestQueue: lets the event loop do its other work between requests that block the loop.
 
-NatsWorker (nats_worker.py) handles its requests through this queue.
+A NatsWorker (nats_worker.py), which serves a plugin in a NATS cluster, puts the requests that it
+receives into this queue.
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ from msgspec import Struct
 
 __all__ = ["ArrivedRequest", "RequestQueue"]
 
-# If handlers have blocked one iteration of the event loop for SLOW_S seconds together, the worker
-# becomes cautious for CAUTIOUS_S seconds: it acknowledges requests before it handles them. In each
-# iteration, it handles requests for SLOW_S seconds, because responses that leave together cost the
-# server and the caller less CPU time.
+# If handlers have blocked one iteration of the event loop for SLOW_S seconds together, the queue is
+# cautious for CAUTIOUS_S seconds: it acknowledges new requests at once and handles them later. In
+# each iteration it then handles requests for SLOW_S seconds, and not only one request, because
+# responses that leave together cost the NATS server and the caller less CPU time.
 SLOW_S, CAUTIOUS_S = 0.01, 1.0
 
 
 class ArrivedRequest(Struct, frozen=True):
-    """A request that has arrived. deadline: when its time is over, by the loop's clock."""
+    """A request that has arrived at a worker.
+
+    caller: the name of the process that has sent the request.
+    reply: the subject to which the ack and the responses are sent.
+    payload: the serialized PluginRequest.
+    deadline: when the request's time limit ends, by the loop's clock.
+    """
 
     caller: str
     reply: str
@@ -30,14 +37,14 @@ class ArrivedRequest(Struct, frozen=True):
 
 
 class RequestQueue:
-    """Hands requests to the function that handles them, which may block the event loop.
+    """Calls a function with each request. If the function is slow, lets requests wait in between.
 
-    Handlers that compute for a while delay heartbeats, responses that are ready, and the acks of
-    the requests behind them. So after slow handlers, requests wait in this queue, and the event
-    loop does its other work in between.
+    A handler that computes for a while delays heartbeats, responses that are ready, and the acks of
+    later requests. An ack tells the caller that the request has arrived. So after slow handlers,
+    requests wait in this queue, and the event loop does its other work between them.
 
-    handle: begins to handle a request.
-    acknowledge: sends the ack of a request that waits.
+    handle: called with each request, to begin to handle it. It may block the event loop.
+    acknowledge: called with each request that must wait, to send its ack.
     """
 
     def __init__(
@@ -58,8 +65,8 @@ class RequestQueue:
         if not self._waiting and self._loop.time() >= self._cautious_until:
             self._run(request)
             return
-        # The connection writes what was sent in the next iteration. So send the ack first, and
-        # schedule the handler then, which may block the event loop.
+        # The connection writes the ack in the next iteration of the loop. So acknowledge before the
+        # handler is scheduled, which may block that iteration.
         self._acknowledge(request)
         if not self._waiting:
             self._loop.call_soon(self._run_waiting)
@@ -73,11 +80,13 @@ class RequestQueue:
             ):
                 self._run(self._waiting.popleft())
         finally:
-            # After the handlers, so that their responses leave before the next handler begins.
+            # Schedule the rest after these handlers, so that their responses leave before the next
+            # handler begins.
             if self._waiting:
                 self._loop.call_soon(self._run_waiting)
 
     def _run(self, request: ArrivedRequest) -> None:
+        """Handle one request, and become cautious if this iteration was blocked for too long."""
         began = self._began
         if began is None:
             began = self._began = self._loop.time()

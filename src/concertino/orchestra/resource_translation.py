@@ -1,10 +1,12 @@
 """Converts MCP requests for resources to requests of the plugin protocol, and their responses back.
 
-Resources are documents in the storage of plugins, and the resources of MCP servers behind the hub.
-hub_backend.py calls these functions, and does the I/O.
+The resources of a hub are the documents that plugins store for it, and the resources of MCP servers
+behind the hub. hub_backend.py calls these functions, sends the requests and receives the responses.
 
-    resources/list   StorageListRequest, for each of the folders features/, notes/ and docs/
-    resources/read   StorageReadRequest: orchestra://features/ID is the document features/ID.md
+    resources/list   StorageListRequest, for each of the folders features/, notes/ and docs/, and
+                     one with the storage type RESOURCES for all MCP servers
+    resources/read   StorageReadRequest: orchestra://features/ID is the document features/ID.md;
+                     any other URI belongs to an MCP server
 
 Sources: the Orchestra plugin protocol, "transport.stdio"; 2026-07-28 server/resources.
 """
@@ -56,9 +58,9 @@ SCHEME = "orchestra://"
 KINDS = ("features", "notes", "docs")
 EXTENSION = ".md"
 MARKDOWN = "text/markdown"
-# The longest URI in characters. It can hold a path of 4096 bytes with each byte percent-encoded.
+# The longest URI in characters. A path of 4096 bytes fits even if each byte is percent-encoded.
 MAX_URI = 16384
-# The error codes of a hub without storage: our hub's, and the Go hub's.
+# The error codes of a hub without storage: of this package, and of the Go implementation.
 NO_STORAGE = ("storage_not_found", "routing_error")
 
 T = TypeVar("T")
@@ -80,9 +82,9 @@ TEMPLATES = [
 
 
 def list_request(kind: str) -> PluginRequest:
-    """Return the request to the hub for the stored documents of a kind, which are MCP resources.
+    """Return the request for the stored documents of one kind, which are MCP resources.
 
-    kind: one of KINDS.
+    kind: the folder of the documents, one of KINDS.
     """
     return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
 
@@ -93,9 +95,9 @@ def server_list_request() -> PluginRequest:
 
 
 def list_of(response: PluginResponse) -> StorageListResponse:
-    """Return the list in the response to a list request. Empty if the hub has no such storage.
+    """Return the list in the response to list_request() or server_list_request().
 
-    Raises RpcError.
+    The list is empty if the hub has no such storage. Raises RpcError for any other error.
     """
     if response.HasField("tool_call") and response.tool_call.error_code in NO_STORAGE:
         log.debug("no resources: %s", response.tool_call.error_message)
@@ -111,12 +113,12 @@ def list_of(response: PluginResponse) -> StorageListResponse:
 
 
 def server_resources_of(found: StorageListResponse) -> list[Resource]:
-    """Return the resources of MCP servers in a list, in its order, without invalid ones."""
+    """Return the resources of MCP servers in a list, in the same order. Leaves out invalid ones."""
     return _decode_all((entry.resource_json for entry in found.entries), _parse_resource)
 
 
 def server_templates_of(found: StorageListResponse) -> list[ResourceTemplate]:
-    """Return the resource templates of MCP servers in a list, without invalid ones."""
+    """Return the resource templates of MCP servers in a list. Leaves out invalid ones."""
     return _decode_all(found.templates_json, _parse_template)
 
 
@@ -131,7 +133,10 @@ def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
 
 
 def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
-    """Return storage entries as resources, sorted by path."""
+    """Return the stored documents of one kind as MCP resources, sorted by path.
+
+    kind: as for list_request().
+    """
     by_path = {entry.path: entry for entry in entries}
     return [
         Resource(
@@ -147,7 +152,11 @@ def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
 
 
 def read_request(params: Params) -> tuple[str, PluginRequest]:
-    """Return the URI of a resources/read, and the request for it. Raises RpcError."""
+    """Return the URI of a resources/read, and the request to the hub for its content.
+
+    params: the parameters of resources/read.
+    Raises RpcError if they are invalid.
+    """
     if "uri" not in params:
         raise RpcError(INVALID_PARAMS, "resources/read params.uri: expected a URI, got none")
     try:
@@ -162,7 +171,7 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
 
 
 def _storage_path(uri: str) -> str:
-    """Return the path in storage of a resource. Raises RpcError for an invalid URI."""
+    """Return the path in storage of the document with a URI. Raises RpcError for an invalid URI."""
     kind, slash, id = uri.removeprefix(SCHEME).partition("/")
     if not uri.startswith(SCHEME) or kind not in KINDS or not slash or not id or len(uri) > MAX_URI:
         expected = " or ".join(f"{SCHEME}{kind}/ID" for kind in KINDS)
@@ -176,10 +185,15 @@ def _storage_path(uri: str) -> str:
 
 
 def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
-    """Return the result of a resources/read. Raises ResourceNotFound, RpcError."""
+    """Return the result of a resources/read.
+
+    answer: the response to read_request().
+    Raises ResourceNotFound if the resource does not exist, and RpcError for any other error.
+    """
     codes = answer.storage_read.failure.code, answer.tool_call.error_code
     if not uri.startswith(SCHEME) and any(code in NO_STORAGE for code in codes):
-        # No MCP servers are behind the hub, so the URI can only name a stored document.
+        # No MCP servers are behind the hub, so only stored documents can be read. Raise the error
+        # that says how their URIs look.
         _storage_path(uri)
     response: StorageReadResponse = read_response(answer, "storage_read")
     if response.HasField("failure"):
@@ -192,7 +206,8 @@ def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
             return ReadResourceResult(_parse_contents(response.contents_json))
         except (ValidationError, DecodeError) as exc:
             raise RpcError(INTERNAL_ERROR, f"{uri}: its contents are invalid: {exc}") from None
-    # A Go program's response for a missing document: empty, with version 0, which no document has.
+    # Go programs answer like this if the document does not exist. A document has at least version
+    # 1.
     if not response.content and not response.version and not response.metadata:
         raise ResourceNotFound(uri)
 

@@ -1,17 +1,20 @@
-"""Routes: which plugin of a hub provides which tool, prompt and storage type.
+"""Routes: which plugin of a hub gets the requests for which tool, prompt and storage type.
 
-If two plugins offer the same name, the hub reports the conflict, and one of them provides the name:
+The Hub builds new Routes whenever the features of a plugin have changed. The plugin that gets the
+requests for a name is called its provider. If two plugins offer the same name, the hub reports the
+conflict, and the provider is:
 
 - The plugin that comes first in the plugins file, whichever started first.
 - But if both use QUIC, the plugin that comes last. The Go implementation does the same, and its
   standard plugins rely on it.
 
-AI bridges (`provides_ai`) all offer the same tools, such as `ai_prompt`. A call that names a
-provider goes to the bridge for that provider. Without a provider, the bridge for claude comes
-before all other plugins, and other bridges come last, as in the Go implementation.
+An AI bridge is a plugin that gives access to an AI provider, such as claude or openai
+(`provides_ai`). All AI bridges offer the same tools, such as `ai_prompt`. A call that names an AI
+provider goes to the bridge for it. For a call that names none, the bridge for claude comes before
+all other plugins, and other bridges come last, as in the Go implementation.
 
-If no bridge to a provider exists, the Go implementation sends the call to claude. This hub refuses
-the call, because a prompt that is meant for one company must not reach another.
+If no bridge exists for the AI provider in a call, the Go implementation sends the call to claude.
+This hub refuses the call, because a prompt that is meant for one company must not reach another.
 
 Source: the Orchestra plugin protocol, "Orchestrator", routing.
 """
@@ -46,7 +49,7 @@ class PluginFeatures(Struct, frozen=True, eq=False):
 
 
 class PluginProvider(Protocol):
-    """The members of a PluginProcess that this module uses."""
+    """The part of a plugin that this module uses. PluginProcess implements it."""
 
     @property
     def id(self) -> str: ...
@@ -64,13 +67,16 @@ P = TypeVar("P", bound=PluginProvider)
 class Routes(Struct, Generic[P], frozen=True, eq=False):
     """The providers of a hub's features.
 
-    tools, prompts, storage: name -> the plugin that provides it. A tool that only AI bridges offer,
-        each for its own provider, is not in `tools`.
-    ai_tools: AI provider -> name of a tool -> the bridge for that provider.
-    resources: the plugins with resources of MCP servers, which provide that storage type together.
+    tools, prompts, storage: name -> the plugin that gets the requests for it. A tool that several
+        AI bridges offer, and neither the bridge for claude nor any other plugin, is not in `tools`,
+        because a call of it must name an AI provider.
+    ai_tools: AI provider -> name of a tool -> the bridge that gets the calls.
+    resources: the plugins that run MCP servers with resources. They answer requests for resources
+        together.
     tool_list, prompt_list: the responses to list requests, sorted by name. All requests share one
         object; the sender overwrites its request_id.
-    conflicts: a message for each offer that is refused.
+    conflicts: a message for each tool, prompt or storage type of a plugin that the hub does not
+        use, because another plugin provides the name.
     replacements: a message for each name that a later plugin has taken over.
     """
 
@@ -85,8 +91,9 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     replacements: tuple[str, ...]
 
     def find_tool(self, name: str, provider: str) -> P | None:
-        """Return the plugin for a call of a tool. None if no plugin may get it.
+        """Return the plugin for a call of a tool. None if no plugin may get the call.
 
+        name: the name of the tool.
         provider: the AI provider that the call names; empty if it names none.
         """
         if not provider:
@@ -101,7 +108,7 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
         return plugin
 
     def explain_missing_tool(self, name: str, provider: str) -> str:
-        """Return why find_tool() has found no plugin, as a sentence."""
+        """Return a sentence that says why find_tool() has found no plugin."""
         if not provider:
             providers = [ai for ai, tools in self.ai_tools.items() if name in tools]
             if not providers:
@@ -116,9 +123,10 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
         return f"no plugin is a bridge to the AI provider {provider!r}; available: {available}"
 
     def _bridges(self, provider: str) -> Mapping[str, P] | None:
-        """Return the tools of the bridges to a provider, by name.
+        """Return the tools of the bridges for an AI provider: name of a tool -> the bridge.
 
-        If there is none, use the bridges to its alias (AI_ALIASES). None if these are missing, too.
+        If the provider has no bridge, return those of its alias (AI_ALIASES). None if the alias has
+        no bridge either.
         """
         found = self.ai_tools.get(provider)
         return self.ai_tools.get(AI_ALIASES.get(provider, "")) if found is None else found
@@ -142,7 +150,7 @@ def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
 
 
 def _precedence(plugin: PluginProvider) -> int:
-    """Return 2 for the bridge to the default AI provider, 1 for no bridge, 0 for other bridges."""
+    """Return 2 for the bridge to the default AI provider, 0 for other bridges, otherwise 1."""
     if DEFAULT_AI in plugin.provides_ai:
         return 2
     return 0 if plugin.provides_ai else 1
@@ -182,9 +190,12 @@ class _Messages:
 
 
 class _Table(Generic[P]):
-    """Collects the providers and definitions of tools, or of prompts.
+    """Collects the providers and definitions of all tools, or of all prompts, of a hub.
 
     kind: "tool" or "prompt", for messages.
+
+    Attribute:
+    providers: name of a tool or prompt -> its provider.
     """
 
     def __init__(self, kind: str, messages: _Messages) -> None:
@@ -221,7 +232,7 @@ class _Table(Generic[P]):
 
 
 def build_routes(plugins: Sequence[P]) -> Routes[P]:
-    """Return the routes for plugins. plugins: in the order of the plugins file."""
+    """Return the routes for the plugins of a hub. plugins: in the order of the plugins file."""
     messages = _Messages()
     tools = _Table[P]("tool", messages)
     ai_tools: dict[str, dict[str, P]] = {}
@@ -264,5 +275,5 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
 
 
 def _has_one_bridge(tool: str, ai_tools: Mapping[str, Mapping[str, PluginProvider]]) -> bool:
-    """Return whether all bridges to AI providers that have a tool are the same plugin."""
+    """Return whether only one AI bridge has a tool, even if it serves several AI providers."""
     return len({tools[tool].id for tools in ai_tools.values() if tool in tools}) == 1

@@ -1,8 +1,9 @@
 """RpcClient: the side of an RPC connection that sends requests and receives their responses.
 
-It is the part that does not depend on the transport. The classes for each transport derive from it:
-UnixLink (unix_link.py), QuicLink (quic_link.py) and NatsLink (nats_link.py). Bridges, hubs and
-plugins use them through the interfaces in rpc_interface.py.
+It has the code that does not depend on the transport: ids, time limits, and the match of responses
+to requests. There is one derived class for each transport: UnixLink (unix_link.py), QuicLink
+(quic_link.py) and NatsLink (nats_link.py). Bridges, hubs and plugins use these classes through the
+interfaces in rpc_interface.py.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ MAX_CREDIT_BYTES = 2**63 - 1
 _random = int.from_bytes(os.urandom(4), "big")
 _process_part = f"-7{_random & 0xFFF:03x}-{0x8000 | _random >> 12 & 0x3FFF:04x}-"
 _counter = int.from_bytes(os.urandom(5), "big")
-# The time in the last id, and the first part of the id, which is formatted once a millisecond.
+# The time in the latest id, and its text, which is formatted only once a millisecond.
 _millisecond = 0
 _prefix = ""
 
@@ -74,22 +75,26 @@ class RpcClient:
         self.loop = asyncio.get_running_loop()
         self.end_reason: asyncio.Future[str] = self.loop.create_future()
         self._pending: dict[Hashable, PendingResponse] = {}
-        # One timer for the time limits of all requests. It fires at the first deadline or earlier.
+        # One timer for the time limits of all requests. It fires at the earliest deadline, or
+        # before it, if the request with the earliest deadline has ended.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         # None while the transport accepts output. Otherwise an event that is set when the transport
         # accepts output again.
         self._writable: asyncio.Event | None = None
-        # The sums of the credits that wait for that, by request key and stream id.
+        # Credits that wait until the transport accepts output: key of the request and id of the
+        # stream -> the sum of the bytes.
         self._credits: dict[tuple[Hashable, str], int] = {}
 
-    # For the transport
+    # Methods that derived classes implement or call
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
         """Send a serialized request.
 
-        deadline: when its time is over, by the loop's clock.
-        Returns a key for the request, which _on_response() gets with the response.
+        id: the id of the request; empty for a request that gets no response.
+        deadline: when the request's time limit ends, by the loop's clock.
+        Returns a key that identifies the request on the connection. The derived class passes the
+        key to _on_response() with the response.
         """
         raise NotImplementedError
 
@@ -112,7 +117,7 @@ class RpcClient:
                 self.send_credit(key, stream, size)
 
     def _on_response(self, key: Hashable, payload: bytes) -> None:
-        """Deliver a response. A response that is late, or has an unknown key, is dropped."""
+        """Pass a response to its request. Drops a response that is late or has an unknown key."""
         pending = self._pending.get(key)
         if pending is None:
             return
@@ -123,7 +128,7 @@ class RpcClient:
             pending.resolve(payload)
 
     def _fail_request(self, key: Hashable, exc: Exception) -> None:
-        """Fail one pending request."""
+        """Let one pending request raise an exception. Does nothing if there is no such request."""
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.fail(exc)
@@ -153,6 +158,7 @@ class RpcClient:
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request and return its response. See RpcConnection.request()."""
+        # The caller's id need not be unique, so send the request with a new id.
         callers_id, id = request.request_id, new_request_id()
         request.request_id = id
         try:
@@ -183,7 +189,7 @@ class RpcClient:
         callback: ResponseCallback | None = None,
         stream: str = "",
     ) -> PendingResponse | None:
-        """Forward a serialized tool call. See ForwardingConnection.forward()."""
+        """Send a serialized tool call or stream_start. See ForwardingConnection.forward()."""
         if self._writable is not None:
             return None
         id = new_request_id().encode()
@@ -202,6 +208,7 @@ class RpcClient:
         """Send a serialized request, and return its pending response.
 
         kind: the kind of request, for error messages.
+        callback: called with each response; None if the caller awaits the pending response.
         stream: the id of the stream; "" for a request with one response.
         Raises Disconnected, FrameTooLarge.
         """
@@ -225,7 +232,7 @@ class RpcClient:
         return self._send_request(payload, id, deadline)
 
     def forget(self, key: Hashable) -> None:
-        """Drop a pending request and send a cancellation for it."""
+        """Drop a pending request, and send the peer a cancellation of it."""
         pending = self._pending.pop(key, None)
         if pending is not None and not self.end_reason.done():
             self._send_cancel(key, pending.stream)
@@ -251,11 +258,14 @@ class RpcClient:
             self._set_timer(min(pending.deadline for pending in self._pending.values()))
 
     def _timeout_error(self, kind: str, timeout_s: float) -> TimedOut:
-        """Return the error for a request without a response in time. kind: the kind of request."""
+        """Return the error for a request that got no response within its time limit."""
         return TimedOut(f"{self.peer.address}: no response to {kind} within {timeout_s:g} s")
 
     async def _wait_writable(self, kind: str, timeout_s: float) -> float:
-        """Wait until the transport accepts output again. Returns the seconds left of timeout_s."""
+        """Wait until the transport accepts output again. Returns the rest of timeout_s.
+
+        kind: the kind of request that waits, for the error message. Raises TimedOut.
+        """
         deadline = self.loop.time() + timeout_s
         try:
             async with asyncio.timeout_at(deadline):
@@ -278,6 +288,7 @@ class RpcClient:
         pending = self._start_request(
             payload, id.encode(), "stream_start", timeout_s, received.add, id
         )
+        # The sizes of the responses that the caller has taken since the last credit.
         taken = 0
         is_last = False
         try:
@@ -293,7 +304,7 @@ class RpcClient:
             pending.cancel()
 
     def send_credit(self, key: Hashable, stream: str, size: int) -> None:
-        """Allow the peer to send so many more bytes of chunks."""
+        """Allow the peer to send `size` more bytes of a stream's chunks. See RequestSender."""
         if self._writable is not None:
             before = self._credits.get((key, stream), 0)
             self._credits[key, stream] = min(before + max(0, size), MAX_CREDIT_BYTES)
@@ -303,9 +314,10 @@ class RpcClient:
 
 
 def _encode_again(payload: bytes) -> bytes:
-    """Return a response of a stream in the usual form: its id, then one other field that we know.
+    """Return a response of a stream with its fields in the usual order, without unknown fields.
 
-    Returns the payload itself if it is an ordinary stream_end, or cannot be decoded.
+    is_chunk() recognizes a chunk only in this form: the id, then one other field. Returns the
+    payload itself if it is a stream_end in this form, or cannot be decoded.
     """
     if is_stream_end(payload):
         return payload

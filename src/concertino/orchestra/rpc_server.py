@@ -1,8 +1,8 @@
 """RpcServer: the side of an RPC connection that handles requests and sends their responses.
 
-It is the part that does not depend on the transport. The listeners of each transport create one
-for each connection: unix_link.py, quic_listener.py and nats_worker.py. The handlers belong to a hub
-or a plugin.
+It has the code that does not depend on the transport: limits, cancellations, and calling the
+handler of a hub or plugin. The listeners of the transports (unix_link.py, quic_listener.py and
+nats_worker.py) create one RpcServer for each connection.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ __all__ = ["RpcServer"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# Concurrent requests of one connection; one more gets the error `busy`.
+# How many requests of one connection may be in progress. One more gets the error `busy`.
 MAX_IN_FLIGHT = 1024
-# Total size of the requests in progress on one connection. Above it, reading pauses.
+# If the requests in progress on one connection have more bytes together, reading pauses.
 MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
-# Total size of the responses that the peer has not read; a peer that reads does not reach it.
-# Only chunks and responses of more than LARGE_BYTES are refused, because MAX_IN_FLIGHT limits the
-# number of others. It is the sum of the windows of MAX_IN_FLIGHT streams.
+# Limit for the total size of the responses that the peer has not read: the sum of the windows of
+# MAX_IN_FLIGHT streams. A peer that reads does not reach it. Above it, chunks and responses of more
+# than LARGE_BYTES are refused. Smaller responses need no limit, because MAX_IN_FLIGHT limits their
+# number.
 MAX_UNREAD_BYTES = 256 * 2**20
 LARGE_BYTES = 16 * 1024
-# The requests about streams that get no response.
+# The kinds of requests that control a stream. They get no response.
 STREAM_CONTROLS = ("stream_cancel", "stream_credit")
 
 
@@ -58,7 +59,8 @@ def _ignore_outcome(subject: None, value: object, error: BaseException | None) -
 class RpcServer:
     """Handles the requests of one connection.
 
-    A key identifies a request on its connection: the request's id, or the number of its stream.
+    A key identifies a request on its connection: the request's id, or the number of its QUIC
+    stream.
 
     handler: answers the requests that are not relayed.
     peer: the side that sends the requests.
@@ -67,7 +69,8 @@ class RpcServer:
         follows.
     hold: called with True to pause reading, and with False to resume it.
     unread: returns how many bytes of responses the peer has not read.
-    relay: forwards requests to another connection; None to forward none.
+    relay: forwards requests to another connection without decoding them; None to forward none. If
+        it returns None for a request, the handler answers the request.
     """
 
     def __init__(
@@ -88,8 +91,8 @@ class RpcServer:
         self._loop = asyncio.get_running_loop()
         self._start = eager_task_runner(self._loop, _ignore_outcome)
         self._tasks: dict[Hashable, Cancellable] = {}
-        # By stream id: the key of the request, and what gets the credits of the receiver, which is
-        # the request itself if it is relayed.
+        # Id of a stream -> the key of its request, and the object that gets the receiver's credits:
+        # the sender of the chunks or, if the stream is relayed, its pending response.
         self._windows: dict[str, tuple[Hashable, ChunkSender | PendingResponse]] = {}
         # Total size of the requests in _tasks.
         self._bytes = 0
@@ -97,7 +100,7 @@ class RpcServer:
         self._idle: asyncio.Future[None] | None = None
 
     def receive_control(self, payload: bytes) -> None:
-        """Handle the credit or the cancellation of a stream. All other requests are ignored."""
+        """Handle a serialized credit or cancellation of a stream. Ignores all other requests."""
         try:
             request = PluginRequest.FromString(payload)
         except DecodeError as exc:
@@ -148,7 +151,7 @@ class RpcServer:
             self._hold(True)
         self._bytes += size
 
-        # Run the handler until it first waits. Most handlers never wait; then there is no task.
+        # Run the handler until it first waits. Most handlers never wait, and need no task.
         task = self._start(self._run(key, request), None)
         if task is None:
             self._release(key, size)
@@ -159,7 +162,7 @@ class RpcServer:
             task.add_done_callback(lambda _: self._release(key, size))
 
     def _control_stream(self, request: PluginRequest) -> None:
-        """Handle a StreamCancel or StreamCredit. Unknown streams are ignored: they have ended."""
+        """Handle a StreamCancel or StreamCredit. Does nothing if the stream has ended already."""
         if request.HasField("stream_credit"):
             credit = request.stream_credit
             if credit.stream_id in self._windows:
@@ -169,7 +172,7 @@ class RpcServer:
         if id in self._windows:
             key = self._windows[id][0]
             self.cancel(key)
-            # End the QUIC stream, which the cancelled request does not.
+            # Cancelling the request does not end its QUIC stream, so end it without a response.
             self._respond(key, None, True)
         else:
             # On a Unix socket a StreamCancel cancels any request, by the request's id.
@@ -181,7 +184,7 @@ class RpcServer:
         return len(self._tasks)
 
     def cancel(self, key: Hashable) -> None:
-        """Cancel a request, as the peer has asked. Unknown keys are ignored."""
+        """Cancel a request, because the peer has asked for it. Ignores unknown keys."""
         task = self._tasks.get(key)
         if task is not None:
             task.cancel()
@@ -197,7 +200,7 @@ class RpcServer:
         for task in list(self._tasks.values()):
             task.cancel()
 
-    # Requests that are forwarded to another connection
+    # Requests that are relayed: forwarded to another connection as bytes
 
     def _try_relay(
         self,
@@ -205,12 +208,15 @@ class RpcServer:
         payload: bytes,
         key: Hashable,
     ) -> bool:
-        """Offer a request to the relay. Returns whether the relay has taken it."""
+        """Offer a request to the relay. Returns whether the relay has taken the request.
+
+        If not, receive() goes on with the request, and reports its errors.
+        """
         message = split_id(payload)
         if message is None:
             return False
         id, body = message
-        # Let receive() decode other ids, which may be invalid UTF-8.
+        # An id that is not ASCII may be invalid UTF-8, which only decoding finds out.
         if not id.isascii():
             return False
         if key is None:
@@ -241,9 +247,14 @@ class RpcServer:
         size: int,
         body: bytes | None,
     ) -> None:
-        """Send a response to a relayed request. body: None if the request was cancelled."""
+        """Send a response to a relayed request, and release the request after the last one.
+
+        key, id: the key and the id of the request.
+        size: the size of the request in bytes.
+        body: the response, serialized without its id; None if the request was cancelled.
+        """
         task = self._tasks.get(key)
-        # A stream has no outcome until its last response.
+        # A stream has no outcome until its last response has arrived.
         is_last = not isinstance(task, PendingResponse) or task.outcome is not None
         try:
             if body is not None:
@@ -256,7 +267,7 @@ class RpcServer:
             if is_last:
                 self._release(key, size)
 
-    # Requests that are handled here
+    # Requests that the handler answers
 
     async def _run(self, key: Hashable, request: PluginRequest) -> None:
         """Run the handler for a request, and send its response."""
@@ -270,6 +281,7 @@ class RpcServer:
                 await self._send_stream(key, request, response)
                 return
             if isinstance(response, bytes):
+                # join_id() is only for ids whose length fits in one byte.
                 if len(id_bytes) < 0x80:
                     self._send_response(key, id_bytes, join_id(id_bytes, response))
                     return
@@ -285,7 +297,10 @@ class RpcServer:
             self._send_error(key, id, "internal_error", message)
 
     async def _send_stream(self, key: Hashable, request: PluginRequest, run: StreamRun) -> None:
-        """Run a stream, and send its responses."""
+        """Run a stream, and send its responses.
+
+        run: called with the ChunkSender of the stream; returns the last response.
+        """
         start, id = request.stream_start, request.request_id
         if start.stream_id in self._windows:
             return self._refuse_stream(key, id, start.stream_id)
@@ -306,7 +321,7 @@ class RpcServer:
             del self._windows[start.stream_id]
 
     def _refuse_stream(self, key: Hashable, id: str, stream: str) -> None:
-        """Send the error for a stream whose id another stream has."""
+        """Send the error for a stream whose id belongs to another stream already."""
         message = f"the stream id {stream!r} is in use already"
         self._send_error(key, id, "invalid_request", message)
 
@@ -339,9 +354,9 @@ class RpcServer:
         return True
 
     def _is_unread(self, size: int) -> bool:
-        """Return whether the peer would have too many bytes to read after `size` more bytes."""
+        """Return whether the peer would have too many unread bytes with `size` more bytes."""
         unread = self._unread()
-        # A single response is always sent, however long.
+        # If the peer has read nearly everything, a response is sent however long it is.
         return unread > LARGE_BYTES and unread + size > MAX_UNREAD_BYTES
 
     def _send_error(
@@ -355,7 +370,7 @@ class RpcServer:
         self._respond(key, error_response(id, code, message).SerializeToString(), True)
 
     def _release(self, key: Hashable, size: int) -> None:
-        """Count a request as finished. size: the request's size in bytes."""
+        """Remove a request that is finished from all counts. size: its size in bytes."""
         task = self._tasks.pop(key, None)
         if isinstance(task, PendingResponse) and (key, task) == self._windows.get(task.stream):
             del self._windows[task.stream]

@@ -18,8 +18,9 @@ __all__ = ["RunnablePlugin"]
 class RunnablePlugin(Protocol):
     """A plugin whose process can be run. plugin.py describes the methods.
 
-    hub: the connection to the hub; the code that runs the process sets it.
-    on_end: the plugin calls this function when the hub requests its end; set in the same way.
+    hub: the connection to the hub. The code that runs the process sets it.
+    on_end: called by the plugin when the hub requests its end. The code that runs the process sets
+        this function, too.
     """
 
     hub: RpcConnection | None
