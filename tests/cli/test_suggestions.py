@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from concertino.cli.suggestions import closest, did_you_mean, suggest_for_unknown, suggest_program
+from concertino.cli.suggestions import (
+    did_you_mean,
+    find_closest,
+    suggest_for_unknown,
+    suggest_program,
+)
 
 OPTIONS = [
     "-h",
@@ -36,7 +41,7 @@ OPTIONS = [
     ],
 )
 def test_the_closest_name(name: str, known: list[str], found: str | None) -> None:
-    assert closest(name, known) == found
+    assert find_closest(name, known) == found
     assert did_you_mean(name, known) == (f"did you mean {found}?" if found else "")
 
 

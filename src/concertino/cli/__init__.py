@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     is_answered = (
         failure.is_for_client and name in STDIO_COMMANDS and _answer_client(failure, words)
     )
+    # As in run() of runtime/process.py, exit code 2 also means that no client has got the reason.
     sys.exit(FAILED if is_answered and failure.code == "usage" else failure.exit_code)
 
 
@@ -230,7 +231,7 @@ class CommandFailure(Exception):
 
 
 class UsageError(CommandFailure):
-    """The command line is not valid; exit code 2."""
+    """The command line is not valid; exit code 2. text, hint: see CommandFailure."""
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text, hint, "usage", USAGE, is_for_client=True)

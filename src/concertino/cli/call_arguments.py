@@ -179,8 +179,9 @@ def _read_file(name: str) -> str:
 class Parameters(Struct, frozen=True):
     """The arguments that a tool or a prompt accepts.
 
-    descriptions: name -> type in words.
-    is_closed: whether other arguments are errors.
+    descriptions: name of an argument -> its type in words.
+    required: the names of the arguments without which a call fails.
+    is_closed: whether arguments that are not in `descriptions` are errors.
     """
 
     descriptions: Mapping[str, str]
@@ -221,7 +222,8 @@ def check_names(
     Raises UsageError for missing arguments, unless any JSON was given. Raises UsageError for an
     unknown argument if `takes.is_closed`, or if arguments are missing.
     subject: the name of the tool or prompt, for messages.
-    takes: the arguments that it accepts.
+    given: the arguments of the command line.
+    takes: the arguments that the tool or prompt accepts.
     command: the words before `--`, for an example of a correct command.
     server: the words after `--`, for the same example.
     """
@@ -339,6 +341,7 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
     """
     values = [value for alternative in alternatives for value in _enum(alternative)]
     types = {kind for item in alternatives if not _enum(item) for kind in _types(item)}
+    # Whether an alternative restricts neither the type nor the value.
     is_open = any(not _enum(item) and not _types(item) for item in alternatives)
     if not alternatives or is_open or "string" in types or text in values:
         return text

@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run one of the subcommands and return the exit code. `up` does not return."""
     try:
-        names, offered = _plugin_names(args.names)
+        names, offered = _read_plugin_names(args.names)
         if args.verb == "permissions":
             from concertino.orchestra.nats_permissions import authorization
 
@@ -129,10 +129,12 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     return 0
 
 
-def _plugin_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the ids of plugins, and which of them the hub of a plugins file offers to others.
+def _read_plugin_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the ids of plugins, and those of them that a hub offers to the rest of the cluster.
 
-    A word that ends in .yaml is a file with their ids.
+    words: ids, and paths of plugins files, which end in .yaml or .yml. Such a file says which of
+        its plugins are offered.
+    Raises ValueError for an invalid id or file.
     """
     from concertino.orchestra.certificates import check_name
     from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins

@@ -17,7 +17,7 @@ __all__ = ["SCRIPTS"]
 # bash
 
 
-def _bash(commands: Sequence[CommandWords]) -> str:
+def _make_bash(commands: Sequence[CommandWords]) -> str:
     """Return a script for bash 3.2 and newer, which needs no other package."""
     # These are patterns and branches of `case` statements in _BASH. A pattern is `PATH:WORD`, where
     # PATH is a command such as `certs issue`.
@@ -135,7 +135,7 @@ complete -F _concertino concertino
 # zsh
 
 
-def _zsh(commands: Sequence[CommandWords]) -> str:
+def _make_zsh(commands: Sequence[CommandWords]) -> str:
     """Return a script for zsh, to be evaluated or to be put into a folder of fpath."""
     return _ZSH.format(functions="\n".join(_zsh_function(command) for command in commands))
 
@@ -239,7 +239,7 @@ fi
 # fish
 
 
-def _fish(commands: Sequence[CommandWords]) -> str:
+def _make_fish(commands: Sequence[CommandWords]) -> str:
     """Return a script for fish 3.1 and newer."""
     paths = [command.path for command in commands if command.path]
     lines = [_FISH.replace("@PATHS@", " ".join(map(_fish_quote, paths)))]
@@ -306,7 +306,7 @@ complete -c concertino -n '__concertino_at --' -a '(__concertino_server)'
 """
 
 SCRIPTS: dict[str, Callable[[Sequence[CommandWords]], str]] = {
-    "bash": _bash,
-    "zsh": _zsh,
-    "fish": _fish,
+    "bash": _make_bash,
+    "zsh": _make_zsh,
+    "fish": _make_fish,
 }

@@ -28,6 +28,8 @@ class MissingFolders(TargetError):
 class LibraryOptions(Struct, frozen=True):
     """The values of the options for a library. It is true if any of the folders is set.
 
+    resources, prompts: the folders of the library's Markdown files; None if no option names one.
+    scheme: the scheme of the resources' URIs; None for the default.
     name, version: the name and version of the library, or of a composition of several targets.
     """
 

@@ -59,6 +59,7 @@ async def open_or_dump_stack(client: Client) -> None:
             raise HangingStart(str(exc), place) from exc
         raise
     except asyncio.CancelledError:
+        # The user has pressed Ctrl-C. Soon after the start, that does not mean that it hangs.
         if loop.time() - began_at >= PATIENCE_S:
             _request_stack(client)
         opening.cancel()

@@ -292,6 +292,7 @@ def _check_early(options: HttpOptions) -> None:
     if options.websocket:
         from concertino.http.websocket_messages import quiet_logger
 
+        # Raises ImportError if the package websockets is missing.
         quiet_logger()
     if options.tls is not None:
         from concertino.http.tls import TlsCertificate
@@ -378,14 +379,14 @@ def _read_authorization(args: Namespace) -> Authorization | None:
 
         verifiers.append(StaticTokens(args.auth_tokens))
     if args.auth_issuer is not None:
-        verifiers.append(_issuer_verifier(args))
+        verifiers.append(_make_issuer_verifier(args))
     if not verifiers:
         return None
     cache_s = 60.0 if args.auth_cache_s is None else args.auth_cache_s
     return Authorization(tuple(verifiers), frozenset(args.auth_scope), cache_s)
 
 
-def _issuer_verifier(args: Namespace) -> TokenVerifier:
+def _make_issuer_verifier(args: Namespace) -> TokenVerifier:
     """Return the verifier for the tokens of --auth-issuer. Raises ValueError, UsageError."""
     audience = tuple(args.auth_audience)
     if not audience:

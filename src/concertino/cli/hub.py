@@ -91,7 +91,11 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _choose(hubs: dict[int, Path], pid: int | None) -> Path | str:
-    """Return the socket of the named or only hub, or an error text."""
+    """Return the path of a hub's socket, or an error text.
+
+    hubs: process id of a running hub -> the path of its socket.
+    pid: the hub that the user has named; None for the only one that runs.
+    """
     if not hubs:
         return "no hub of this user runs"
     if pid is not None:

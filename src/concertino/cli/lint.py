@@ -1,4 +1,4 @@
-"""`concertino lint DIR`: find mistakes in a library."""
+"""`concertino lint DIR`: find mistakes in a library, which is a folder of Markdown documents."""
 
 from __future__ import annotations
 

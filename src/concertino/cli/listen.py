@@ -54,7 +54,7 @@ def serve_sockets(
 
     unix, tcp: the addresses to listen at, in addition to the sockets that systemd passes.
     http: the settings for clients that speak HTTP; None for clients that send JSON-RPC messages.
-    workers: how many processes serve; None for this one.
+    workers: how many worker processes serve; None to serve in this process.
     wrap: returns the backend of a target with guards and other wrappers around it.
     The other parameters are the values of the options of the same names.
     Exit codes: 2 if a target does not exist or an address is not allowed; 1 if a target cannot be

@@ -1,4 +1,7 @@
-"""`concertino search DIR WORDS`: show the documents that a library finds for a query, and why."""
+"""`concertino search DIR WORDS`: show the documents that a library finds for a query, and why.
+
+A library is a folder of Markdown documents, which `concertino serve DIR` offers to MCP clients.
+"""
 
 from __future__ import annotations
 

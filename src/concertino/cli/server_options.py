@@ -99,6 +99,7 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
         given = [args.name] if "name" in args and args.name else []
         given += args.arguments if "arguments" in args else []
         raise UsageError("expected a command after --", suggest_separator(args.command, given))
+    # With this variable, a server in Python can say where it hangs; see hanging_start.py.
     env = {} if "PYTHONFAULTHANDLER" in os.environ else dict(FAULTHANDLER)
     for variable in args.env:
         name, equals, value = variable.partition("=")

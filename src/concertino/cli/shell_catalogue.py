@@ -113,8 +113,8 @@ class Catalogue:
         if command == "call" and rest[0] in self.tools:
             tool = self.tools[rest[0]]
             if equals:
-                return _matching(_values_of(tool, name), value), start + len(name) + 1
-            return _matching(_arguments(tool, rest[1:]), word), start
+                return _matching(_suggest_values(tool, name), value), start + len(name) + 1
+            return _matching(_suggest_arguments(tool, rest[1:]), word), start
         if command == "prompt" and rest[0] in self.prompts:
             prompt = self.prompts[rest[0]]
             if equals and client is not None:
@@ -159,7 +159,7 @@ def _matching(suggestions: Iterable[Suggestion], word: str) -> list[Suggestion]:
     return matching[:MAX_SUGGESTIONS]
 
 
-def _arguments(tool: Tool, given: Sequence[str]) -> list[Suggestion]:
+def _suggest_arguments(tool: Tool, given: Sequence[str]) -> list[Suggestion]:
     """Suggest the arguments of a tool that are not given yet. given: the words after the tool."""
     takes = Parameters.of_schema(tool.input_schema)
     names = {word.partition("=")[0].removesuffix(":") for word in given}
@@ -170,7 +170,7 @@ def _arguments(tool: Tool, given: Sequence[str]) -> list[Suggestion]:
     ]
 
 
-def _values_of(tool: Tool, name: str) -> list[Suggestion]:
+def _suggest_values(tool: Tool, name: str) -> list[Suggestion]:
     return [Suggestion(shlex.quote(value)) for value in list_values(tool.input_schema, name)]
 
 

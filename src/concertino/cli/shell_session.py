@@ -180,7 +180,7 @@ class Shell:
             case name if name in NAMED_COMMANDS + LIST_COMMANDS:
                 return await self._send(command, rest)
             case _:
-                raise self._unknown(command)
+                raise self._explain_unknown(command)
         return 0
 
     async def _send(self, command: str, words: Sequence[str]) -> int:
@@ -231,12 +231,13 @@ class Shell:
             _print(tool.description or "")
             return
         if words and words[0] not in COMMANDS:
-            raise self._unknown(words[0])
+            raise self._explain_unknown(words[0])
         for name, (takes, about) in COMMANDS.items():
             if not words or words[0] == name:
                 _print(f"{f'{name} {takes}':30} {about}")
 
-    def _unknown(self, word: str) -> UsageError:
+    def _explain_unknown(self, word: str) -> UsageError:
+        """Return the error for a word that is neither a command nor a tool."""
         from concertino.cli.suggestions import did_you_mean
 
         known = [*COMMANDS, *self._catalogue.tools]

@@ -42,7 +42,7 @@ SUFFIXES = {"python": ".py", "node": ".js", "bash": ".sh", "sh": ".sh"}
 STARTER = re.compile(r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)")
 
 
-def closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
+def find_closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
     """Return the known name that is most similar to a name; None if none is similar.
 
     similarity: the least similarity, from 0 to 1.
@@ -62,7 +62,7 @@ def closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | N
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `did you mean X?`, or "" if no known name is similar."""
-    found = closest(name, known)
+    found = find_closest(name, known)
     return "" if found is None else f"did you mean {found}?"
 
 
@@ -108,7 +108,9 @@ def suggest_for_unknown(
         return _suggest_address(command, option, value or _word_after(word, words))
     elif option == "--verbose" and "-v" in options:
         return "did you mean -v?"
-    elif found := closest(option.lstrip("-"), [name[2:] for name in options if name[:2] == "--"]):
+    elif found := find_closest(
+        option.lstrip("-"), [name[2:] for name in options if name[:2] == "--"]
+    ):
         return f"did you mean --{found}?"
     elif command in ("call", "prompt"):
         argument = f"{option.lstrip('-')}={value or _word_after(word, words) or 'VALUE'}"
@@ -206,7 +208,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     file = re.split(r"[.:]", program, maxsplit=1)[0] + ".py"
     if program != file and os.path.isfile(file):
         return f"write -- python {shlex.join((file, *arguments))}"
-    if program.endswith(".py") and (found := closest(program, _files(".py"))):
+    if program.endswith(".py") and (found := find_closest(program, _files(".py"))):
         return f"there is no file {program} here; did you mean -- python {shlex.quote(found)}?"
     if os.sep in program:
         if os.path.isfile(program):
@@ -215,7 +217,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     if os.path.isfile(program):
         return f"to start the file in this folder, write -- ./{shlex.join(command)}"
     # Among thousands of programs, one is always a little similar.
-    if found := closest(program, _programs(path), similarity=0.75):
+    if found := find_closest(program, _programs(path), similarity=0.75):
         return f"did you mean -- {shlex.join((found, *arguments))}?"
     return f"install {program}, or write its whole path: -- /path/to/{program}"
 

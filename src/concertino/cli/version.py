@@ -1,4 +1,4 @@
-"""`concertino --version`."""
+"""describe_versions(): the text of `concertino --version`."""
 
 from __future__ import annotations
 

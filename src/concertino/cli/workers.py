@@ -6,8 +6,10 @@ queue are not affected if a worker dies. Parent and worker share a pair of socke
 byte when it is ready, and ends when the parent's socket is closed, which also happens if the parent
 is killed.
 
-The workers share a key for sealed states, and a record of used states. A worker passes a request on
-to the worker that has the request's session, see http/worker_peers.py.
+A client may send a request to another worker than its last one. So the workers share the key with
+which they sign what clients store for them (`requestState`), and a record of the states that were
+used already. A worker passes a request on to the worker that has the request's session, see
+http/worker_peers.py.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ def run_workers(count: int, listeners: Sequence[Listener]) -> int:
     """
     folder = Path(tempfile.mkdtemp(prefix="concertino-"))
     environment = dict(os.environ)
+    # This process tells systemd when all workers serve, so no worker may do so.
     environment.pop("NOTIFY_SOCKET", None)
     if STATE_KEY not in environment:
         environment[STATE_KEY] = secrets.token_urlsafe(32)

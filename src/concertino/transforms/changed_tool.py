@@ -256,6 +256,7 @@ class ChangedTool:
         for value in hidden.values():
             text = value if isinstance(value, str) else encode(value).decode()
             if len(text) >= LEAST_SECRET and text not in ("true", "false", "null"):
+                # The text itself, and the text with the escapes that it has inside a JSON string.
                 secrets |= {text, encode(text).decode()[1:-1]}
         parts: list[str] = []
         if secrets:

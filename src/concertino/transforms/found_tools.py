@@ -31,7 +31,7 @@ def describe_found(tools: Sequence[RawTool], budget: int) -> str:
         rest = len(tools) - number
         # Of the remaining budget, a tool may take twice as much as each tool after it.
         share = left if rest == 1 else 2 * left // (rest + 1)
-        for text in _forms(tool):
+        for text in _make_forms(tool):
             if (tokens := estimate(text)) <= share:
                 shown.append(text)
                 left -= tokens
@@ -40,7 +40,7 @@ def describe_found(tools: Sequence[RawTool], budget: int) -> str:
 
 
 # Any: the members of tools and schemas are any JSON values.
-def _forms(tool: RawTool) -> list[str]:
+def _make_forms(tool: RawTool) -> list[str]:
     """Return the JSON of a tool in several forms, from the longest to the shortest."""
     value: dict[str, Any] = decode(encode(tool))
     name = value.get("name")

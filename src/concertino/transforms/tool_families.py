@@ -3,7 +3,8 @@
 Tools whose names begin with the same words are a family: a composition calls tools `server_tool`,
 and some servers use such prefixes themselves. If a word occurs in the tools of one family only,
 such as `leaderboard` in the tools of Redis, a task with this word is probably for that family. This
-helps even if the description of the right tool does not contain the word.
+helps even if the description of the right tool does not contain the word. Words are compared by
+their terms; a term is the stem of a word (tool_words.py).
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class ToolFamilies:
     def rate(self, parts: Iterable[Mapping[str, float]]) -> list[float]:
         """Return for each tool how probably a task is for its family, as a number from 0 to 1.
 
-        parts: for each word of the task, the terms with its meaning and their weights.
+        The list has the order of the tools. A tool without a family has 0.
+        parts: for each word of the task, the terms with its meaning -> how close each is to it,
+            from 0 to 1.
         """
         rates: dict[str, float] = {}
         for part in parts:

@@ -73,7 +73,14 @@ MAX_TERMS = 64
 
 
 class ToolText(Struct, frozen=True):
-    """The searchable texts of a tool. summary: the first sentence of its description."""
+    """The searchable texts of a tool.
+
+    summary: the first sentence of its description.
+    description: the rest of its description.
+    arguments: the names of its arguments.
+    argument_texts: the descriptions of its arguments, and the texts that they may have as values.
+    tags: further words for the search, from the tool's `_meta`.
+    """
 
     name: str
     title: str = ""
@@ -108,7 +115,9 @@ class ToolIndex:
             term: math.log(1 + (self._size - len(posting) + 0.5) / (len(posting) + 0.5))
             for term, posting in self._postings.items()
         }
+        # The terms of each tool's name.
         self._names = [frozenset(fields["name"]) for fields in counted]
+        # Term -> the numbers of the tools whose names contain it.
         self._named: dict[str, list[int]] = {}
         for number, names in enumerate(self._names):
             for term in names:
@@ -131,16 +140,20 @@ class ToolIndex:
         The number of a tool is its index among the tools given to the constructor.
         """
         scores = self._score(query)
+        # Rounded, so that equal scores are equal in spite of rounding errors. Among tools with
+        # equal scores, the one that comes first in the list of tools is first here, too.
         ranked = sorted(scores, key=lambda number: (-round(scores[number], 6), number))
         return ranked[:limit]
 
     def _score(self, query: str) -> dict[int, float]:
         """Return the score of each tool that contains at least one word of the query."""
         scores: dict[int, float] = {}
+        # Number of a tool -> the sum of the rarities of the query's words that the tool has.
         covered: dict[int, float] = {}
         # Number of a tool -> the terms of its name that occur in the query, or mean the same as
         # one.
         named: dict[int, dict[str, float]] = {}
+        # The sum of the rarities of all words of the query.
         total = 0.0
         parts = self._parts_of(query)
         for expanded in parts:
@@ -197,7 +210,10 @@ class ToolIndex:
         return [*parts, *({term: weight} for term, weight in meanings.terms)]
 
     def _share_of_name(self, number: int, found: Mapping[str, float]) -> float:
-        """Return the share of a tool's name that occurs in a query. Rare terms count more."""
+        """Return the share of a tool's name that occurs in a query. Rare terms count more.
+
+        found: the terms of the name that occur in the query, with their weights.
+        """
         names = self._names[number]
         whole = sum(self._rarity[term] for term in names)
         return sum(self._rarity[term] * weight for term, weight in found.items()) / (whole or 1.0)

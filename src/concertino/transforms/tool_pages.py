@@ -16,6 +16,7 @@ from concertino.protocol.pagination import read_all_pages
 
 __all__ = ["RawTool", "ToolPage", "decode_tool_page", "is_same_page", "name_of", "read_tool_pages"]
 
+# The definition of a tool: member -> its undecoded JSON.
 RawTool: TypeAlias = Mapping[str, Raw]
 
 _members = Decoder(dict[str, Raw]).decode

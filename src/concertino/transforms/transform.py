@@ -118,8 +118,10 @@ class Transform(BackendWrapper):
         return _reword_failure(tool, result)
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the arguments of a tool that clients repeat in HTTP headers, as clients see
-        them."""
+        """Return the arguments of a tool that clients repeat in HTTP headers.
+
+        name: the name of the tool that clients see. The arguments have the names that clients see.
+        """
         tool = self._by_client_name.get(name)
         if tool is None:
             return {} if name in self._changed else super().param_headers(name)
