@@ -1,9 +1,10 @@
 """Channel: sends a client's requests, matches the responses, and enforces time limits.
 
 A request gets an id and a PendingReply in the table of pending requests (peer.outgoing); its caller
-awaits the PendingReply. The Channel is the Receiver of the Connection: on_frames() sets the result
-of the PendingReply, which resumes the caller at once. Everything else that a server sends goes to
-the ChannelDelegate, which is the Conversation (client/conversation.py).
+awaits the PendingReply. The Channel is the Receiver of the Connection: the Connection calls
+on_frames() with the JSON-RPC messages that have arrived ("frames", one line of JSON each).
+on_frames() sets the result of the PendingReply, which resumes the caller at once. Everything that
+is not a response goes to the ChannelDelegate, which is the Conversation (client/conversation.py).
 
 Requests do not have separate timers. One timer fires at the earliest deadline and checks all
 pending requests, which takes a few microseconds for a thousand. asyncio.timeout() would cost 3.9 us
@@ -53,10 +54,13 @@ MAX_FIRST_ID = 2**30
 
 
 class ChannelDelegate(MessageHandler, Protocol):
-    """Handles everything that a server sends, apart from responses. Conversation implements it."""
+    """Handles what a server sends, apart from responses, and the end of the connection.
+
+    Conversation implements it.
+    """
 
     def on_eof(self) -> None:
-        """Release the resources of the connection, because it has ended by itself."""
+        """Release the resources of the connection, which this client has not closed itself."""
         ...
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
@@ -69,11 +73,12 @@ class Channel:
 
     connection: a Connection that is not open yet; the Channel opens it.
     delegate: handles everything that is not a response.
+    log: the logger for faults of the server.
 
     Attributes:
     ending: whether and why the connection has ended.
-    skipped: the lines of the server that were skipped.
-    input: the state of reading frames, which the pending requests share.
+    skipped: counts the lines of the server that are no messages or match no request.
+    input: what is known about the frame that is being read; the pending requests use it too.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.
     counts: the numbers of requests that were sent and answered.
@@ -128,7 +133,7 @@ class Channel:
         """Send a request and return its result, undecoded.
 
         params: a JSON object.
-        subject: the name or URI in the request, if there is one, for errors.
+        subject: the name or URI in the request, for errors; "" if it has none.
         ask() describes the other parameters and the errors.
         """
         # Requests other than tool calls are rare, so prepare the request each time.
@@ -147,19 +152,22 @@ class Channel:
     ) -> Generator[Any, None, Any]:
         """Send a prepared request and return its result.
 
-        The result is what prepared.decode() returns, or Raw if it cannot decode the response.
+        The result is the one that prepared.decode() finds in the response; Raw if prepared.decode()
+        cannot decode it.
 
         prepared: the request without its id and without some of its params.
-        params: the params that are missing in the template of `prepared`.
-        idle_timeout_s: how many seconds to wait for the response, or for the next progress.
-        total_s: how many seconds the request may take in all. Both may be infinite.
-        progress: from self.progress.track(), if the params contain its token.
+        params: the JSON that is missing in the template of `prepared`.
+        idle_timeout_s: how many seconds to wait for the response, and after each progress for the
+            next one; may be infinite.
+        total_s: how many seconds the request may take in all; may be infinite.
+        progress: passes on the request's progress; made by self.progress.track(), whose token must
+            be in the params. None if the request has no progress token.
         cancels: whether to send notifications/cancelled if the caller stops waiting.
-        Raises RpcError, TimedOut, Disconnected and ProtocolError; ValueError if the request is too
-        long or idle_timeout_s is not positive.
+        Raises RpcError for an error response, TimedOut, Disconnected, ProtocolError for a malformed
+        response, and ValueError if the request is too long or idle_timeout_s is not positive.
 
-        This is a generator with types.coroutine, because it then takes one Python frame. An `async
-        def` that awaits a PendingReply would take two coroutines and an iterator.
+        This is a generator with types.coroutine, because awaiting it then takes one Python frame.
+        An `async def` that awaits a PendingReply would take two coroutines and an iterator.
         """
         output = self._output
         deadlines = self._deadlines
@@ -179,21 +187,23 @@ class Channel:
         id = outgoing.next_id
         outgoing.next_id = id + 1
 
-        # Two cases are rare: params with a newline, which would end the frame, and a frame that is
-        # too long.
+        # Two rare kinds of params: with a newline, which would end the frame too early, and with
+        # more bytes than a frame may have.
         is_long = len(params) > JOINED_BYTES
         frame = prepared.join(id, params) if is_long else prepared.template % (id, params)
         if NEWLINE in params or len(frame) > output.max_message_bytes:
             frame = self._build_unusual_frame(prepared, id, params)
 
-        # If no other request is pending, write at once, which saves a loop iteration, and look
-        # whether the response has arrived already.
+        # If no other request is pending, write at once, which saves a loop iteration. A Connection
+        # that supports polling then returns the next line of the server, if it has arrived already.
+        # Otherwise `polled` is the number of buffered bytes, or None if nothing was written.
         is_alone = not outgoing and not output.flush_scheduled
         polled = output.send_and_poll(frame, id) if is_alone else None
         if isinstance(polled, bytes):
             reply = self._match_polled(prepared, id, polled)
             if reply is not None:
                 return reply.result
+            # Everything was written, so no bytes are buffered.
             polled = 0
 
         deadline = now + (idle_timeout_s if idle_timeout_s < total_s else total_s)
@@ -230,12 +240,13 @@ class Channel:
         params: bytes,
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
-        """Send a prepared request whose outcome goes to a callback. It has no time limit.
+        """Send a prepared request whose outcome goes to a callback, without a time limit.
 
-        callback: called once with the ForwardedReply when that has an outcome; must not raise.
-        Returns the ForwardedReply. If it has an outcome already, the callback was called or will be
-        in the next loop iteration. Returns None, and sends nothing, if only ask() can do it: if it
-        has to wait, if the request is long, or if it cannot be sent.
+        callback: called once with the ForwardedReply when that has its outcome, a result or an
+            exception; must not raise. It may be called before begin() returns.
+        Returns the ForwardedReply. Returns None, and sends nothing, in the cases that only ask()
+        handles: the connection has ended or too much output is buffered, or the params are long or
+        contain a newline.
         """
         output = self._output
         peer = self.peer
@@ -257,7 +268,7 @@ class Channel:
         reply.callback = callback
         reply.context = copy_context()
 
-        # As in ask().
+        # ask() explains the following steps.
         is_alone = not outgoing and not output.flush_scheduled
         polled = output.send_and_poll(frame, id) if is_alone else None
         if isinstance(polled, bytes):
@@ -280,9 +291,11 @@ class Channel:
         idle_timeout_s: float,
         total_s: float,
     ) -> None:
-        """Wait while too much output is buffered, because the server does not read its input.
+        """Wait while the server does not read its input and so too much output is buffered.
 
-        Raises TimedOut, Disconnected, and ValueError for an invalid idle_timeout_s; see ask().
+        label: names the request that is to be sent, for errors.
+        Raises TimedOut after idle_timeout_s or total_s, Disconnected if the connection has ended or
+        ends, and ValueError if idle_timeout_s is not positive.
         """
         if not idle_timeout_s > 0:
             raise ValueError(
@@ -306,9 +319,10 @@ class Channel:
         id: int,
         params: bytes,
     ) -> bytes:
-        """Return the frame of a request whose params contain newlines, or which is long.
+        """Return the frame of a request whose params contain newlines or are very long.
 
-        Newlines between JSON tokens are removed. Raises ValueError if the frame is too long.
+        Newlines between JSON tokens are removed. Raises ValueError if the frame has more than
+        max_message_bytes.
         """
         frame = prepared.template % (id, one_line(params))
         limit = self._output.max_message_bytes
@@ -325,9 +339,11 @@ class Channel:
         id: int,
         line: bytes,
     ) -> Any:
-        """Return the decoded response to a request, if the line from polling is this response.
+        """Return the decoded response to a request, if the server's next line is this response.
 
         Otherwise return None, and deliver the line to on_frames() later.
+        id: the id of the request.
+        line: the line that send_and_poll() has returned.
         """
         try:
             reply = prepared.decode(line)
@@ -347,9 +363,10 @@ class Channel:
         reason: str,
         cancels: bool,
     ) -> None:
-        """Stop waiting for the response to a request.
+        """Stop waiting for the response to a request. Does nothing if the request is not pending.
 
-        cancels: whether to send notifications/cancelled, with this reason.
+        reason: says why, for notifications/cancelled.
+        cancels: whether to send notifications/cancelled.
         """
         # The table has integers as keys. For an id of another type, get() returns None.
         outgoing = self.peer.outgoing.get(cast("int", id))
@@ -376,8 +393,10 @@ class Channel:
     # Time limits
 
     def _expire(self, now: float) -> float:
-        """Fail the requests whose deadline has come. The timer calls this.
+        """Fail the requests whose deadline has passed. The timer calls this.
 
+        Also ends the connection if the server sends a line that is too long and does not end.
+        now: the time by the loop's clock.
         Returns the time of the next call: the earliest deadline of the remaining requests.
         """
         if self._messages.oversize.is_endless(now):
@@ -411,12 +430,12 @@ class Channel:
         """Handle all frames of one read, and resume the callers whose responses have arrived."""
         state = self.input
         state.heard = True
-        # A step of a task cannot run inside another task. So callers are resumed at once only if
-        # this is called by the event loop itself.
+        # asyncio cannot run a step of one task inside another task. So callers are resumed at once
+        # only if the event loop itself, and not a task, has called on_frames().
         state.outside_tasks = outside = asyncio.current_task(self._deadlines.loop) is None
         outgoing = self.peer.outgoing
-        # If calls of other connections end because of these responses, as in a proxy, their
-        # responses are sent together at the end of this read, and not one loop iteration later.
+        # In a proxy, these responses end calls of the proxy's own clients. The read batch sends the
+        # responses to these clients together at its end, and not one loop iteration later.
         read_batch = self._read_batch
         is_batch = outside and not read_batch.in_progress
         if is_batch:
@@ -432,12 +451,14 @@ class Channel:
                 decode = state.decode
                 try:
                     reply = decode(frame)
+                    # Check for UTF-8; _match_polled() says why.
                     if not frame.isascii():
                         str(frame, "utf-8")
                     pending = outgoing.pop(reply.id)
                 except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
-                    # Not a response of this kind. It is handled after this block: inside of it, the
-                    # exceptions of a resumed caller would get this one as their __context__.
+                    # This frame is no successful response. Handle it after the `except` block, and
+                    # not inside: there, exceptions of a resumed caller would get this exception as
+                    # their __context__.
                     pass
                 else:
                     if type(pending) is PendingReply and pending.request.decode is decode:
@@ -450,6 +471,7 @@ class Channel:
                     elif decode is decode_reply:
                         pending.done(reply.result)
                     else:
+                        # `decode` belongs to another request, so its result may have a wrong type.
                         pending.done(decode_reply(frame).result)
                     continue
                 self._receive(frame)
@@ -465,7 +487,10 @@ class Channel:
             self._messages.receive(frame)
 
     def on_frame_too_long(self, size: int) -> None:
-        """Fail the request whose response is too long, or count the line as skipped."""
+        """Fail the request whose response is too long, or count the line as skipped.
+
+        size: how many bytes of the line had arrived when it exceeded the limit.
+        """
         self._messages.on_frame_too_long(size, self._deadlines.time())
         self._deadlines.wake_at(min(self._deadlines.wakes_at, self._messages.oversize.checks_at))
 
@@ -486,7 +511,7 @@ class Channel:
     def give_up(self, fault: str) -> None:
         """End the connection, because the server misbehaves.
 
-        fault: a sentence that says what the server has done.
+        fault: a clause that says what the server has done, for logs and errors.
         """
         if not self.ending.over:
             self.ending.fault = fault
@@ -499,6 +524,7 @@ class Channel:
             return
         self.ending.over = True
         self._deadlines.stop()
+        # Wake the requests that wait for the server to read its input: they raise Disconnected.
         self.on_drain(0)
         self.counts.unanswered += len(self.peer.outgoing)
         # peer.close() fails the pending requests and returns the server's unanswered ones.

@@ -1,4 +1,7 @@
-"""ChannelEnding: whether and why a client's connection has ended, and the errors after its end."""
+"""ChannelEnding: whether and why a client's connection has ended.
+
+It also makes the errors of the requests that get no response because of the end.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ Explain = Callable[[ConcertinoError], ConcertinoError]
 
 
 class UnreadRequest(Disconnected):
-    """The connection has ended before the server has read the request.
+    """The error of a request that the server had not read when the connection ended.
 
     So the server has done nothing for the request, which may be sent again.
+    error: says how the connection has ended.
     waited_s: how many seconds the request had waited when the connection ended.
     """
 
@@ -25,22 +29,23 @@ class UnreadRequest(Disconnected):
         self.waited_s = waited_s
 
     def time_left(self, timeout_s: float) -> float:
-        """Return the rest of a time limit in seconds; always positive."""
+        """Return the rest of a time limit after waited_s, in seconds; always positive."""
         return max(0.001, timeout_s - self.waited_s)
 
 
 class ChannelEnding:
     """Whether and why a Channel has ended.
 
-    explain: returns the same error, with facts about the server's process added to its text.
+    explain: returns the same error, with facts about the server's process added to its text, such
+        as its exit code.
 
     Attributes:
     over: whether the connection has ended.
     by_client: whether this client closes the connection, or has closed it.
     fault: what the server did wrong, if the client has closed the connection for that reason; ""
         otherwise.
-    unread: after the end, the ids of the requests that the server had not read, so that they may be
-        sent again; None if that is not known.
+    unread: after the end, the ids of the requests that the server had not read, which may be sent
+        again; None if the server is not restarted.
     """
 
     def __init__(self, explain: Explain) -> None:
@@ -58,9 +63,9 @@ class ChannelEnding:
     ) -> Disconnected:
         """Return the error for a request that gets no response, because the connection has ended.
 
-        It is an UnreadRequest if the request may be sent again.
+        The error is an UnreadRequest if the request may be sent again.
         label: names the request.
-        waited_s: how long the request has waited, for the text; 0 to leave it out.
+        waited_s: how many seconds the request has waited, for the text; 0 to leave it out.
         id: the id of the request; None if it was not sent.
         """
         text = f"{label}: the connection ended before the answer came"

@@ -3,9 +3,9 @@
     async with Client(["python", "server.py"]) as client:
         result = await client.call_tool("add", {"a": 1, "b": 2})
 
-The client finds out the server's revision by itself. Results are Structs of `concertino.types`, in
-the form of revision 2026-07-28. This module has the public methods; client/client_connection.py
-starts, restarts and ends the server.
+The client negotiates the protocol revision with the server. It returns results as the classes of
+`concertino.types`, in the form of revision 2026-07-28 whatever the revision of the server is. This
+module has the public methods; client/client_connection.py starts, restarts and ends the server.
 """
 
 from __future__ import annotations
@@ -85,50 +85,65 @@ PageT = TypeVar("PageT", bound=Page)
 class Client(ConnectionFacts):
     """A client for one server. Use it with `async with`, or call open() and aclose().
 
-    A Client belongs to one event loop. All parameters but `target` are optional.
+    A Client belongs to the event loop that opens it, and can be opened once.
 
-    target: the server: a command as a list of words, ServerParameters, `unix:PATH`,
-        `tcp:HOST:PORT`, a Server or another Backend in this process, or a Connection that is not
-        open.
-    name: the name for logs; by default derived from the target.
-    info: the name and version of this client, for the server.
-    era: "auto" finds out whether the server speaks 2026-07-28 ("modern") or has a handshake
-        ("legacy"). Pass one of these words if it is known; or, for proxies, an async function that
-        is called when the server has been started: if it returns True, a server that speaks both
-        eras is used as a legacy one.
-    timeouts: time limits.
-    limits: size limits, such as max_message_bytes.
-    stderr: a function called with each line of the server's stderr, or a file to append to. By
-        default, lines are logged by `concertino.client.NAME.stderr` at stderr_level. Secrets are
-        redacted.
-    restart: when to restart a server that ends by itself; by default never.
-    validate: whether to validate results against the output schemas of tools, after list_tools()
-        was called; by default if the extra `validate` is installed.
-    trace: a function called with "->" (sent) or "<-" (received) and each message, with secrets
-        redacted. Messages are also logged by `concertino.client.NAME` at level DEBUG.
+    target: the server: a command as a list of words, ServerParameters, a URL, HttpParameters,
+        `unix:PATH`, `tcp:HOST:PORT`, a Server or another Backend in this process, or a Connection
+        that is not open yet. A Backend is an object that answers MCP requests; a Connection
+        transports JSON-RPC messages.
+    name: the name of the server in logs and errors; by default derived from the target, such as
+        "server" for ["python", "server.py"].
+    info: the name and version of this client, which the server gets; by default concertino's.
+    era: "modern" for a server of revision 2026-07-28, "legacy" for a server with the handshake of
+        earlier revisions (`initialize`). "auto" finds out which of the two the server is. A proxy
+        may pass an async function without arguments, which is called after the server was started:
+        True means to send `initialize` first, False means "auto".
+    timeouts: time limits; by default Timeouts().
+    limits: size limits, such as max_message_bytes; by default Limits().
+    stderr: a function called with each line of the server's stderr, or the path of a file to append
+        the lines to. By default, the logger `concertino.client.NAME.stderr` logs the lines at
+        stderr_level, where NAME is `name`. Secrets are redacted in all three cases.
+    restart: when to restart a server that ends by itself; by default never. It needs a target that
+        is a program or an address.
+    validate: whether to validate results against the output schemas of tools. The schemas are known
+        after list_tools() was called. None validates if the extra `validate` is installed. True
+        raises ImportError if it is not.
+    trace: a function called with two strings for each message: "->" (sent) or "<-" (received), and
+        the message with secrets redacted. The logger `concertino.client.NAME` also logs messages,
+        at level DEBUG.
 
-    The following functions answer requests of the server. They may be `def` or `async def`. Without
-    a function, such requests are refused.
+    The server may ask this client for something: with a request before 2026-07-28, with an
+    `input_required` result since then. The following functions answer. They may be `def` or `async
+    def`. Their argument `server` is the server's name and version (an Implementation). Without a
+    function, the capability is not declared, and a server that asks nevertheless gets an error.
 
-    elicit(request, server): fills in a form. Returns a dict with the values ({} for a URL),
-        "accept", "decline", "cancel", None (the same as "cancel"), or an ElicitResult.
+    elicit(request, server): lets the user fill in a form (an Elicitation). Returns a dict with the
+        values ({} for a URL), "accept", "decline", "cancel", None (the same as "cancel"), or an
+        ElicitResult. Fields without a value get the defaults of the form.
     elicit_urls: whether `elicit` also gets requests to open a URL. The client itself opens nothing.
-    sample(request, server): asks a model. Returns a str or a CreateMessageResult.
-    sampling: the capability to declare for it, such as {"tools": {}}.
-    roots: file:// URIs or Roots, or a function that returns them.
-    rounds: how many times the server may ask for input during one request (2026-07-28).
-    answer_any(method, params): answers every request of a server before 2026-07-28, in place of the
-        functions above. It is async, gets the undecoded params, and returns the undecoded result,
-        both as bytes; for backends that pass the requests on.
-    capabilities: the client capabilities to declare with it.
+    sample(request, server): asks a model. `request` is a Sampling. Returns a str or a
+        CreateMessageResult.
+    sampling: the content of the capability `sampling`, such as {"tools": {}} if `sample` supports
+        tools; by default {}.
+    roots: file:// URIs or Roots, or a function without arguments that returns them.
+    rounds: how many times the server may ask for input during one request (2026-07-28). Then the
+        request raises ProtocolError.
+    answer_any(method, params): answers all of these requests, in place of the functions above. For
+        proxies, which pass the requests on. It is async, gets the undecoded params, and returns the
+        undecoded result, both as bytes.
+    capabilities: the client capabilities to declare in place of those that follow from the
+        functions; necessary with `answer_any`.
 
     The following functions get the server's notifications. They are called on the event loop.
+    Notifications without a function are ignored, except log messages, which are logged.
 
-    changed(name): the list "tools", "prompts" or "resources" has changed. May be an `async def`. It
-        is not called again while it runs; changes in that time lead to one more call.
-    updated(uri): a resource has changed for which subscribe() was called.
-    logged(message): the server has sent a LogMessage.
-    notified(method, params): any other notification.
+    changed(name): the list "tools", "prompts" or "resources" has changed. May be an `async def`.
+        While it runs, it is not called again for this list; if the list changes in that time, it is
+        called once more afterwards.
+    updated(uri): a resource has changed for which subscribe() or watch() was called.
+    logged(message): the server has sent a LogMessage. By default, the logger
+        `concertino.client.NAME` logs it.
+    notified(method, params): any other notification. `params` is a dict.
     """
 
     @hint_keywords
@@ -213,10 +228,13 @@ class Client(ConnectionFacts):
     async def open(self) -> None:
         """Start the server or connect to it, and negotiate the revision.
 
-        Takes at most timeouts.connect_s. If it raises, nothing is left running.
-        Raises SpawnError if the server cannot be started, Disconnected if it ends meanwhile,
-        TimedOut, Incompatible if there is no common revision, NotAServer if it does not speak MCP,
-        and ProtocolError. For a Backend in this process, raises the exception of its start().
+        If open() raises, it has ended the server, so there is nothing to close.
+        Raises SpawnError if the program cannot be started, Disconnected if no server can be reached
+        or the server ends during the negotiation, TimedOut after timeouts.connect_s, Incompatible
+        if client and server have no revision in common, NotAServer if the program does not speak
+        MCP, and ProtocolError for a malformed response. If the target is a Backend in this process
+        whose start() raises, open() raises the same exception. Raises RuntimeError if this client
+        was opened before.
         """
         try:
             await self._connection.open()
@@ -228,8 +246,9 @@ class Client(ConnectionFacts):
     async def aclose(self) -> None:
         """Close the connection, and end the server and all processes that it has started.
 
-        The server gets time to end by itself first (ShutdownTimeouts). Pending requests raise
-        Disconnected. May be called again. If the calling task is cancelled, the closing continues.
+        The server gets time to end by itself first (`ladder` of ServerParameters). Pending requests
+        raise Disconnected. May be called again. If the task that awaits aclose() is cancelled, the
+        server is ended nevertheless.
         """
         await self._connection.close()
 
@@ -280,26 +299,33 @@ class Client(ConnectionFacts):
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a tool and return its result. `is_error` of the result tells whether it has failed.
+        """Call a tool and return its result, whose `is_error` tells whether the tool has failed.
 
-        When the calling task is cancelled, the call is cancelled at the server. If the server ends
-        and is restarted, the call is repeated only if the server had not read it.
+        If the task that awaits the result is cancelled, the client cancels the call at the server.
+        If the server ends and is restarted, the client repeats the call only if the server had not
+        read it; otherwise the call raises Disconnected.
 
-        into: the type to convert the result to. Then the structured content is returned as this
-            type, or else the text, decoded as JSON; if the tool has failed, ToolError is raised
-            with its text.
-        timeout_s: replaces timeouts.request_s, and timeouts.total_s if it is longer than that.
-        progress(done, total, message): called with the tool's progress. Each progress restarts
-            timeout_s.
-        meta: additional members for `_meta`.
-        Raises RpcError for an error response, TimedOut, Disconnected and ProtocolError.
+        arguments: name -> value; None for no arguments.
+        into: a type to return instead of a CallToolResult. The structured content is converted to
+            it. Without structured content, the text of the result is decoded as JSON, or returned
+            as it is for `str`. If the tool has failed, ToolError is raised with its text.
+        timeout_s: how many seconds to wait for the response, and after each progress for the next
+            one. By default timeouts.request_s. The call may take timeouts.total_s in all, or
+            timeout_s if that is longer.
+        progress(done, total, message): a function called for each progress notification of the
+            tool. `total` and `message` are None if the server does not send them. Without a
+            function, the server is not asked for progress.
+        meta: members to add to the request's `_meta`.
+        Raises RpcError for an error response, TimedOut, Disconnected if the server ends, and
+        ProtocolError if the result is malformed, does not fit the tool's output schema or cannot be
+        converted to `into`.
         """
         timeouts = self.timeouts
         idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
         if timeout_s is not None:
             idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
 
-        # The same checks as in wait_until_usable(), without the cost of a coroutine.
+        # The same checks as in wait_until_usable(), because that would cost a coroutine.
         connection = self._connection
         conversation = connection.conversation
         is_usable = (
@@ -346,7 +372,12 @@ class Client(ConnectionFacts):
         return result if into is None else convert_output(name, result, into)
 
     async def list_tools(self) -> list[Tool]:
-        """Return all tools, from all pages of the list."""
+        """Return all tools, from all pages of the list.
+
+        From now on, results of these tools are validated, see the parameter `validate` of Client.
+        Raises NotSupported if the server does not declare the capability `tools`, and the errors
+        that call_tool() describes. The other lists raise the same errors.
+        """
         return await self._results.list_tools()
 
     async def _fetch_tools(self, timeout_s: float | None = None) -> list[Tool]:
@@ -357,13 +388,20 @@ class Client(ConnectionFacts):
     # Resources
 
     async def list_resources(self) -> list[Resource]:
-        """Return all resources, from all pages of the list, without resources of templates."""
+        """Return all resources, from all pages of the list.
+
+        Resources that are read through a template are not in it; see list_resource_templates().
+        Raises the same errors as list_tools().
+        """
         return await self._list_all(
             "resources/list", ListResourcesResult, lambda page: page.resources
         )
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        """Return all resource templates, from all pages of the list."""
+        """Return all resource templates, from all pages of the list.
+
+        Raises the same errors as list_tools().
+        """
         return await self._list_all(
             "resources/templates/list",
             ListResourceTemplatesResult,
@@ -373,17 +411,27 @@ class Client(ConnectionFacts):
     async def read_resource(
         self, uri: str, *, timeout_s: float | None = None
     ) -> ReadResourceResult:
-        """Read a resource.
+        """Return the contents of a resource.
 
-        Raises RpcError if there is no such resource: -32602, or -32002 before 2026-07-28.
-        call_tool() describes timeout_s and the other errors.
+        uri: the URI of a resource, or one that fits a resource template.
+        timeout_s: how many seconds to wait for the response; by default timeouts.request_s.
+        Raises RpcError if the server has no such resource (code -32602, or -32002 before
+        2026-07-28), NotSupported if the server does not declare the capability `resources`, and the
+        errors that call_tool() describes.
         """
         self._connection.require("resources")
         raw = await self._connection.call("resources/read", encode({"uri": uri}), uri, timeout_s)
         return decode_result("resources/read", raw, ReadResourceResult)
 
     async def subscribe(self, uri: str) -> None:
-        """Subscribe to a resource: when it changes, the function `updated` is called."""
+        """Subscribe to a resource: when it changes, the Client's function `updated` is called.
+
+        Does nothing if there is a subscription to this resource already. The subscription is
+        renewed when the server is restarted.
+        Raises NotSupported if the server does not declare the capability `resources`, ProtocolError
+        if the server does not report changes of this resource, and the errors that call_tool()
+        describes.
+        """
         await self._session.subscribe(uri)
 
     async def unsubscribe(self, uri: str) -> None:
@@ -391,10 +439,14 @@ class Client(ConnectionFacts):
         await self._session.unsubscribe(uri)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Subscribe to exactly these resources: `updated` is called with their URIs.
+        """Subscribe to these resources, and end the subscriptions of the previous watch().
 
-        For proxies, whose own clients subscribe. A server of 2026-07-28 gets one subscription for
-        all resources. If it does not report changes of some of them, a warning is logged.
+        When one of the resources changes, the Client's function `updated` is called with its URI.
+        This is for proxies, which pass on the subscriptions of their own clients: a server of
+        2026-07-28 gets one subscription for all resources, where subscribe() would open one for
+        each. If the server does not report changes of some resources, a warning is logged.
+
+        uris: the URIs of all resources to watch from now on; empty to watch none.
         """
         await self._session.watch(uris)
 
@@ -411,10 +463,12 @@ class Client(ConnectionFacts):
         *,
         timeout_s: float | None = None,
     ) -> GetPromptResult:
-        """Return the messages of a prompt.
+        """Return the messages of a prompt, with the arguments filled in.
 
-        arguments: name -> value; all values are strings.
-        Raises RpcError if there is no such prompt or the arguments are invalid.
+        arguments: name -> value; all values are strings. None for no arguments.
+        timeout_s: how many seconds to wait for the response; by default timeouts.request_s.
+        Raises RpcError if the server has no such prompt or refuses the arguments, NotSupported if
+        it does not declare the capability `prompts`, and the errors that call_tool() describes.
         """
         self._connection.require("prompts")
         body = encode({"name": name, "arguments": dict(arguments or {})})
@@ -431,10 +485,12 @@ class Client(ConnectionFacts):
     ) -> Completion:
         """Return suggested values for an argument of a prompt or a variable of a resource template.
 
-        ref: the prompt or resource template.
+        ref: names the prompt or the resource template.
         argument: the name of the argument or variable.
-        value: the text that the user has typed so far.
-        chosen: the values of the other arguments that are known.
+        value: the text that the user has typed so far; may be empty.
+        chosen: name -> value of the other arguments that the user has chosen already.
+        Raises NotSupported if the server does not declare the capability `completions`, and the
+        errors that call_tool() describes.
         """
         # In revision 2024-11-05 servers may support completion, but cannot declare it.
         revision = self._connection.current.server.revision
@@ -457,12 +513,14 @@ class Client(ConnectionFacts):
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Send any request and return its decoded result.
+        """Send a request with any method, and return its decoded result.
 
         The client adds the `_meta` that the revision requires. It does not check whether the server
         has declared the capability for the request.
-        into: a type to decode the result to; msgspec.Raw for undecoded JSON; by default dicts,
-            lists and so on.
+
+        params: the params of the request, without `_meta`; None for none.
+        into: the type to decode the result to. None returns dicts, lists, strings and so on;
+            msgspec.Raw returns the undecoded JSON.
         call_tool() describes the other parameters and the errors.
         """
         body = encode(params or {})
@@ -480,15 +538,19 @@ class Client(ConnectionFacts):
     ) -> Awaitable[Raw]:
         """Forward the call of another client to the server, and return its result, undecoded.
 
-        For proxies. Only what the server's revision requires is added to the params. Questions of
-        the server are not answered here: a 2026-07-28 server returns an `input_required` result,
-        with `inputRequests` and `requestState`. Then forward the call again, with `answers`, and
-        with the JSON of `requestState` as `state`.
+        This is for proxies. The params stay as they are, apart from what the server's revision
+        requires in `_meta`. This client does not answer the questions of a 2026-07-28 server: it
+        returns the `input_required` result, with `inputRequests` and `requestState`. The proxy lets
+        the other client answer, and forwards the call again, with the responses as call.answers and
+        the JSON of `requestState` as call.state.
 
-        caller: the other client; a 2026-07-28 server gets its name and its capabilities.
-        level: the least severe log message that the other client wants.
-        timeout_s: how many seconds to wait for the response, or for the next progress. By default
-            there is no limit: cancel the calling task to cancel the call at the server.
+        call: the request of the other client.
+        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        level: the lowest level of the log messages that the other client requests; None for no log
+            messages. Servers before 2026-07-28 do not get it.
+        timeout_s: how many seconds to wait for the response, and after each progress for the next
+            one. By default there is no limit: the proxy cancels the task that awaits the result, if
+            the other client cancels its call.
         progress: see call_tool().
         Raises the same errors as request().
         """
@@ -501,36 +563,52 @@ class Client(ConnectionFacts):
         level: Level | None,
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
-        """Forward a call like forward(), but pass its outcome to a function. For proxies.
+        """Forward a call like forward(), but without a task: pass its outcome to a function.
 
-        callback: called once with a ForwardedReply (client/pending_request.py) when that has an
-            outcome; must not raise.
-        Returns the ForwardedReply; None, without having sent anything, if only forward() can send
-        the call, for example because the server is being restarted.
+        This is for proxies, and saves them the time that a task takes.
+
+        call, caller, level: see forward(). There is no time limit.
+        callback: called once, with the ForwardedReply (client/pending_request.py) that this method
+            returns, when the response has arrived or the connection has ended; must not raise. It
+            may be called before this method returns.
+        Returns None, and sends nothing, if the call cannot be sent at once, for example because the
+        server is being restarted. Then await forward() instead.
         """
         return self._connection.begin_forward(call, caller, level, callback)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification. params: the members of its params."""
+        """Send a notification, in the next iteration of the event loop.
+
+        params: the params of the notification; None for none.
+        Raises RuntimeError if this client is not open.
+        """
         self._connection.current.channel.peer.notify(method, encode(params or {}))
 
     async def ping(self) -> None:
-        """Check that the server responds: to `server/discover`, or before 2026-07-28 to `ping`.
+        """Check that the server responds to `server/discover`, or before 2026-07-28 to `ping`.
 
-        Raises TimedOut or Disconnected if it does not.
+        Raises TimedOut if no response comes within timeouts.request_s, Disconnected if the server
+        ends, and RpcError for an error response, which shows that the server runs.
         """
         await self._connection.call(self._connection.current.requests.ping_method, b"{}")
 
     async def set_log_level(self, level: Level) -> None:
-        """Ask the server for log messages of this level and above. `logged` gets them."""
+        """Request the server's log messages of this level and above, for the function `logged`.
+
+        level: "debug", "info", "notice", "warning", "error", "critical", "alert" or "emergency".
+        Raises ValueError for another word. For a server before 2026-07-28, raises NotSupported if
+        it does not declare the capability `logging`, and the errors that call_tool() describes.
+        """
         if level not in get_args(Level):
             raise ValueError(f"level: expected one of {', '.join(get_args(Level))}, got {level!r}")
         await self._session.set_log_level(level)
 
     def set_roots(self, roots: Roots) -> None:
-        """Replace the roots. Before 2026-07-28, also notify the server of the change.
+        """Replace the roots. A server before 2026-07-28 is notified of the change.
 
-        Raises RuntimeError if this client was made without `roots`.
+        roots: see the parameter `roots` of Client.
+        Raises RuntimeError if this client was created without `roots` or is not open, and
+        ValueError for a URI that does not begin with file://.
         """
         if not self._handlers.has_roots:
             raise RuntimeError(
@@ -553,7 +631,10 @@ class Client(ConnectionFacts):
         """Return the items of all pages of a list.
 
         method: the method of the list, such as "tools/list".
+        page_type: the class of its result, which is one page.
         items: returns the items of a page.
+        timeout_s: the time limit for each page in seconds; None for timeouts.request_s.
+        Raises NotSupported if the server does not declare the capability.
         """
         self._connection.require(method.partition("/")[0])
 

@@ -1,8 +1,10 @@
 """ClientConnection: opens, restarts and closes the connection of a Client to its server.
 
-It starts the server or connects to it (client/targets.py), negotiates the revision (client/
-negotiation.py), and sends requests with the resulting Conversation. When a server ends by itself, a
-Supervisor (client/supervision.py) restarts it, and requests wait meanwhile.
+A ClientConnection starts the server or connects to it (client/targets.py), negotiates the revision
+(client/negotiation.py), and sends requests with the resulting Conversation (client/
+conversation.py). If the server ends by itself and the user has passed `restart` to Client, a
+Supervisor (client/supervision.py) restarts the server; meanwhile, new requests wait. Each start
+makes a new Conversation.
 
 ConnectionFacts has the properties that Client and SyncClient have in common, such as server_info.
 """
@@ -43,17 +45,20 @@ NOT_OPEN = "this client is not open: use `async with Client(...) as client:`"
 
 
 class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
-    """How long a client waits, in seconds. Each must be positive and may be infinite.
+    """How long a client waits, in seconds. Each value must be positive and may be infinite.
 
-    connect_s: until the session is open, from the start of the server. This includes the time in
-        which npx or uvx download the server.
-    probe_s: for the response to `server/discover`. Without a response, the client assumes a server
-        with a handshake and sends `initialize`. At most half of connect_s.
-    request_s: for a response. If the request has a progress function, each progress restarts this
-        time.
-    total_s: for a response, in all. A longer timeout_s of a call replaces it.
-    ping_every_s: the pause between two pings of the server; by default infinite, so no pings.
+    connect_s: for Client.open(), from the start of the server until the revision is negotiated.
+        This includes the time in which npx or uvx download the server.
+    probe_s: for the response to `server/discover`, the first request. If none comes, the client
+        assumes that the server has a revision before 2026-07-28, and sends `initialize`. Values
+        above half of connect_s count as half of it.
+    request_s: for the response to a request. If the request has a progress function, each progress
+        notification restarts this time.
+    total_s: for the response to a request in all, whatever its progress. If timeout_s of a call is
+        longer, timeout_s counts.
+    ping_every_s: the pause between two pings of the server; by default infinite: no pings are sent.
     ping_s: for the response to a ping. A server that sends nothing in this time is ended.
+    Raises ValueError for a value that is not positive.
     """
 
     connect_s: float = 60.0
@@ -105,13 +110,14 @@ class ClientConnection:
     """Opens, restarts and closes the connection of one Client, on one event loop.
 
     settings: the arguments of the Client.
-    on_restart: restores the session of a server that was restarted, such as subscriptions.
+    on_restart: called after each restart of the server, to subscribe again and so on.
 
     Attributes:
-    conversation: the conversation to send requests with; None before open() and while the server
-        restarts.
-    loop: the event loop; None before open().
-    thread: the identifier of the thread that runs the loop.
+    conversation: the Conversation that sends requests; None before open() and while the server
+        restarts. Without `restart`, it stays after the end of the server, and its requests raise
+        Disconnected.
+    loop: the event loop that has called open(); None before.
+    thread: the identifier of the thread that runs this loop.
     """
 
     def __init__(
@@ -125,9 +131,9 @@ class ClientConnection:
         self._settings = settings
         self._on_restart = on_restart
         self._stderr_lines: StderrLines | None = None
-        # The last conversation that was opened, even if it has ended.
+        # The newest conversation with a negotiated revision, even if it has ended.
         self._last: Conversation | None = None
-        # The last conversation that was started, even if the negotiation has failed.
+        # The newest conversation, even if its negotiation has failed or is not over.
         self._started: Conversation | None = None
         # The number of requests to earlier processes of the server.
         self._requests_before = 0
@@ -138,9 +144,9 @@ class ClientConnection:
     # Opening and closing
 
     async def open(self) -> None:
-        """Start or connect, and negotiate the revision. Raises the same errors as Client.open().
+        """Start the server or connect to it, and negotiate the revision.
 
-        The caller must call close() even if this raises.
+        Raises the same errors as Client.open(). Call close() even if open() raises.
         """
         if self.loop is not None:
             raise RuntimeError("a Client can be opened once; make another one")
@@ -160,11 +166,15 @@ class ClientConnection:
                 ),
                 self._settings.log,
             )
+            # If the server has ended during _bring_up(), there was no supervisor to tell.
             if self.current.channel.ending.over:
                 self._on_end(self.current)
 
     async def _bring_up(self) -> None:
-        """Start or connect, and negotiate the revision. Called by open() and for each restart."""
+        """Start the server or connect to it, and negotiate the revision.
+
+        open() calls this, and the supervisor for each restart.
+        """
         settings = self._settings
         timeouts = settings.timeouts
         conversation = await open_conversation(
@@ -184,12 +194,12 @@ class ClientConnection:
             self._on_end(conversation)
 
     async def _start(self) -> Conversation:
-        """Start or connect, without negotiation."""
+        """Start the server or connect to it, and return a Conversation without a revision yet."""
         settings = self._settings
         if self._stderr_lines is None:
             self._stderr_lines = StderrLines(settings.name, settings.stderr, settings.stderr_level)
         opened = await settings.location.open(settings.limits, self._stderr_lines)
-        # A trace redacts every message, which takes time. So trace only if messages are shown.
+        # A trace redacts every message, which takes time. So trace only if somebody sees messages.
         show = None
         if settings.trace is not None or self._settings.log.isEnabledFor(logging.DEBUG):
             show = _make_show(self._settings.log, settings.trace)
@@ -207,7 +217,7 @@ class ClientConnection:
         return self._started
 
     async def _bring_down(self) -> None:
-        """Close the last conversation, which ends the server's process."""
+        """Close the newest opened conversation, which ends the server's process."""
         if self._last is not None:
             await self._last.close()
 
@@ -218,6 +228,7 @@ class ClientConnection:
             # From now on, new requests wait for the restart; see wait_until_usable().
             self.conversation = None
             self._supervisor.on_end(self._failure)
+            # Pending requests that the server has not read may be sent again after the restart.
             conversation.channel.ending.unread = conversation.opened.take_unread()
             conversation.restart_note = (
                 "; it will be restarted, but requests that were in flight are not repeated"
@@ -226,8 +237,8 @@ class ClientConnection:
     async def close(self) -> None:
         """End the server and all processes that it has started. Takes a limited time.
 
-        Pending requests raise Disconnected. May be called again. If the calling task is cancelled,
-        the closing continues.
+        Pending requests raise Disconnected. May be called again. If the task that awaits close() is
+        cancelled, the server is ended nevertheless.
         """
         if self._closing is None:
             loop = asyncio.get_running_loop()
@@ -240,15 +251,15 @@ class ClientConnection:
             await self._supervisor.close()
         await self._bring_down()
         if self._started is not None:
-            # This is not the last conversation if open() was cancelled during the negotiation.
+            # _bring_down() does not close a conversation whose negotiation was cancelled.
             await self._started.close()
-        # This comes last, because the server may write to stderr until its end.
+        # Close stderr last, because the server may write to it until its end.
         if self._stderr_lines is not None:
             self._stderr_lines.close()
 
     def _on_closed(self, closing: asyncio.Task[None]) -> None:
-        # asyncio.run() cancels all tasks at its end, even those that have not begun. Then close()
-        # has done nothing, so kill the server at once.
+        # asyncio.run() cancels all tasks at its end, even those that have not begun. Then _close()
+        # has done nothing, and there is no time left for it, so kill the server at once.
         if closing.cancelled() and self._started is not None:
             self._started.opened.abandon()
 
@@ -256,14 +267,17 @@ class ClientConnection:
 
     @property
     def current(self) -> Conversation:
-        """Return the last conversation, even if it has ended. Raises RuntimeError before open()."""
+        """Return the newest opened conversation, even if it has ended.
+
+        Raises RuntimeError before open().
+        """
         if self._last is None:
             raise RuntimeError(NOT_OPEN)
         return self._last
 
     @property
     def started(self) -> Conversation | None:
-        """Return the conversation that was started last, even if the negotiation has failed.
+        """Return the newest conversation, even if its negotiation has failed.
 
         Returns None if the server could not be started. Raises RuntimeError before open().
         """
@@ -300,14 +314,14 @@ class ClientConnection:
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error of the server's last end or failed start; None if there was none."""
+        """Return why the server has ended or could not be restarted, see Client.failure."""
         return self._failure if self._supervisor is None else self._supervisor.failure
 
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
         """Return the conversation, and the rest of timeout_s. Waits while the server restarts.
 
-        label: the request, for error messages.
-        timeout_s: how many seconds to wait, positive.
+        label: names the request that is to be sent, for error messages.
+        timeout_s: how many seconds the request may take, positive; infinite for no limit.
         Raises RuntimeError if the client is not open or belongs to another event loop, ValueError
         for an invalid timeout_s, TimedOut if the restart takes longer, and Disconnected if the
         server will not run again.
@@ -338,11 +352,13 @@ class ClientConnection:
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Raw:
-        """Send a request and return its result. Waits first if the server is being restarted.
+        """Send a request and return its undecoded result. Waits while the server is restarted.
 
         If the server ends before it has read the request, the request is sent again after the
         restart.
-        timeout_s: replaces Timeouts.request_s, and Timeouts.total_s if it is longer than that.
+
+        timeout_s: replaces Timeouts.request_s, and Timeouts.total_s if it is longer than that; None
+            for both as they are.
         Conversation.call() describes the other parameters and the errors.
         """
         timeouts = self._settings.timeouts
@@ -368,13 +384,14 @@ class ClientConnection:
         timeout_s: float,
         progress: Progress | None,
     ) -> Raw:
-        """Forward another client's call, when the server runs. See Client.forward().
+        """Forward another client's call, and return its undecoded result. See Client.forward().
 
-        If the server ends before it has read the call, the call is sent again after the restart.
+        Waits while the server is restarted. If the server ends before it has read the call, the
+        call is sent again after the restart.
         """
         while True:
             conversation = self.conversation
-            # Refuse another event loop of this thread, on which the awaits below would fail.
+            # In another thread, wait_until_usable() raises RuntimeError.
             if conversation is None or get_ident() != self.thread:
                 conversation, timeout_s = await self.wait_until_usable(call.method, timeout_s)
             try:
@@ -391,9 +408,10 @@ class ClientConnection:
     ) -> ForwardedReply | None:
         """Forward another client's call without a task, if the server runs.
 
-        callback: called once with the ForwardedReply when that has an outcome; must not raise. If
-            its error is an UnreadRequest, pass the call to forward(), which sends it again.
-        Returns None, and sends nothing, if only forward() can send the call.
+        callback: called once with the ForwardedReply when the response has arrived or the
+            connection has ended; must not raise. If the error of the ForwardedReply is an
+            UnreadRequest, pass the call to forward(), which sends it again.
+        Client.begin_forward() describes the rest.
         """
         conversation = self.conversation
         if conversation is None or get_ident() != self.thread:
@@ -403,7 +421,8 @@ class ClientConnection:
     def require(self, feature: str) -> None:
         """Raise NotSupported unless the server has declared a capability.
 
-        A client must not use other capabilities (2025-06-18 and later basic/lifecycle).
+        A client must use only the capabilities that the server has declared (2025-06-18 and later
+        basic/lifecycle).
         feature: the name of the capability, such as "tools".
         """
         capabilities = self.current.server.capabilities
@@ -415,19 +434,25 @@ class ClientConnection:
 
 
 class ConnectionFacts:
-    """The read-only properties that Client and SyncClient have in common."""
+    """The read-only properties that Client and SyncClient have in common.
+
+    All but `state`, `restarts`, `requests` and `failure` raise RuntimeError before open().
+    """
 
     _connection: ClientConnection
 
     @property
     def server(self) -> str:
-        """Return the server's name for people: its title, or else its name."""
+        """Return the server's name for people: its title, or its name if it has no title."""
         info = self.server_info
         return info.title or info.name
 
     @property
     def server_info(self) -> Implementation:
-        """Return the server's description of itself. Do not rely on it for security."""
+        """Return the name, version and so on with which the server describes itself.
+
+        Do not rely on them for security.
+        """
         return self._connection.current.server.info
 
     @property
@@ -439,7 +464,7 @@ class ConnectionFacts:
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """Return the capabilities that the server has declared."""
+        """Return the capabilities that the server has declared, such as {"tools": {}}."""
         return self._connection.current.server.capabilities
 
     @property
@@ -451,9 +476,10 @@ class ConnectionFacts:
     def state(self) -> State:
         """Return the state of the connection, as one word.
 
-        `new`: open() was not called. `running`: the server runs. `backing-off`: the server has
-        ended, and its restart waits. `starting`: the server is being restarted. `failed`: the
-        server will not be restarted. `closed`: this client was closed.
+        `new`: open() has not finished. `running`: the server runs. `backing-off`: the server has
+        ended, and the client pauses before it restarts the server. `starting`: the server is being
+        restarted. `failed`: the server has ended and will not be restarted. `closed`: this client
+        was closed.
         """
         return self._connection.state
 
@@ -469,7 +495,10 @@ class ConnectionFacts:
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error of the server's last end or failed start; None if there was none."""
+        """Return why the server has last ended or could not be restarted.
+
+        Returns None if neither has happened.
+        """
         return self._connection.failure
 
     @property
@@ -492,23 +521,24 @@ class ConnectionFacts:
     def stderr_tail(self) -> str:
         """Return the last 8 KiB that the server has written to stderr, without secrets.
 
-        Also works after a failed open().
+        Returns "" if this client has started no process. Also works after a failed open().
         """
         started = self._connection.started
         return "" if started is None else started.opened.tail()
 
     @property
     def stray(self) -> int:
-        """Return the number of lines of the server's output that were skipped.
+        """Return the number of lines of the server's output that this client has skipped.
 
-        They were not messages, or were responses to no pending request. `strays` has the last few.
+        A line is skipped if it is not a JSON-RPC message, or is the response to no request of this
+        client, or is too long. `strays` has the last few of these lines.
         """
         started = self._connection.started
         return 0 if started is None else started.channel.skipped.count
 
     @property
     def strays(self) -> list[str]:
-        """Return the last lines that were skipped, shortened."""
+        """Return the last 8 lines of the server's output that were skipped, shortened."""
         started = self._connection.started
         return [] if started is None else list(started.channel.skipped.recent)
 

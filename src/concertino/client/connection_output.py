@@ -1,7 +1,8 @@
 """ConnectionOutput: writes the frames of a client to a Connection, in the fastest way it supports.
 
-Frames that are queued in one iteration of the loop are flushed together at its end. A frame that
-is alone is written at once, and some Connections then look whether the response has arrived.
+A frame is one JSON-RPC message. The frames that are queued during one iteration of the loop are
+flushed together in the next iteration. If only one request is pending, its frame is written at
+once, and Connections that support polling then look whether the response has arrived.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ __all__ = ["ConnectionOutput"]
 class ConnectionOutput:
     """Writes frames to a Connection, in the fastest way that it supports.
 
-    send_and_poll: the Connection's method of the same name, see SupportsPolling: it writes a frame,
-        and returns a line that has arrived or the number of buffered bytes. If the Connection only
-        has direct sends, the function never returns a line. If it has neither, the function does
-        nothing and returns None.
-    defer_line: delivers a line from polling to on_frames() later.
-    flush_scheduled: whether the queued frames are flushed in the next loop iteration.
-    longest_usual_params: up to this length of its params in bytes, a request is neither too long
-        nor so long that it should not be copied.
+    Attributes:
+    send_and_poll: the Connection's method of the same name, see SupportsPolling. It writes a frame,
+        and returns a line that has arrived, or else the number of buffered bytes. If the Connection
+        only has SupportsDirectSend, this is its send(), which never returns a line. If it has
+        neither, this function writes nothing and returns None.
+    defer_line: delivers a line that send_and_poll() has returned to the Receiver's on_frames(), in
+        a later loop iteration.
+    flush_scheduled: whether the queued frames will be flushed in the next loop iteration.
+    longest_usual_params: requests whose params have at most this many bytes certainly fit into a
+        message, and are short enough to be built by copying.
     """
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
@@ -50,7 +53,8 @@ class ConnectionOutput:
     def queue(self, frame: bytes, request_id: Id | None) -> int:
         """Queue a frame. All queued frames are flushed together, in the next loop iteration.
 
-        Returns the number of buffered bytes.
+        request_id: the id of the request that the frame belongs to; None for other frames.
+        Returns the number of bytes that are buffered, because the server has not read them.
         """
         if not self.flush_scheduled:
             self.flush_scheduled = True

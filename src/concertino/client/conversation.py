@@ -1,12 +1,13 @@
-"""Conversation: a client's side of one MCP conversation, over one connection.
+"""Conversation: speaks MCP with one server over one connection, from its opening to its end.
 
-It sends requests in the negotiated revision (client/negotiation.py), handles the requests and
-notifications of the server, and adds to errors how the server's process has ended. Below it, the
-Channel (client/channel.py) matches responses to requests.
+A Conversation sends the client's requests in the form of the negotiated revision, handles the
+requests and notifications of the server, and adds to errors how the server's process has ended.
+client/negotiation.py opens it. The Channel (client/channel.py) below it speaks JSON-RPC.
 
-A server that needs something of its client, such as a sampling, sends a request of its own before
-2026-07-28, and returns an `input_required` result since then (client/input_rounds.py). In both
-cases the user's functions answer (client/request_handlers.py).
+A server may need something of its client, such as the answer of a model (sampling). Before
+2026-07-28, the server then sends a request to the client; since then, it returns an
+`input_required` result to the client's own request (client/input_rounds.py). In both cases the
+functions that the user has passed to Client answer (client/request_handlers.py).
 Spec: 2026-07-28 basic/index, basic/patterns/subscriptions; 2025-11-25 basic/lifecycle.
 """
 
@@ -73,12 +74,12 @@ NO_STDERR = "; it wrote nothing to stderr"
 
 
 class ServerDescription(Struct, frozen=True):
-    """The server's description of itself.
+    """The server's description of itself, from its response to `server/discover` or `initialize`.
 
-    info: name, version and so on.
-    revision: the negotiated revision; None before.
-    capabilities: as in the response to `server/discover` or `initialize`.
-    instructions: the text for the model, or None.
+    info: the server's name, version and so on.
+    revision: the negotiated revision; None before the negotiation.
+    capabilities: the capabilities that the server declares, such as {"tools": {}}.
+    instructions: the server's text for the model; None if it has none.
     """
 
     info: Implementation
@@ -96,24 +97,25 @@ _decode_cancelled = Decoder(_Cancelled).decode
 
 
 class Conversation:
-    """A client's side of one MCP conversation.
+    """A client's side of one MCP conversation. A server that is restarted gets a new one.
 
     name: the name of the client, for logs.
-    opened: the connection, and the server's process.
+    opened: the connection, and the server's process if the client has started one.
     info: describes this client to the server.
     handlers: answer the server's requests.
     notification_handlers: the user's functions for notifications.
     max_rounds: how many times the server may ask for input during one request (2026-07-28).
-    show: called with the direction and the text of each message; None to trace nothing.
+    show: called with "->" (sent) or "<-" (received) and the text of each message; None to trace
+        nothing.
 
     Attributes:
-    server: the server's description of itself.
-    channel: sends the requests.
+    server: the server's description of itself; only a name before the negotiation.
+    channel: sends the requests, and matches the responses to them.
     requests: builds the params of the requests.
-    on_end: called if the server ends by itself.
-    restart_note: a text about the restart, which is added to the errors of the requests that were
-        pending when the server ended.
-    opening: watches the program until its first response.
+    on_end: called with this object if the connection ends without close(); None to call nothing.
+    restart_note: "", or a text that the server will be restarted, for the errors of the requests
+        that were pending at its end.
+    opening: notices a program that is no MCP server, until its first response.
     """
 
     def __init__(
@@ -150,7 +152,10 @@ class Conversation:
         self.subscriptions = ResourceSubscriptions(self.channel, self.requests.params, self.log)
 
     def start_session(self, server: ServerDescription) -> None:
-        """Use the negotiated revision from now on. server: the server's description of itself."""
+        """Use the negotiated revision from now on.
+
+        server: the server's description of itself, with the revision.
+        """
         revision = server.revision
         assert revision is not None
         self.server = server
@@ -171,14 +176,15 @@ class Conversation:
     ) -> Raw:
         """Send a request and return its complete result, undecoded.
 
-        If the server asks questions before its result is complete, they are answered.
+        If the server asks for input first (2026-07-28), the user's functions answer.
 
         body: the params without `_meta`, a JSON object.
-        subject: the name or URI in the request, if there is one, for errors.
-        idle_timeout_s: how many seconds to wait for the response, or for the next progress.
+        subject: the name or URI in the request, for errors; "" if it has none.
+        idle_timeout_s: how many seconds to wait for the response, and after each progress for the
+            next one.
         total_s: how many seconds the request may take in all.
-        progress: called with the server's progress.
-        meta: additional members for `_meta`.
+        progress: called with the server's progress; None to request no progress.
+        meta: members to add to `_meta`; None for none.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         channel = self.channel
@@ -205,6 +211,8 @@ class Conversation:
         try:
             raw = await send(body)
         except RpcError as exc:
+            # Some servers refuse a revision that they support. Sending once more is safe, see
+            # lists_our_revision().
             if not lists_our_revision(exc):
                 raise
             raw = await send(body)
@@ -219,10 +227,12 @@ class Conversation:
         idle_timeout_s: float,
         total_s: float,
     ) -> Awaitable[CallToolResult | Raw]:
-        """Call a tool, without a progress function and without additional members for `_meta`.
+        """Call a tool faster than call() does, without progress and without members for `_meta`.
 
-        This is a faster way than call(): the request is prepared, and the response is decoded in
-        one pass. The result is Raw if the response could not be decoded in this way.
+        Everything in the request but the arguments was encoded at the tool's first call, and the
+        response is decoded together with its result. The result is Raw if the response could not be
+        decoded in this way.
+
         arguments: a JSON object.
         call() describes the other parameters and the errors.
         """
@@ -243,7 +253,10 @@ class Conversation:
         idle_timeout_s: float,
         total_s: float,
     ) -> CallToolResult | Raw:
-        """Await a tool call of 2026-07-28, and answer the questions in an input_required result."""
+        """Await a tool call of 2026-07-28, and answer if the result is `input_required`.
+
+        call: the pending call.
+        """
         result: CallToolResult | Raw | None = None
         try:
             result = await call
@@ -259,8 +272,8 @@ class Conversation:
             params = self.requests.params(body)
             return self.channel.request("tools/call", params, name, idle_timeout_s, total_s)
 
-        # If there is no result, the server has refused our revision although it supports it. Then
-        # send the call once more.
+        # Without a result, the server has refused our revision although it supports it. Then send
+        # the call once more.
         raw = result if type(result) is Raw else await send(body)
         return await self._rounds.complete(raw, "tools/call", name, body, send, self.server.info)
 
@@ -290,7 +303,10 @@ class Conversation:
         level: Level | None,
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
-        """Forward the call of another client without a task. See Channel.begin()."""
+        """Forward the call of another client without a task. See Client.begin_forward().
+
+        Returns None also for the first call with its method, which forward() prepares.
+        """
         prepared = self.requests.forwarded.get(call.method)
         if prepared is None:
             return None
@@ -312,7 +328,7 @@ class Conversation:
             return await channel.ask(prepared, params, timeout_s, timeout_s, tracker)
 
     def watch(self, every_s: float, within_s: float) -> None:
-        """Ping the server every every_s seconds.
+        """Ping the server in the background, with a pause of every_s seconds after each ping.
 
         If the server sends nothing within within_s seconds after a ping, the connection is closed.
         """
@@ -354,13 +370,16 @@ class Conversation:
             self._start_answering(incoming)
 
     def _start_answering(self, incoming: IncomingRequest) -> None:
-        """Start a task that answers a request of the server."""
+        """Start a task that answers a request of the server. notifications/cancelled cancels it."""
         task = self._start_task(self._answer(incoming), f"answer {incoming.method}")
         self.channel.peer.add_running(incoming)
         incoming.on_cancel = lambda reason: task.cancel()
 
     async def _answer(self, incoming: IncomingRequest) -> None:
-        """Answer a request of the server, and then start the requests that wait for their turn."""
+        """Answer a request of the server, then start to answer those that wait for their turn.
+
+        The peer limits how many requests of the server may run at the same time.
+        """
         peer = self.channel.peer
         handlers = self.requests.handlers
         method = incoming.method
@@ -423,13 +442,16 @@ class Conversation:
         return task
 
     def on_eof(self) -> None:
-        # The server may only have closed its stdout and still run: end it.
+        # The server may have closed its stdout only and still run, so end it.
         self.opened.release(DRAIN_S)
         if self.on_end is not None:
             self.on_end(self)
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the same error, with the end of the process and its stderr added to its text."""
+        """Return the same error, with facts about the server's process added to its text.
+
+        These are whether it runs or how it has ended, its skipped lines, and the end of its stderr.
+        """
         opened = self.opened
         ending = self.channel.ending
         if ending.by_client:
@@ -459,9 +481,10 @@ class Conversation:
         return type(error)(text)
 
     async def close(self) -> None:
-        """End the conversation, and close the connection. Takes a limited time.
+        """End the conversation, close the connection and end the server's process, if there is one.
 
-        Pending requests raise Disconnected; tasks that answer the server's requests are cancelled.
+        Takes a limited time. Pending requests raise Disconnected. The tasks of this conversation
+        are cancelled, such as those that answer the server's requests.
         """
         self.channel.ending.by_client = True
         self.opening.stop()
@@ -476,9 +499,10 @@ class Conversation:
 
 
 def lists_our_revision(error: RpcError) -> bool:
-    """Return whether an error refuses our revision, but lists it among the supported ones.
+    """Return whether a server refuses revision 2026-07-28, but lists it among the supported ones.
 
-    Then it is safe to send the request again: servers check the revision before they do anything
+    error: the server's error response.
+    Then the client may send the request again: servers check the revision before they do anything
     else (2026-07-28 basic/versioning).
     """
     data: Any = error.data

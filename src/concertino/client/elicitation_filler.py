@@ -1,6 +1,7 @@
-"""Fills in the form of an elicitation: adds its defaults to the user's values, and checks them.
+"""fill_form(): adds the defaults of an elicitation's form to the user's values, and checks them.
 
-A form is a JSON Schema of an object whose members are strings, numbers, booleans or choices.
+A client calls it before it sends the answer to `elicitation/create`. A form is a JSON Schema of an
+object whose members are strings, numbers, booleans or choices.
 Spec: 2025-06-18 and later client/elicitation, `PrimitiveSchemaDefinition`; defaults: SEP-1034.
 """
 
@@ -28,12 +29,14 @@ class _Form(Struct):
 
 
 def fill_form(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a form: the user's values, and the defaults of the other fields.
+    """Return the values of a form: the user's values, and the form's defaults for the other fields.
 
-    schema: the form.
-    content: the user's values by name.
-    Raises ValueError for a missing or invalid value; the text names the field, the expected and the
-    actual value. Raises msgspec.ValidationError if the form is malformed.
+    schema: the form, a JSON Schema.
+    content: name of a field -> the user's value. Values for fields that the form does not have stay
+        as they are.
+    Raises ValueError if a required value is missing or a value does not fit its field; the text
+    names the field, the expected and the actual value. Raises msgspec.ValidationError if the form
+    is malformed.
     """
     form = convert(schema, _Form)
     fields = form.properties or {}
@@ -52,7 +55,11 @@ def fill_form(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str
 
 
 def _check(name: str, field: Mapping[str, Any], value: Any) -> None:
-    """Raise ValueError if a value is not valid for its field."""
+    """Raise ValueError if a value does not fit its field.
+
+    name: the name of the field, for the error.
+    field: the JSON Schema of the field.
+    """
     _check_type(name, field.get("type"), value)
     choices = _choices(field)
     if choices is not None and value not in choices:
@@ -82,7 +89,7 @@ def _check_type(name: str, kind: object, value: Any) -> None:
 
 
 def _choices(field: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values that a field allows; None if it has no list of values."""
+    """Return the values that a field allows; None if it does not list them."""
     if isinstance(field.get("enum"), list):
         return field["enum"]
     options = field.get("oneOf") or field.get("anyOf")

@@ -1,7 +1,8 @@
-"""InputRounds: answers `input_required` results (2026-07-28).
+"""InputRounds: answers the questions that a server asks before it finishes a request (2026-07-28).
 
-With such a result, a server asks the client something before it can finish a request. The client
-sends the request again, with its answers and the state in the result, until a result is complete.
+The server asks with an `input_required` result, which contains requests such as elicitations, and a
+state. The client sends its own request again, with its answers and this state; that is one round.
+The rounds end when a result is complete.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
@@ -38,7 +39,7 @@ _decode_input_required = Decoder(InputRequiredResult).decode
 class InputRounds:
     """Answers the server's questions until the result of a request is complete.
 
-    handlers: answer the questions.
+    handlers: answer the questions, with the user's functions.
     max_rounds: how many times the server may ask during one request.
     """
 
@@ -57,13 +58,14 @@ class InputRounds:
     ) -> Raw:
         """Return the complete result of a request. If the server asks questions first, answer them.
 
-        raw: the first result.
+        raw: the result of the request.
         method: the method of the request.
-        subject: the name or URI in the request, if there is one, for errors.
+        subject: the name or URI in the request, for errors; "" if it has none.
         body: the params of the request, without `_meta`.
-        send: sends the request again, with other params.
-        server: the server's description, for the handlers.
-        Raises ProtocolError for results of an unknown type, and if the server asks too often.
+        send: sends the request again with the params that it gets, and returns the result.
+        server: the server's name and version, for the user's functions.
+        Raises ProtocolError for a result of unknown type and if the server asks too often, and the
+        errors of `send`. Raises RpcError if a question cannot be answered.
         """
         label = request_label(method, subject)
         for _ in range(self._max_rounds):
@@ -89,24 +91,28 @@ class InputRounds:
         server: Implementation,
     ) -> bytes:
         """Return the params for the next round: `body` with the answers and the state added."""
+        # input_requests is a dict of key -> question. The answers get the same keys.
+        # input_requests is a dict of key -> question. The answers get the same keys.
         added: dict[str, Any] = {}
         if question.input_requests:
             answers: dict[str, Raw] = {}
-            # Answer one after the other, because a person may be asked.
+            # Answer one question after the other, because a person may have to answer them.
             for key, request in question.input_requests.items():
                 answer = await self._handlers.answer(request.method, request.params, server)
                 answers[key] = Raw(answer)
             added["inputResponses"] = answers
         if bytes(question.request_state):
             added["requestState"] = question.request_state
-        # Join two JSON objects, both of which have members.
+        # Join the two JSON objects. Both have members.
         return b"%b,%b" % (body[:-1], encode(added)[1:])
 
 
 def _input_required(raw: Raw, method: str, label: str) -> InputRequiredResult | None:
-    """Return the questions in a result; None if the result is complete.
+    """Return a result as InputRequiredResult, which has the questions; None if it is complete.
 
-    Raises ProtocolError if the result is neither.
+    label: names the request, for errors.
+    Raises ProtocolError if the result is neither complete nor `input_required`, or if it is
+    `input_required` for a method that does not allow it.
     """
     try:
         kind = _decode_result_type(raw).result_type

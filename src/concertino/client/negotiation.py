@@ -1,19 +1,22 @@
 """open_conversation(): starts a server and negotiates the revision.
 
-"Modern" is revision 2026-07-28; "legacy" are the older ones, which have a handshake (`initialize`).
-The client sends `server/discover` first:
+There are two eras of MCP. "Modern" is revision 2026-07-28; "legacy" are the earlier revisions,
+which have a handshake (`initialize`). A client does not know the era of its server, and sends
+`server/discover` first, a request of the modern era:
 
-- A result means a modern server. So does an error that only modern revisions have.
-- Any other response, or none within probe_s, means a legacy server. The client sends `initialize`;
-  a late response to `server/discover` is ignored.
-- A result, or an error, that lists older revisions only: the client sends `initialize`, too.
-- If the server exits, it is started once more, and `initialize` is sent first.
+- If the response is a result or an error that only the modern revision has, the server is modern.
+- If the response is another error, or none comes within probe_s, the server is legacy. The client
+  sends `initialize`, and ignores a late response to `server/discover`.
+- If the response is a result or an error that lists only earlier revisions, the client sends
+  `initialize` too.
+- If the server exits, the client starts it once more and sends `initialize` first.
 
-If the server refuses `initialize` with a modern error, it is modern and was only slow.
+If the server refuses `initialize` with an error that only the modern revision has, the server is
+modern and was only slow.
 
-A server that speaks both eras chooses one of them by the first message that it gets. A proxy whose
-own client is a legacy one therefore sends `initialize` first, and `server/discover` only if the
-server refuses that (HandshakeChoice).
+A server that speaks both eras chooses the one to which the first message belongs. A proxy whose own
+client is legacy therefore sends `initialize` first, and `server/discover` only if the server
+refuses that (HandshakeChoice).
 Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning, server/discover;
 2025-11-25 basic/lifecycle.
 """
@@ -53,10 +56,11 @@ from concertino.types.results import Implementation
 __all__ = ["Era", "HandshakeChoice", "open_conversation"]
 
 Era = Literal["auto", "modern", "legacy"]
-# A function that is called when the server has been started. If it returns True, `initialize` is
-# sent first; otherwise the era is found out as with "auto".
+# A function that is called after the server was started. If it returns True, the client sends
+# `initialize` first; if False, it finds out the era as with "auto".
 HandshakeChoice = Callable[[], Awaitable[bool]]
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+# The codes of errors that only the modern revision has.
 MODERN_ERRORS = frozenset((UNSUPPORTED_VERSION, MISSING_CAPABILITY))
 
 
@@ -86,15 +90,17 @@ async def open_conversation(
 ) -> Conversation:
     """Start a server, negotiate the revision, and return the conversation.
 
-    start: starts the server or connects to it.
-    can_restart: whether `start` may be called a second time, if the server exits after it got
+    If open_conversation() raises, it has closed the connection and ended the server.
+
+    start: starts the server or connects to it, and returns a Conversation without a revision.
+    can_restart: whether `start` may be called a second time, if the server exits upon
         `server/discover`.
-    era: "auto" to find out the revision; "modern" or "legacy" if it is known; or a HandshakeChoice.
+    era: "auto" to find out the era; "modern" or "legacy" if the user knows it; or a
+        HandshakeChoice.
     within_s: the time limit for everything, in seconds.
-    probe_s: how long to wait for the response to `server/discover`; at most half of within_s.
-    If it raises, nothing is left open. Raises SpawnError, Disconnected, TimedOut, Incompatible,
-    NotAServer, ProtocolError and RpcError. For a Backend in this process, raises the exception of
-    its start().
+    probe_s: how many seconds to wait for the response to `server/discover`. At most half of the
+        time that is left is used.
+    Raises the errors that Client.open() describes, and RpcError for a failure of HTTP.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
@@ -113,7 +119,7 @@ async def open_conversation(
 
         is_discover_first = era == "auto" or (callable(era) and not await era())
         if is_discover_first:
-            # Leave half of the time for the handshake.
+            # Leave half of the time for `initialize`.
             probe_s = min(probe_s, remaining_s() / 2)
             try:
                 if await _discover(conversation, probe_s, required=False):
@@ -130,6 +136,8 @@ async def open_conversation(
         try:
             await _initialize(conversation, remaining_s())
         except RpcError as exc:
+            # Whether the server may be a modern one. After `server/discover` had no success, only
+            # an error that legacy servers do not have shows this.
             is_refused = exc.code in MODERN_ERRORS or not is_discover_first
             if era == "legacy" or not is_refused or exc.code == HTTP_FAILURE:
                 raise Incompatible(f"the server refused initialize: {exc}") from exc
@@ -137,15 +145,15 @@ async def open_conversation(
     except BaseException as exc:
         await conversation.close()
         error = _explain(conversation, exc)
-        # A more helpful error replaces `exc`, which is then not shown as its context.
+        # If another error replaces `exc`, do not show `exc` as its context.
         raise error from (exc.__cause__ if error is exc else error.__cause__)
     return conversation
 
 
 def _explain(conversation: Conversation, error: BaseException) -> BaseException:
-    """Return the most helpful error for a failure of the negotiation.
+    """Return the error that says most about a failure of the negotiation.
 
-    error: the exception that was raised.
+    error: the exception that was raised, which is returned if there is no better one.
     """
     if isinstance(error, Disconnected):
         return conversation.opening.explain_end(error)
@@ -173,10 +181,10 @@ async def _discover(
     """Send `server/discover`, and start the session if the server is modern.
 
     Returns True for a modern server, False for a legacy one.
-    within_s: how long to wait for the response.
-    required: whether to raise for a legacy server instead of returning False.
-    may_retry: whether to send the request once more if the server refuses our revision, although
-        it says that it supports it.
+    within_s: how many seconds to wait for the response.
+    required: whether to raise for a legacy server, instead of returning False.
+    may_retry: whether to send the request once more if the server refuses revision 2026-07-28 but
+        lists it among the supported ones.
     """
     params = encode({"_meta": conversation.requests.meta_of(MODERN)})
     conversation.opening.on_send(is_optional=not required)
@@ -189,7 +197,7 @@ async def _discover(
         if may_retry and lists_our_revision(exc):
             return await _discover(conversation, within_s, required, may_retry=False)
         if exc.code == HTTP_FAILURE:
-            # A failure of HTTP says nothing about the revision.
+            # A failure of HTTP says nothing about the era.
             raise
         if (
             not required
@@ -212,10 +220,11 @@ async def _discover(
 
 
 def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -> bool:
-    """Start a modern session with the result of `server/discover`.
+    """Start a modern session with the result of `server/discover`, and return True.
 
-    Returns False, or raises ProtocolError if required is True, if the result is malformed. Raises
-    Incompatible if the server does not support our revision.
+    If the result is malformed or lists only legacy revisions, returns False, or raises
+    ProtocolError or Incompatible if `required` is True. Raises Incompatible if the server supports
+    neither 2026-07-28 nor a legacy revision.
     """
     try:
         result = _decode_discover_result(raw)
@@ -244,7 +253,7 @@ def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -
 
 
 def _lists_only_legacy(versions: Sequence[object]) -> bool:
-    """Return whether a server supports a revision with a handshake, and none without."""
+    """Return whether a list of revisions has a legacy one and not the modern one."""
     names = {revision.name for revision in LEGACY}
     listed = [version for version in versions if isinstance(version, str)]
     return MODERN.name not in listed and any(version in names for version in listed)
@@ -261,7 +270,9 @@ def _listed_revisions(data: Any) -> Sequence[object]:
 async def _initialize(conversation: Conversation, within_s: float) -> None:
     """Perform the handshake of the legacy revisions, and start the session.
 
-    The specification forbids cancelling `initialize`, so no notifications/cancelled is sent for it.
+    within_s: how many seconds to wait for the response.
+    Raises RpcError if the server refuses `initialize`, Incompatible if it chooses a revision that
+    this client does not support, ProtocolError for a malformed response, and TimedOut.
     """
     requests = conversation.requests
     params = {
@@ -270,6 +281,7 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
         "clientInfo": implementation(requests.info, LATEST_LEGACY),
     }
     conversation.opening.on_send(is_optional=False)
+    # The specification forbids notifications/cancelled for `initialize`.
     raw = await conversation.channel.request(
         "initialize", encode(params), "", within_s, within_s, cancels=False
     )
@@ -293,7 +305,7 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
 
 
 def _legacy_capabilities(capabilities: dict[str, Any]) -> dict[str, Any]:
-    """Return the client's capabilities for `initialize`: with `listChanged` for roots."""
+    """Return the client's capabilities for `initialize`: legacy revisions add `listChanged`."""
     if "roots" not in capabilities:
         return capabilities
     return {**capabilities, "roots": {"listChanged": True}}

@@ -1,4 +1,8 @@
-"""NotificationDispatcher: passes a server's notifications to the functions of a Client's user."""
+"""NotificationDispatcher: passes a server's notifications to the functions given to Client.
+
+These are the arguments `logged`, `changed`, `updated` and `notified` of Client. Progress
+notifications go to the request that they belong to (client/pending_request.py).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ __all__ = ["LISTS", "LogMessage", "NotificationDispatcher", "NotificationHandler
 
 # The lists whose changes a server may announce.
 LISTS = ("tools", "prompts", "resources")
-# Our log quotes at most this many characters of a server's log message.
+# This client logs at most this many characters of a server's log message.
 MAX_LOGGED = 2000
-# Level of a server's log message -> the level at which it is logged here.
+# Level of a server's log message -> the level at which this client logs it.
 LOG_LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -34,10 +38,11 @@ LOG_LEVELS = {
 
 
 class LogMessage(Struct, frozen=True):
-    """A log message that the server has sent to this client.
+    """A log message that a server has sent to its client, in notifications/message.
 
-    data: the message, any JSON value.
-    logger: the name of the server's logger, or None.
+    level: one of the eight levels of MCP, from "debug" to "emergency".
+    data: the message; any JSON value, often a str.
+    logger: the name of the server's logger; None if the server has not named one.
     """
 
     level: Level
@@ -46,17 +51,16 @@ class LogMessage(Struct, frozen=True):
 
 
 class NotificationHandlers(Struct, frozen=True):
-    """The functions for notifications that the user has passed to Client; None for the others.
+    """The functions for notifications that the user has passed to Client.
 
-    They are called on the event loop.
+    They are called on the event loop. None stands for a function that the user has not passed.
 
-    on_log: called with each log message; the argument `logged` of Client.
-    on_list_changed: called with "tools", "prompts" or "resources"; may be an `async def`; the
-        argument `changed` of Client.
-    on_resource_updated: called with the URI of a subscribed resource; the argument `updated` of
-        Client.
-    on_other: called with the method and params of any other notification; the argument `notified`
-        of Client.
+    on_log: the argument `logged` of Client. Called with each log message of the server.
+    on_list_changed: the argument `changed`. Called with "tools", "prompts" or "resources" when this
+        list has changed. May be an `async def`.
+    on_resource_updated: the argument `updated`. Called with the URI of a resource with a
+        subscription when the resource has changed.
+    on_other: the argument `notified`. Called with the method and params of any other notification.
     """
 
     on_log: Callable[[LogMessage], object] | None = None
@@ -70,7 +74,10 @@ _decode_text = Decoder(str).decode
 
 
 def changed_list(method: str) -> str:
-    """Return the name of the list in a method `notifications/NAME/list_changed`; else ""."""
+    """Return NAME of a method `notifications/NAME/list_changed`, such as "tools".
+
+    Returns "" for other methods and for unknown lists.
+    """
     if method.endswith("/list_changed"):
         name = method.split("/")[1]
         if name in LISTS:
@@ -82,10 +89,12 @@ class NotificationDispatcher:
     """Calls the user's functions for the notifications of one conversation.
 
     handlers: the user's functions.
-    start_task: runs a coroutine as a task, which is cancelled when the conversation ends.
+    start_task: runs a coroutine as a task with a name. The task is cancelled when the conversation
+        ends.
+    log: logs the server's log messages, if on_log is None.
 
     Attributes:
-    tool_changes: how many times the list of tools has changed.
+    tool_changes: how many times the server has reported that its list of tools has changed.
     """
 
     def __init__(
@@ -98,11 +107,12 @@ class NotificationDispatcher:
         self._handlers = handlers
         self._start_task = start_task
         self._log = log
-        # List for which on_list_changed is running -> whether it has changed again meanwhile.
+        # Name of a list for which on_list_changed is running -> whether the list has changed again
+        # since the call.
         self._changing: dict[str, bool] = {}
 
     def dispatch(self, method: str, params: Mapping[str, Raw]) -> None:
-        """Call the user's function for a notification."""
+        """Call the user's function for a notification. Exceptions of the function are raised."""
         handlers = self._handlers
         if method == "notifications/message":
             self._on_log_message(params)
@@ -129,9 +139,10 @@ class NotificationDispatcher:
         self._log.log(level, "the server says: %s", escape_controls(text[:MAX_LOGGED]))
 
     def report_change(self, name: str) -> None:
-        """Call on_list_changed for a list. While it runs, it is not called again for this list.
+        """Call on_list_changed in a task, because the list of this name has changed.
 
-        If the list changes meanwhile, any number of times, it is called once more afterwards.
+        While on_list_changed runs, it is not called again for the same list. If the list changes in
+        this time, once or more, it is called once more afterwards.
         """
         if self._handlers.on_list_changed is None:
             return
@@ -142,11 +153,10 @@ class NotificationDispatcher:
         self._start_task(self._handle_changes(name), f"{name} changed")
 
     async def _handle_changes(self, name: str) -> None:
-        """Call on_list_changed for a list until the list has not changed during the call."""
+        """Call on_list_changed for a list, and again if the list has changed during the call."""
         handler = self._handlers.on_list_changed
         assert handler is not None
         try:
-            # Repeat if the list has changed during the last call.
             while True:
                 self._changing[name] = False
                 result = handler(name)

@@ -1,11 +1,12 @@
 """OpeningWatch: notices that the program that a client has started is not an MCP server.
 
-Such a program repeats its input, as `cat` does, or prints text and answers no request. Without
-this watch, the client would wait until its timeout.
+Such a program repeats its input, as `cat` does, or prints text and answers no request. Without an
+OpeningWatch, the client would wait until its timeout.
 
 Some real servers print a few lines before their first response, or repeat each line that they read.
-So a program gets some time to respond, which begins when it has read the request: a program that is
-still starting has not read it. After its first response, a program counts as a server.
+So a program that does this still gets some time to respond. The time begins when the program has
+read the request, because a program that is still starting has not read it. After its first
+response, a program counts as a server and is not watched any more.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from concertino.excerpts import shorten
 
 __all__ = ["OpeningWatch"]
 
-# The requests with which a client opens a session. A program that sends one repeats its input.
+# The requests with which a client opens a session. No server sends them, so a program that does
+# repeats its input.
 OPENERS = frozenset(("server/discover", "initialize"))
 # How long a program that has repeated the request may take to respond.
 ECHO_S = 0.5
-# How long a program that has printed text may take to respond to `server/discover`, which legacy
-# servers do not know ...
+# How long a program that has printed text may take to respond to `server/discover`. Servers before
+# 2026-07-28 may ignore this request, and get `initialize` afterwards.
 PROBE_S = 1.0
-# ... and to a request that it must know.
+# How long a program that has printed text may take to respond to a request that each server of its
+# revision knows.
 TEXT_S = 5.0
-# A program that prints more lines than this before its first response is no server. Some print
-# thousands: the packages that they install, or warnings.
+# A program that prints more lines than this before its first response is no server. Some servers
+# print thousands of lines: the packages that they install, or warnings.
 MAX_LINES = 20_000
 # How often to check whether the program has read the request.
 CHECK_S = 0.05
@@ -49,9 +52,9 @@ class PendingRequests(Protocol):
 class OpeningWatch:
     """Watches the output of one program until its first response.
 
-    opened: the connection to the program.
-    name: the name of the server, for the error if there is no command.
-    requests: fails the pending requests.
+    opened: the connection to the program, and its process.
+    name: the name of the server, for errors; used if the target is no command.
+    requests: fails the pending requests if the program is no server.
     """
 
     def __init__(
@@ -76,9 +79,10 @@ class OpeningWatch:
         self._is_over = False
 
     def on_send(self, *, is_optional: bool) -> None:
-        """Record that a request is about to be sent.
+        """Note that the client is about to send one of the OPENERS.
 
-        is_optional: True if a server may not know the request, and the client will try another one.
+        is_optional: whether the client will try another request if no response comes, because a
+            server may not know this one.
         """
         self._is_optional = is_optional
         self._read_at = FOREVER
@@ -86,7 +90,7 @@ class OpeningWatch:
     def on_request(self, method: str) -> bool:
         """Handle a request that the program sends.
 
-        Returns True if it is a request of this client that the program repeats.
+        Returns True if the program repeats a request of this client. The caller then ignores it.
         """
         if self._is_over or method not in OPENERS:
             return False
@@ -115,7 +119,11 @@ class OpeningWatch:
             self._timer = None
 
     def explain_end(self, error: Disconnected) -> ConcertinoError:
-        """Return the error for the end of the connection: NotAServer if it was no server."""
+        """Return the error for the end of the connection before the first response.
+
+        error: the usual error. It is returned if the program may have been a server; otherwise a
+            NotAServer is.
+        """
         # A server that fails at its start prints text too, but exits with another code than 0.
         wrote = self._repeats or self._lines
         return self._not_a_server_error() if wrote and not error.exit_status else error
@@ -126,7 +134,11 @@ class OpeningWatch:
             self._timer = loop.call_later(CHECK_S, self._check)
 
     def _check(self) -> None:
-        """Check whether the program's time to respond is over. The timer calls this."""
+        """Check whether the program's time to respond is over. The timer calls this.
+
+        An optional request then fails with TimedOut, and the client sends another one. If the
+        request was not optional, the program is no server.
+        """
         self._timer = None
         now = asyncio.get_running_loop().time()
         child = self._opened.child

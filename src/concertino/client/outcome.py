@@ -46,9 +46,12 @@ class Failure(Struct, frozen=True):
 
 
 async def attempt(work: Awaitable[T]) -> Success[T] | Failure:
-    """Await something. Returns Success with its result, or Failure with its ConcertinoError.
+    """Await a call, and return Success with its result or Failure with its ConcertinoError.
 
-    Other exceptions are raised as usual, such as CancelledError and mistakes in the program.
+    Other exceptions are raised as usual, such as CancelledError, and errors by mistakes in the
+    program such as TypeError.
+
+    work: the call, such as client.call_tool("add", {"a": 1}), without `await`.
     """
     try:
         return Success(await work)

@@ -1,7 +1,8 @@
 """Decodes JSON to types that msgspec alone cannot decode, for `call_tool(..., into=TYPE)`.
 
-These are pydantic models, paths, enums of any values, some unions, and all types that contain
-them: the same types that a tool may have as parameters. Loaded when msgspec refuses a type.
+These are pydantic models, paths, enums of any values, some unions, and all types that contain one
+of them: the same types that a tool may have as parameters. client/output_validation.py imports this
+module only if msgspec refuses a type.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Decodes the results that a client receives, and validates them against output schemas.
 
-OutputValidator knows the output schemas of a server's tools after list_tools() was called. It
-compiles a schema at the tool's first call, and refuses one that it cannot enforce. URLs in a schema
-are never fetched. The functions below it decode results to the types that the caller wants.
+OutputValidator has the output schemas of a server's tools, once Client.list_tools() was called. It
+compiles a schema at the tool's first call, and refuses a schema that it cannot enforce. It never
+fetches a URL in a schema. decode_result(), decode_result_as() and convert_output() decode results
+to the types that callers have chosen.
 Spec: 2025-06-18 and later server/tools "Output Schema"; 2026-07-28 basic/index "JSON Schema Usage".
 """
 
@@ -28,13 +29,15 @@ MAX_VIOLATIONS_SHOWN = 3
 
 
 class OutputValidator:
-    """The output schemas of a server's tools.
+    """The output schemas of a server's tools, and the functions that validate results by them.
 
-    wanted: whether to validate results; None to validate if the extra `validate` is installed.
+    wanted: whether to validate results; None to validate if the extra `validate` of this package is
+        installed.
     Raises ImportError if `wanted` is True and the extra is not installed.
 
     Attributes:
-    schemas: name of a tool -> its output schema.
+    schemas: name of a tool -> its output schema; empty before learn(), and if results are not
+        validated.
     """
 
     def __init__(self, wanted: bool | None) -> None:
@@ -58,9 +61,10 @@ class OutputValidator:
             self._validators = {}
 
     def get(self, name: str) -> Validate | None:
-        """Return the function that validates results of a tool; None if it has no output schema.
+        """Return the function that validates the results of the tool with this name.
 
-        Raises ProtocolError if the schema cannot be enforced.
+        Returns None if the tool has no output schema. Raises ProtocolError if the schema cannot be
+        enforced, for example because it has an unknown `$schema`.
         """
         schema = self.schemas.get(name)
         if schema is None:
@@ -85,6 +89,7 @@ def _compile(schema: dict[str, Any]) -> Validate:
     from concertino.schema.validation import VALIDATORS, violation_finder
 
     check_size(schema)
+    # `http://json-schema.org/draft-07/schema#` and the same URL without `#` name one dialect.
     dialect = str(schema.get("$schema", DIALECT)).removesuffix("#")
     if dialect != DIALECT and dialect in VALIDATORS:
         schema = {name: value for name, value in schema.items() if name != "$schema"}
@@ -110,10 +115,10 @@ def _compile(schema: dict[str, Any]) -> Validate:
 
 
 def decode_result(label: str, raw: Raw, into: type[T]) -> T:
-    """Decode a result as one of the classes in concertino.types.
+    """Decode the result of a request as one of the classes in concertino.types.
 
-    label: the request, for error messages.
-    Raises ProtocolError if the result is malformed; the text quotes it.
+    label: names the request, for errors.
+    Raises ProtocolError if the result is malformed; the text quotes the result.
     """
     try:
         return decode(raw, type=into)
@@ -124,10 +129,11 @@ def decode_result(label: str, raw: Raw, into: type[T]) -> T:
 
 
 def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
-    """Decode a result to any type that the user wants.
+    """Decode the result of a request to any type that the user has chosen.
 
-    Raises ProtocolError if the result cannot be converted to this type, and TypeError if the type
-    cannot be decoded from JSON.
+    label: names the request, for errors.
+    Raises ProtocolError if the result does not fit this type, and TypeError if the type cannot be
+    decoded from JSON.
     """
     try:
         return _decode_json(raw, into)
@@ -138,11 +144,13 @@ def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
 
 
 def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
-    """Convert the result of a tool to a type: its structured content, or else its text as JSON.
+    """Convert the result of a tool to a type.
 
+    The structured content is converted. If the result has none, its text is decoded as JSON; for
+    the type `str`, the text is returned as it is.
     name: the name of the tool, for errors.
-    Raises ToolError if the tool has failed, ProtocolError if the output cannot be converted to the
-    type, and TypeError if the type cannot be decoded from JSON.
+    Raises ToolError if the tool has failed, ProtocolError if the output does not fit the type, and
+    TypeError if the type cannot be decoded from JSON.
     """
     text = result.text
     if result.is_error:
@@ -155,8 +163,8 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
         try:
             return _convert(output, into)
         except ValidationError:
-            # A server may wrap values as {"result": value} without saying so in its schema; see
-            # client/wrapped_results.py. Try the value.
+            # A server may wrap a value as {"result": value} without saying so in its schema; see
+            # client/wrapped_results.py. So try the value itself.
             if isinstance(output, dict) and list(cast("dict[str, Any]", output)) == ["result"]:
                 return _convert(output["result"], into)
             raise
@@ -168,7 +176,7 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
 
 
 def _convert(output: Any, into: Any) -> Any:
-    """Convert a JSON value to a type. Raises ValidationError if it has another form."""
+    """Convert a JSON value to a type. Raises ValidationError if the value does not fit the type."""
     try:
         return convert(output, into)
     except (ValidationError, TypeError):
@@ -178,7 +186,7 @@ def _convert(output: Any, into: Any) -> Any:
 
 
 def _decode_json(raw: Raw | bytes, into: Any) -> Any:
-    """Decode JSON to a type. Raises DecodeError if it is malformed or has another form."""
+    """Decode JSON to a type. Raises DecodeError if it is malformed or does not fit the type."""
     try:
         return decode(raw, type=into)
     except (ValidationError, TypeError):
@@ -187,5 +195,5 @@ def _decode_json(raw: Raw | bytes, into: Any) -> Any:
 
 
 def _type_name(annotation: Any) -> Any:
-    # Generic aliases and unions have no useful __name__. Their str() is better.
+    """Return the name of a class; other annotations, such as `list[int]`, as they are."""
     return annotation.__name__ if isinstance(annotation, type) else annotation

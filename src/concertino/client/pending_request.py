@@ -1,8 +1,9 @@
-"""A client's requests: PreparedRequest (to be sent), PendingReply (waits for its response).
+"""The parts of a Channel that belong to single requests.
 
-Channel (client/channel.py) sends prepared requests and owns the pending ones. ProgressTracker
-passes on the progress of a request, and DeadlineTimer is one timer for the deadlines of all pending
-requests. This module also has functions that name and quote requests in errors.
+A PreparedRequest is a request that is to be sent; a PendingReply waits for the response to one that
+was sent; a ProgressTracker passes on its progress. The Channel (client/channel.py) sends prepared
+requests and owns the pending ones; it has one DeadlineTimer for all of them. This module also has
+functions that name and quote requests in errors.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ FOREVER = float("inf")
 GIVEN_UP = "the caller gave up"
 # Errors and logs quote at most this many characters of a frame.
 MAX_QUOTE = 200
-# progress(done, total, message): the params of notifications/progress.
+# A user's function (done, total, message), which gets the params of notifications/progress.
 Progress = Callable[[float, float | None, str | None], object]
 
 
 class Reply(Struct, gc=False, forbid_unknown_fields=True):
-    """A response with a result and no unknown members. Nearly all frames to a client are one."""
+    """A response with a result and no unknown members, as nearly all messages to a client are."""
 
     jsonrpc: Literal["2.0"]
     id: int
@@ -55,7 +56,7 @@ _decode_sent_request = Decoder(_SentRequest).decode
 
 
 def request_ids(lines: Iterable[bytes]) -> frozenset[int]:
-    """Return the ids of the requests among lines; ignore all other lines."""
+    """Return the ids of the requests among these lines. Other lines are ignored."""
     ids: set[int] = set()
     for line in lines:
         try:
@@ -68,9 +69,10 @@ def request_ids(lines: Iterable[bytes]) -> frozenset[int]:
 class PreparedRequest(Struct, eq=False):
     """A request that lacks its id and some or all of its params. It may be sent many times.
 
-    template: the frame, with gaps for the id and the params; made by request_template().
+    template: the request as JSON, with gaps for the id and the params; made by request_template().
     method: the method of the request.
-    subject: the name or URI in the request, such as the name of a tool, for errors.
+    subject: the name or URI in the request, such as the name of a tool, for errors; "" if it has
+        none.
     decode: decodes a successful response: returns an object with `id` and `result`, and raises
         msgspec.DecodeError for other responses.
     """
@@ -81,23 +83,25 @@ class PreparedRequest(Struct, eq=False):
     decode: Callable[[bytes], Any]
 
     def join(self, id: int, params: bytes) -> bytes:
-        """Return the frame of a long request: the same as `template % (id, params)`, but faster."""
+        """Return the JSON of a long request: the same as `template % (id, params)`, but faster."""
         head, _, tail = self.template.rpartition(b"%b")
         return b"".join((head % id, params, tail % ()))
 
     @property
     def label(self) -> str:
+        """Return the name of the request for errors, such as `tools/call add`."""
         return request_label(self.method, self.subject)
 
 
 class InputState:
-    """The state of reading in a Channel, which it shares with its pending requests.
+    """What a Channel knows while it handles the messages that have arrived ("frames").
 
-    outside_tasks: whether frames are being handled in a callback of the loop, and not in a task.
-        Only then a waiting task may be resumed at once.
-    frame: the frame that is being handled; not set in the fast path of Channel.on_frames().
-    heard: set to True when frames arrive. The regular ping sets it to False.
-    decode: the decoder of the last request, which is tried first for the next response.
+    outside_tasks: whether the event loop has called the Channel, and not a task. Only then a task
+        that waits for a response may be resumed at once.
+    frame: the frame that is being handled, for errors; not set in the fast path of
+        Channel.on_frames().
+    heard: whether frames have arrived since the last regular ping.
+    decode: the decoder of the request that was sent last, which is tried first for the next frame.
     """
 
     __slots__ = ("decode", "frame", "heard", "outside_tasks")
@@ -112,12 +116,15 @@ class InputState:
 class PendingReply(PendingOutcome, eq=False):
     """A request that waits for its response.
 
-    The caller of Channel.ask() awaits it; the Channel calls done().
-    input: the Channel's state of reading.
+    Channel.ask() awaits this object in the task of the caller. The Channel calls done() when the
+    response has arrived or the request has failed.
+
+    input: the InputState of the Channel.
     id: the id of the request.
     request: the prepared request.
-    sent_at, deadline: times of the loop's clock. Progress moves the deadline.
-    progress: tracks the request's progress; None if the caller does not want it.
+    sent_at: when the request was sent, by the loop's clock.
+    deadline: when the request times out, by the loop's clock. Each progress moves it.
+    progress: passes on the request's progress; None if the caller has not requested progress.
     """
 
     # Declared again here, to make it a positional argument, which saves 50 ns.
@@ -130,7 +137,10 @@ class PendingReply(PendingOutcome, eq=False):
     progress: ProgressTracker | None = None
 
     def done(self, outcome: object) -> None:
-        """Set the result or the exception, and resume the caller. Further calls do nothing."""
+        """Set the result or the exception, and resume the caller. A second call does nothing.
+
+        outcome: the decoded result, or an exception that the caller raises.
+        """
         if self.outcome is not None:
             return
         state = self.input
@@ -152,7 +162,7 @@ class PendingReply(PendingOutcome, eq=False):
 
 
 class ReplyOwner(Protocol):
-    """The Channel that a pending request belongs to, as ForwardedReply uses it."""
+    """The attributes of Channel that ForwardedReply uses."""
 
     @property
     def ending(self) -> ChannelEnding:
@@ -165,25 +175,27 @@ class ReplyOwner(Protocol):
 
 
 class ForwardedReply(PendingReply, eq=False):
-    """A forwarded request that waits for its response, and is awaited by no task.
+    """A request of a proxy that waits for its response, and is awaited by no task.
 
-    `callback` is called with this object once it has an outcome.
+    When it has an outcome, `callback` is called with this object. `outcome` is the result, or an
+    exception if `failed` is True.
     owner: the Channel that has sent the request.
     """
 
     owner: ReplyOwner | None = None
 
     def give_up(self) -> None:
-        """Cancel the request at the server. The callback is not called any more."""
+        """Cancel the request at the server. The callback is not called afterwards."""
         self.callback = None
         assert self.owner is not None
         self.owner.abandon(self.id, GIVEN_UP, cancels=True)
 
     def error(self, now: float) -> Exception:
-        """Return the error of a request that has failed. It has the facts about the server.
+        """Return the exception of a request that has failed.
 
-        It is an UnreadRequest if the request may be sent again.
-        now: the time of the loop's clock.
+        If the connection has ended, its text says how the server's process has ended, and it is an
+        UnreadRequest if the request may be sent again.
+        now: the time by the loop's clock.
         """
         assert self.owner is not None
         outcome: Exception = self.outcome
@@ -198,7 +210,8 @@ class RequestCounts:
     pending: the table of pending requests, which assigns the ids.
 
     Attributes:
-    unanswered: how many requests were given up, or were pending at the end.
+    unanswered: how many requests timed out, were cancelled, or were pending when the connection
+        ended. The Channel counts them.
     """
 
     def __init__(self, pending: PendingTable) -> None:
@@ -218,14 +231,14 @@ class RequestCounts:
 
 
 class ProgressTracker(Struct, eq=False):
-    """Passes the progress of one request to the caller's function, and extends the deadline.
+    """Passes the progress of one request to the caller's function, and moves the deadline.
 
-    token: the progress token.
+    token: the progress token in the request's `_meta`.
     callback: the caller's function.
-    idle_timeout_s: how many seconds the server may report nothing.
+    idle_timeout_s: how many seconds the server may report no progress.
     total_s: how many seconds the request may take in all.
-    pending: the request, when it is sent.
-    last: the last progress that was reported.
+    pending: the request; None until it is sent.
+    last: the last progress that was reported; minus infinity before the first.
     """
 
     token: int
@@ -244,7 +257,8 @@ class ProgressTracker(Struct, eq=False):
     ) -> None:
         """Handle a progress notification. Ignore it if the progress does not increase.
 
-        now: the time of its arrival, by the loop's clock.
+        now: when the notification arrived, by the loop's clock.
+        progress, total, message: its params.
         """
         pending = self.pending
         if pending is None or not progress > self.last:
@@ -256,7 +270,7 @@ class ProgressTracker(Struct, eq=False):
 
 class _Progress(Struct, rename="camel"):
     progress_token: Id
-    # Not only float: an int stays one when it is passed on.
+    # With `float` alone, an int would become a float.
     progress: int | float
     total: int | float | None = None
     message: str | None = None
@@ -266,7 +280,12 @@ _decode_progress = Decoder(_Progress).decode
 
 
 class ProgressTrackers:
-    """The progress trackers of all pending requests of a Channel, by progress token."""
+    """The progress trackers of all pending requests of a Channel.
+
+    Attributes:
+    by_token: progress token -> tracker.
+    last_token: the progress token that was assigned last.
+    """
 
     def __init__(self, log: logging.Logger) -> None:
         self.by_token: dict[object, ProgressTracker] = {}
@@ -280,7 +299,10 @@ class ProgressTrackers:
         idle_timeout_s: float,
         total_s: float,
     ) -> Generator[ProgressTracker]:
-        """Provide a tracker with a new token, until the end of the `with` block."""
+        """Provide a tracker with a new progress token, until the end of the `with` block.
+
+        The parameters are those of ProgressTracker.
+        """
         self.last_token += 1
         tracker = ProgressTracker(self.last_token, callback, idle_timeout_s, total_s)
         self.by_token[tracker.token] = tracker
@@ -290,7 +312,7 @@ class ProgressTrackers:
             del self.by_token[tracker.token]
 
     def on_notification(self, message: Message, now: float) -> None:
-        """Pass a progress notification to its tracker. Ignore it if malformed or unknown."""
+        """Pass a progress notification to its tracker. Ignore it if it is malformed or has none."""
         if not self.by_token:
             return
         try:
@@ -307,13 +329,16 @@ class ProgressTrackers:
 
 
 class DeadlineTimer:
-    """One timer for the deadlines of all pending requests.
+    """One timer for the deadlines of all pending requests of a Channel.
 
-    expire: called with the current time when the timer fires. Returns the time of the next call.
+    All times are those of the loop's clock.
+    expire: called with the current time when the timer fires. Returns the time of the next call;
+        infinite for none.
 
     Attributes:
-    time: returns the time of the loop's clock.
-    wakes_at: when the timer fires; infinite if it is not set.
+    loop: the running event loop.
+    time: returns the current time.
+    wakes_at: when the timer will fire; infinite if it is not set.
     """
 
     def __init__(self, expire: Callable[[float], float]) -> None:
@@ -326,7 +351,7 @@ class DeadlineTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def wake_at(self, at: float) -> None:
-        """Set the timer to this time. This replaces the time that was set before."""
+        """Set the timer to this time, instead of the time that was set before."""
         self.stop()
         self.wakes_at = at
         self._handle = None if at == FOREVER else self.loop.call_at(at, self._run)
@@ -345,22 +370,29 @@ class DeadlineTimer:
 # A client uses few methods, but users may pass any number of them to Client.request().
 @lru_cache(64)
 def request_template(method: str, before: bytes = b"", after: bytes = b"") -> bytes:
-    """Return the template of a request, to be filled in with `template % (id, params)`.
+    """Return a request as JSON with gaps for its id and params: use `template % (id, params)`.
 
-    before, after: the beginning and the end of the params, if these are always the same. Then only
-        the JSON between them is filled in.
+    before, after: the beginning and the end of the params, if these are the same for all requests
+        with this template. Then only the JSON between them is filled in.
     """
     fixed = (part.replace(b"%", b"%%") for part in (encode(method), before, after))
     return b'{"jsonrpc":"2.0","id":%%d,"method":%b,"params":%b%%b%b}' % tuple(fixed)
 
 
 def request_label(method: str, subject: str) -> str:
-    """Return the name of a request for errors, such as `tools/call add`."""
+    """Return the name of a request for errors, such as `tools/call add`.
+
+    subject: the name or URI in the request; "" if it has none.
+    """
     return f"{method} {subject}" if subject else method
 
 
 def quote_frame(frame: bytes | Raw | Any) -> str:
-    """Return the beginning of a frame for errors and logs, without secrets and control codes."""
+    """Return the beginning of a message for errors and logs, with secrets redacted.
+
+    Control characters are escaped. The text ends with the size if the message is longer.
+    """
+    # MAX_QUOTE characters have at most four times as many bytes in UTF-8.
     whole = bytes(frame)
     text = redactor().frame(whole[: 4 * MAX_QUOTE]).decode("utf-8", "backslashreplace")
     text = escape_controls(text)

@@ -28,7 +28,8 @@ class Portal:
     """An event loop in a daemon thread, like anyio's BlockingPortal.
 
     name: the name of the thread.
-    on_stop: called on the loop by stop(). Tasks that still run after it are cancelled.
+    on_stop: an async function that stop() runs on the loop. Afterwards, all tasks that still run
+        are cancelled.
     """
 
     def __init__(self, name: str, on_stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -98,14 +99,15 @@ class Portal:
         try:
             loop.run_forever()
         finally:
-            ending = loop.create_task(self._end())
-            ending.add_done_callback(lambda _: loop.stop())
+            end = loop.create_task(self._end())
+            end.add_done_callback(lambda _: loop.stop())
             # Another call of stop() may stop the loop again before _end() is done.
-            while not ending.done():
+            while not end.done():
                 loop.run_forever()
             loop.close()
 
     async def _end(self) -> None:
+        """Run on_stop, then cancel the other tasks of the loop and wait for their end."""
         await self._on_stop()
         if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:

@@ -1,7 +1,8 @@
 """RequestBuilder: adds to the params of a client's requests the `_meta` that a revision requires.
 
-Since 2026-07-28 every request names the revision, the client and its capabilities in `_meta`. Calls
-of tools are prepared: everything but the id and the arguments is encoded once for each tool.
+Since 2026-07-28 every request names the revision, the client and its capabilities in `_meta`. To
+make tool calls fast, everything in a call but the id and the arguments is encoded only once for
+each tool, as a PreparedRequest.
 Spec: 2026-07-28 basic/index.
 """
 
@@ -27,8 +28,8 @@ from concertino.types.results import CallToolResult, Implementation, Level
 
 __all__ = ["RequestBuilder"]
 
-# Most servers write the response to a tool call with these bytes near its beginning, unless the
-# result is `input_required`.
+# Most servers of 2026-07-28 write these bytes near the beginning of the response to a tool call,
+# unless the result is `input_required`.
 COMPLETE = b'"result":{"resultType":"complete"'
 # COMPLETE is searched for in this many bytes.
 HEAD_BYTES = 96
@@ -40,7 +41,7 @@ MAX_FORWARDED = 64
 
 
 class _ToolReply(Struct, gc=False, forbid_unknown_fields=True):
-    """A response to tools/call with a result and no other members."""
+    """A response to tools/call with a result and no unknown members."""
 
     jsonrpc: Literal["2.0"]
     id: int
@@ -63,16 +64,16 @@ def _decode_modern_tool_reply(frame: bytes) -> _ToolReply | Reply:
 class RequestBuilder:
     """Builds the params of the requests of one conversation.
 
-    Before use() is called, it builds params without `_meta`, as for a legacy revision.
+    Before use() is called, the params get no `_meta`, as in the revisions before 2026-07-28.
 
     info: describes this client.
-    handlers: know the capabilities of this client.
+    handlers: tell the capabilities of this client.
 
     Attributes:
-    is_modern: whether the revision is 2026-07-28.
-    prepared: tool name -> prepared call. For calls without a progress function and without
-        additional members for `_meta`.
-    forwarded: method -> prepared request, for the calls of other clients.
+    is_modern: whether the negotiated revision is 2026-07-28; False before use().
+    prepared: tool name -> prepared call, which serves calls without a progress function and without
+        the user's own members of `_meta`.
+    forwarded: method -> prepared request, for the calls that a proxy forwards for other clients.
     """
 
     def __init__(self, info: Implementation, handlers: RequestHandlers) -> None:
@@ -106,7 +107,10 @@ class RequestBuilder:
         self._set_meta(self.meta_of(revision) if revision.modern else {})
 
     def set_log_level(self, level: Level) -> None:
-        """Ask for log messages of this level with every request from now on (2026-07-28)."""
+        """Request log messages of this level and above, in every request from now on.
+
+        Only for servers of 2026-07-28; before, `logging/setLevel` is sent.
+        """
         self._set_meta({**self._meta, LOG_LEVEL: level})
 
     def _set_meta(self, meta: dict[str, Any]) -> None:
@@ -123,8 +127,8 @@ class RequestBuilder:
         """Return the params of a request, as JSON.
 
         body: the params without `_meta`, a JSON object.
-        token: the progress token; 0 for none.
-        user_meta: additional members for `_meta`.
+        token: the progress token; 0 to request no progress.
+        user_meta: the user's own members of `_meta`; None for none.
         """
         if self.is_modern and not token and not user_meta:
             meta = self._encoded_meta
@@ -142,12 +146,14 @@ class RequestBuilder:
         level: Level | None,
         token: int = 0,
     ) -> bytes:
-        """Return the params, as JSON, for forwarding a call of another client.
+        """Return the params, as JSON, with which a proxy forwards the call of another client.
 
-        call: the other client's call.
-        caller: the other client, which a 2026-07-28 server gets to see in `_meta`.
-        level: the least severe log message that the other client wants, for a 2026-07-28 server.
-        token: the progress token; 0 for none.
+        call: the other client's call. Its `answers` and its `state` become `inputResponses` and
+            `requestState`.
+        caller: the other client, whose name and capabilities a 2026-07-28 server gets in `_meta`.
+        level: the lowest level of the log messages that the other client requests from a 2026-07-28
+            server; None for no log messages.
+        token: the progress token; 0 to request no progress.
         """
         body = encode(call.params)
         if call.answers:
@@ -164,9 +170,12 @@ class RequestBuilder:
         return _join_meta(meta, body)
 
     def _meta_of_caller(self, caller: ClientFacts, level: Level | None) -> bytes:
-        """Return the `_meta` for forwarding a call of another client, as JSON."""
-        known = self._caller
-        if known is None or known[0] is not caller or known[1] != level:
+        """Return the `_meta` of a forwarded call without own members, as JSON.
+
+        It is encoded again only if the client or the level is not that of the previous call.
+        """
+        previous = self._caller
+        if previous is None or previous[0] is not caller or previous[1] != level:
             self._caller = caller, level
             self._encoded_caller_meta = encode(self._caller_members(caller, level))
         return self._encoded_caller_meta
@@ -184,9 +193,9 @@ class RequestBuilder:
     def prepare_tool_call(self, name: str) -> PreparedRequest:
         """Return a prepared call of a tool, which lacks only its id and the arguments.
 
-        It is also stored in `prepared`.
+        It is also stored in `prepared`, unless MAX_PREPARED are there.
         """
-        # Encode the params with null in place of the arguments, which come last, and cut it off.
+        # Encode the params with `null` for the arguments, which come last, and cut off `null}`.
         params = self.params(encode({"name": name, "arguments": None}))
         template = request_template("tools/call", params.removesuffix(b"null}"), b"}")
         decode = _decode_modern_tool_reply if self.is_modern else _decode_tool_reply
@@ -198,7 +207,7 @@ class RequestBuilder:
     def prepare_forward(self, method: str) -> PreparedRequest:
         """Return a prepared request with this method, which lacks its id and all of its params.
 
-        It is also stored in `forwarded`.
+        It is also stored in `forwarded`, unless MAX_FORWARDED are there.
         """
         prepared = PreparedRequest(request_template(method), method, "", decode_reply)
         if len(self.forwarded) < MAX_FORWARDED:

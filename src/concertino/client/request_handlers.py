@@ -1,9 +1,9 @@
 """RequestHandlers: answers the requests of a server to its client, with the user's functions.
 
-These "client requests" are elicitation, sampling and roots. A request for which the user has passed
-no function to Client is refused. The values of a form are completed with its defaults and checked
-against its schema before they are sent. This module opens no URL: the user's function may do so,
-after it has asked a person.
+These "client requests" are elicitation (filling in a form or opening a URL), sampling (asking a
+model) and listing roots. A request for which the user has passed no function to Client is refused.
+Before the values of a form are sent, its defaults are added and all values are checked. This module
+opens no URL: the user's function may do so, after it has asked a person.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots.
 """
 
@@ -36,7 +36,8 @@ log = logging.getLogger("concertino.client")
 
 Elicit = Callable[[Elicitation, Implementation], object]
 Sample = Callable[[Sampling, Implementation], object]
-# Takes the method and the undecoded params of a request, and returns the undecoded result.
+# A user's function that takes the method and the undecoded params of a client request, and returns
+# the undecoded result.
 AnswerAny = Callable[[str, bytes], Awaitable[bytes]]
 Roots = Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]
 
@@ -45,9 +46,10 @@ _decode_sampling = Decoder(Sampling).decode
 
 
 class RequestHandlers:
-    """Answers client requests with the user's functions.
+    """Answers client requests with the user's functions, and tells the client's capabilities.
 
     Client has the same parameters, and describes them.
+    Raises ValueError for a root that does not begin with file://.
     """
 
     def __init__(
@@ -105,9 +107,10 @@ class RequestHandlers:
         """Answer one client request. Returns the result, a JSON object.
 
         method, params: the method and the undecoded params of the request.
-        server: the server's description, for the user's function.
-        Raises RpcError if the client has not declared this capability, if the params are malformed,
-        and if the user's function fails. A failure is logged, unless it is an RpcError.
+        server: the server's name and version, for the user's function.
+        Raises RpcError if the client has not declared the capability for this request, if the
+        params are malformed, and if the user's function raises or returns an invalid value. The
+        exception of the function is logged, unless it is an RpcError, which goes to the server.
         """
         if self._answer_any is not None:
             return await self._answer_any(method, bytes(params))
@@ -180,7 +183,10 @@ class RequestHandlers:
 
 
 def _elicit_result(answer: object) -> ElicitResult:
-    """Convert the return value of the user's function. Raises RpcError if it is invalid."""
+    """Convert the return value of the user's function `elicit`.
+
+    Raises RpcError if the value is invalid.
+    """
     if isinstance(answer, ElicitResult):
         return answer
     if isinstance(answer, Mapping):
@@ -208,7 +214,11 @@ def _parse_roots(roots: Sequence[Root | str]) -> list[Root]:
 
 
 async def _call(name: str, handler: Callable[..., object] | None, *args: object) -> object:
-    """Call a user's function, `def` or `async def`. Log an exception and raise RpcError instead."""
+    """Call a user's function, `def` or `async def`, and return its result.
+
+    name: the argument of Client with which the function was passed, for the log.
+    Raises RpcError. Other exceptions of the function are logged, and RpcError is raised instead.
+    """
     assert handler is not None
     try:
         answer = handler(*args)
@@ -221,6 +231,9 @@ async def _call(name: str, handler: Callable[..., object] | None, *args: object)
 
 
 def _wrong_answer(name: str, expected: str, answer: object) -> RpcError:
-    """Log that a user's function has returned an invalid value, and return the error to send."""
+    """Log that a user's function has returned an invalid value, and return the error to send.
+
+    The error does not quote the value, which is none of the server's business.
+    """
     log.error("the %s function of this client: expected %s, got %r", name, expected, answer)
     return RpcError(INTERNAL_ERROR, "Internal error: the client could not answer")

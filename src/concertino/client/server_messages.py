@@ -1,9 +1,11 @@
 """ServerMessages: handles the frames of a server that Channel does not handle itself.
 
-Channel.on_frames() (client/channel.py) has a fast path for successful responses. All other frames
-come here: requests and notifications of the server, error responses, and lines that are not
-messages or too long. Requests and notifications go on to a MessageHandler, which is the
-Conversation (client/conversation.py); progress notifications go to the request that they belong to.
+A frame is one line that the server has sent, usually a JSON-RPC message. Channel.on_frames()
+(client/channel.py) has a fast path for successful responses. ServerMessages handles all other
+frames: requests and notifications of the server, error responses, lines that are not messages, and
+lines that are too long. It passes requests and notifications on to a MessageHandler, which is the
+Conversation (client/conversation.py), and progress notifications to the request that they belong
+to.
 """
 
 from __future__ import annotations
@@ -40,13 +42,15 @@ class ServerMessages:
     """Handles the frames of a server that the fast path of the Channel does not handle.
 
     peer: parses the frames, and has the table of pending requests.
-    input: the state of reading; its `frame` is set here, because errors quote the frame.
+    input: what the Channel knows about the frame that is being handled. ServerMessages sets its
+        `frame`, which errors quote.
     handler: gets the requests and notifications.
     progress: the progress trackers of pending requests.
     skipped: counts the lines that are not messages, and the responses to no pending request.
     oversize: watches the lines that are too long.
     max_message_bytes: the largest size of a line.
-    time: returns the time of the loop's clock.
+    time: returns the time by the loop's clock.
+    log: the logger for faults of the server and of the handler.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class ServerMessages:
             self._on_unsolicited(frame)
 
     def _dispatch(self, event: IncomingRequest | Message) -> None:
-        """Pass a request or notification of the server to its handler."""
+        """Pass a request or notification of the server to its handler. Raises nothing."""
         try:
             if isinstance(event, IncomingRequest):
                 self._handler.on_request(event)
@@ -114,8 +118,8 @@ class ServerMessages:
     def on_frame_too_long(self, size: int, now: float) -> None:
         """Fail the request whose response is too long, or count the line as skipped.
 
-        The Connection discards the line, and keeps its first bytes only.
-        size: how many bytes of it had arrived when it exceeded the limit.
+        The Connection discards the line, and keeps only its first bytes.
+        size: how many bytes of the line had arrived when it exceeded the limit.
         now: the time by the loop's clock.
         """
         limit = self._max_message_bytes

@@ -1,7 +1,7 @@
-"""Passes the lines of a server's stderr to a function, a file or a logger, with secrets redacted.
+"""StderrLines: passes a server's stderr to a function, a file or a logger, with secrets redacted.
 
-Servers write their log to stderr, so a line there is not necessarily an error (2025-11-25
-basic/transports, "stdio").
+A Client uses it for a program that it has started. Servers write their log to stderr, so a line on
+stderr is not necessarily an error (2025-11-25 basic/transports, "stdio").
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ __all__ = ["Sink", "StderrLines"]
 
 # Longer lines are split.
 MAX_LINE_BYTES = 8192
+# What to do with the lines: call a function with each, or append them to the file with this path.
 Sink = Callable[[str], object] | str | os.PathLike[str]
 
 
 class StderrLines:
-    """Splits the chunks of a server's stderr into lines and passes these on.
+    """Splits the chunks of a server's stderr into lines, and passes on each line.
 
     Call the object with each chunk of bytes.
+
     name: the name of the client, for the logger.
-    sink: a function called with each line, or the path of a file to append to; None for the logger
-        `concertino.client.NAME.stderr`.
-    level: the level at which lines are logged.
+    sink: a function called with each line, or the path of a file to append the lines to; None for
+        the logger `concertino.client.NAME.stderr`.
+    level: the level at which lines are logged if `sink` is None.
+    Raises OSError if the file cannot be opened.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class StderrLines:
             self._file = -1
 
     def on_line(self, line: bytes) -> None:
-        """Pass on one line. A derived class may override this to handle some lines itself."""
+        """Redact one line and pass it on. Derived classes override this to handle some lines."""
         text = line.removesuffix(b"\r").decode("utf-8", "backslashreplace")
         self._write_line(redactor().text(text))
 

@@ -21,12 +21,13 @@ from concertino.types.results import Level
 class SessionState:
     """The log level and the subscriptions of one client.
 
-    connection: sends the requests.
-    settings: the options of the Client.
-
     subscribe() and unsubscribe() are for users, who name one resource at a time. watch() is for
-    proxies, which pass on all resources that their own clients subscribe to; a server of 2026-07-28
-    then gets one subscription instead of many.
+    proxies, which name all resources that their own clients subscribe to; a server of 2026-07-28
+    then gets one subscription instead of many. Client describes these methods and their errors.
+
+    connection: sends the requests.
+    settings: the arguments of the Client.
+    log: the logger for subscriptions that could not be restored.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class SessionState:
         # URI of subscribe() -> the id of its subscriptions/listen request. The id is 0 while the
         # subscription is being opened, and always for a server before 2026-07-28.
         self._subscriptions: dict[str, Id] = {}
-        # The URIs of watch(), and the id of the subscription for all of them. The id is None for a
-        # server before 2026-07-28.
+        # The URIs of the latest watch().
         self._watched: frozenset[str] = frozenset()
+        # The id of the one subscription for all watched resources; None if there is none, and
+        # always for a server before 2026-07-28.
         self._watch_id: Id | None = None
 
     async def set_log_level(self, level: Level) -> None:
@@ -54,6 +56,7 @@ class SessionState:
         self._log_level = level
 
     async def _send_log_level(self, level: Level) -> None:
+        """Add the level to all requests, or send `logging/setLevel` before 2026-07-28."""
         connection = self._connection
         if connection.is_modern:
             connection.current.requests.set_log_level(level)
@@ -99,8 +102,8 @@ class SessionState:
             return
         # In the meantime, unsubscribe() may have been called, or another subscribe() may have
         # succeeded. Then close this subscription.
-        known = self._subscriptions.get(uri)
-        if known is None or missing or subscriptions.is_open(known):
+        current_id = self._subscriptions.get(uri)
+        if current_id is None or missing or subscriptions.is_open(current_id):
             subscriptions.close(id)
         else:
             self._subscriptions[uri] = id
@@ -119,7 +122,10 @@ class SessionState:
             await self._connection.call("resources/unsubscribe", encode({"uri": uri}), uri)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Subscribe to these resources, and end the subscriptions of the previous watch()."""
+        """Subscribe to these resources, and end the subscriptions of the previous watch().
+
+        uris: the URIs of all resources to watch from now on; empty for none.
+        """
         before, self._watched = self._watched, uris
         connection = self._connection
         if not connection.is_modern:
@@ -131,9 +137,9 @@ class SessionState:
         await self._listen_to_watched()
 
     async def _listen_to_watched(self) -> None:
-        """Open a subscription for all watched resources, then close the previous one (2026-07-28).
+        """Open one subscription for all watched resources, then close the previous (2026-07-28).
 
-        Without this order, an update between the two would be lost.
+        In the opposite order, a change between the two steps would not be reported.
         """
         subscriptions = (await self._usable_conversation("subscriptions/listen")).subscriptions
         before, self._watch_id = self._watch_id, None
@@ -216,4 +222,5 @@ class SessionState:
                 )
 
     async def _usable_conversation(self, label: str) -> Conversation:
+        """Return the conversation. Waits while the server restarts; see wait_until_usable()."""
         return (await self._connection.wait_until_usable(label, self._request_s))[0]

@@ -1,9 +1,9 @@
 """Keeps count of the lines of a server's output that a client skips.
 
-A client skips lines that are not JSON-RPC messages, such as a tool's prints; responses to no
-pending request; and lines that are longer than Limits.max_message_bytes. The Channel reports each
-of them to SkippedLines, and uses OversizeWatch to notice that a line which is too long does not
-end.
+A client skips lines that are not JSON-RPC messages, such as the text that a tool prints; responses
+to no pending request; and lines that are longer than Limits.max_message_bytes. ServerMessages
+(client/server_messages.py) reports each of them to SkippedLines. If a line that is too long never
+ends, the server cannot send anything else; OversizeWatch notices this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOGGED_COUNTS = frozenset(10**power for power in range(1, 10))
 SKIPPED = "line %d was skipped, it is %s: %s"
 # The ids of at most this many abandoned requests are remembered.
 MAX_ABANDONED = 4096
-# If a line that is too long has not ended after this time, the connection is closed.
+# If a line that is too long has not ended after this time, the client closes the connection.
 ENDLESS_S = 10.0
 # One member at the beginning of a message. Its value is matched if it is a string without escapes,
 # or an integer of at most 18 digits; otherwise the group is empty, and the next match fails.
@@ -38,11 +38,12 @@ class SkippedLines:
     """Counts the lines of a server that were skipped, and recognizes late responses.
 
     A late response is one to a request that the client has abandoned, for example after a timeout.
-    It is expected, and so does not count as a skipped line.
+    The server did nothing wrong, so a late response does not count as a skipped line.
 
+    Attributes:
     count: how many lines were skipped.
-    recent: the last few of them, shortened.
-    late: how many late responses came.
+    recent: the last few skipped lines, shortened.
+    late: how many late responses have arrived.
     on_add: called with each skipped line, shortened; None to call nothing.
     """
 
@@ -56,7 +57,7 @@ class SkippedLines:
         self._abandoned: dict[Id, None] = {}
 
     def add(self, frame: bytes, reason: str) -> None:
-        """Count a skipped line, and log it if it is one of the first.
+        """Count a skipped line, and log it if its number is one of the first or a power of ten.
 
         reason: completes the sentence "the line is ...", for the log.
         """
@@ -91,10 +92,11 @@ class OversizeWatch:
 
     If the line has not ended after ENDLESS_S seconds, the Channel closes the connection.
 
+    Attributes:
     checks_at: when the Channel has to call is_endless(), by the loop's clock; infinite if no line
         is watched.
-    discarded_bytes: the size of the last line that was too long and could not be matched with a
-        request; 0 if there was none. The Channel sets it.
+    discarded_bytes: the size of the latest line that was too long and belonged to no known request;
+        0 if there was none. ServerMessages sets it, for the errors of requests that time out.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -112,10 +114,10 @@ class OversizeWatch:
         return b"" if self._reports is None else self._reports.oversize_head
 
     def is_endless(self, now: float) -> bool:
-        """Return whether the watched line has still not ended when its time is over.
+        """Return whether the watched line has not ended within ENDLESS_S.
 
-        Returns False before `checks_at`. Afterwards the line is no longer watched, so this returns
-        True at most once for each line.
+        Returns False before `checks_at`. The first call after `checks_at` ends the watch, so
+        is_endless() returns True at most once for each line.
         now: the time by the loop's clock.
         """
         if now < self.checks_at:
@@ -125,10 +127,11 @@ class OversizeWatch:
 
 
 def parse_head(head: bytes) -> tuple[bool, int | None]:
-    """Return whether a message is a response, and its id if so.
+    """Return whether a message is a response, and its id.
 
     head: the first bytes of the message.
-    The id is None if it comes after the result, or is not an integer from 0 on.
+    The id is None if the message is no response, if the id comes after the result, and if the id is
+    not a non-negative integer.
     """
     id: int | None = None
     position = 0

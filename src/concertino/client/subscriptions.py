@@ -1,9 +1,10 @@
 """ResourceSubscriptions: the client's open `subscriptions/listen` requests (2026-07-28).
 
-Such a request stays open. The server first acknowledges which of the wanted notifications it
-provides, and then sends them. The client ends a subscription with notifications/cancelled; the
-server with a result, with notifications/cancelled, or with both in any order. There may be several
-subscriptions at a time. Only the acknowledgement has a time limit.
+Such a request is a subscription: it stays open, and the server sends notifications for it. The
+server first acknowledges which of the requested notifications it provides. The client ends a
+subscription with notifications/cancelled; the server ends it with a result, with
+notifications/cancelled, or with both in any order. There may be several subscriptions at a time.
+Only the acknowledgement has a time limit.
 
 Before 2026-07-28, `resources/subscribe` is used instead (client/session_state.py).
 Spec: 2026-07-28 basic/patterns/subscriptions; basic/patterns/cancellation.
@@ -45,7 +46,9 @@ class ResourceSubscriptions:
     """The open subscriptions of one conversation.
 
     channel: sends the requests.
-    add_meta: adds the `_meta` of a request to params, a JSON object.
+    add_meta: gets the params of a request, a JSON object, and returns them with the `_meta` that
+        the revision requires.
+    log: the logger for subscriptions that the server ends.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class ResourceSubscriptions:
         self._channel = channel
         self._add_meta = add_meta
         self._log = log
-        # Id of a subscription -> a future for the content of its acknowledgement.
+        # Id of a subscription -> a future for the member `notifications` of its acknowledgement.
         self._open: dict[Id, asyncio.Future[dict[str, Any]]] = {}
 
     async def open(
@@ -68,12 +71,15 @@ class ResourceSubscriptions:
     ) -> tuple[Id, list[str]]:
         """Open a subscription and wait for the acknowledgement, at most within_s seconds.
 
-        wanted: what to subscribe to: the member `notifications` of the params.
-        label: the subscription, for error messages.
-        Returns the id of the subscription, and the names of the wanted notifications that the
-        server does not provide. Raises RpcError, TimedOut, ProtocolError and Disconnected; then the
-        subscription is not open. The Disconnected is an UnreadRequest if the request may be sent
-        again.
+        wanted: the notifications to subscribe to, such as {"toolsListChanged": True} or
+            {"resourceSubscriptions": [uri]}.
+        label: names the subscription, for errors.
+        within_s: may be infinite.
+        Returns the id of the subscription, and the members of `wanted` that the server does not
+        provide. If open() raises, the subscription is not open. Raises RpcError if the server
+        refuses the request, TimedOut, ProtocolError if the server ends the subscription or its
+        acknowledgement is malformed, and Disconnected, which is an UnreadRequest if the request may
+        be sent again.
         """
         channel = self._channel
         if channel.ending.over:
@@ -83,7 +89,8 @@ class ResourceSubscriptions:
         id: Id | None = None
 
         def on_done(outcome: Raw | Exception) -> None:
-            # peer.request() below has called this itself, because it could not send the request.
+            # `id` is None if peer.request() below calls on_done() itself, because it could not send
+            # the request.
             if id is None:
                 return
             if isinstance(outcome, Disconnected):
@@ -148,9 +155,11 @@ class ResourceSubscriptions:
             )
 
     def on_cancelled(self, id: Id, reason: str) -> bool:
-        """Handle a cancellation by the server. Returns False if no subscription has this id.
+        """Handle a notifications/cancelled of the server for the request with this id.
 
-        The result of the subscription's request may still follow; it is then ignored.
+        Returns False if no subscription has this id. The result of the subscription's request may
+        still follow; the client ignores it.
+        reason: the server's text; "" if it has given none.
         """
         if id not in self._open:
             return False
@@ -176,6 +185,7 @@ class ResourceSubscriptions:
 
 
 def _subscription_id(params: Mapping[str, Raw]) -> Id | None:
+    """Return the id of the subscription that a notification belongs to; None if it has none."""
     try:
         return _decode_id(_decode_members(params["_meta"])[SUBSCRIPTION_ID])
     except (DecodeError, KeyError):
@@ -183,9 +193,9 @@ def _subscription_id(params: Mapping[str, Raw]) -> Id | None:
 
 
 def _covers(provided: Any, wanted: Any) -> bool:
-    """Return whether the server provides everything that was wanted.
+    """Return whether the server provides a member of the requested notifications.
 
-    Both values are `true`, or lists of URIs; of lists, all wanted URIs must be provided.
+    Both values are True, or lists of URIs. A list of URIs must contain all URIs in `wanted`.
     """
     if isinstance(wanted, list):
         wanted_uris = cast("list[Any]", wanted)

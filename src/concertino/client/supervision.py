@@ -32,14 +32,17 @@ FOREVER = float("inf")
 class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
     """When to restart a server that has ended by itself. Times are in seconds.
 
-    first_s: the pause before the first restart. It doubles with each further one. Each pause is
-        shortened at random by up to a quarter, so that many servers do not start together.
+    first_s: the pause before the first restart. The pause doubles with each restart in a row. Each
+        pause is shortened at random by up to a quarter, so that many servers do not start together.
     longest_s: the longest pause.
-    tries: the number of starts in a row after which the client gives up.
-    steady_s: when a server has run for this time, or has answered a request in its restored
-        session, it counts as recovered: the pause is first_s again, and starts are counted from 0.
-    retry_s: after the client has given up, a request that comes at least this time later starts the
-        server once more; infinite for never.
+    tries: after this many starts in a row without a recovery, the client gives up: requests raise
+        Disconnected.
+    steady_s: a server that has run for this time counts as recovered, as does a server that has
+        answered a request of the user since its restart. If a recovered server ends, the pause is
+        first_s again and `tries` is counted from 0.
+    retry_s: a request that comes at least this long after the client has given up starts the server
+        once more; by default infinite: the client never tries again.
+    Raises ValueError for a value that is not positive.
     """
 
     first_s: float = 0.1
@@ -58,10 +61,10 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
 class SupervisedServer(Struct, frozen=True):
     """The functions that a supervisor calls to restart its server.
 
-    bring_down: releases the connection and the process of the server that has ended.
-    bring_up: starts a new server and negotiates the revision.
-    on_restart: restores the session, such as its subscriptions, in the new server.
-    count_answers: returns how many requests the server that was started last has answered.
+    bring_down: closes the connection and releases the process of the server that has ended.
+    bring_up: starts the server again and negotiates the revision.
+    on_restart: subscribes again and so on, after a restart.
+    count_answers: returns how many requests the server has answered since its latest start.
     """
 
     bring_down: Callable[[], Awaitable[None]]
@@ -96,19 +99,24 @@ class Supervisor:
         self._log = log
         # When the client gave up, by the loop's clock.
         self._failed_at = FOREVER
-        # Set when the server has ended.
+        # Set from the end of the server until the next start.
         self._ended = asyncio.Event()
-        # Set while the server runs, and also when it will never run again.
+        # Set while requests need not wait for a restart: while the server runs, and after the
+        # client has given up or was closed.
         self._settled = asyncio.Event()
         self._settled.set()
         self._start_task(0)
 
     def _start_task(self, tries: int) -> None:
+        """Start the background task. tries: the number of starts in a row so far."""
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run(tries), name="supervise a server")
 
     def on_end(self, error: ConcertinoError) -> None:
-        """Begin to restart the server, because it has ended by itself. error: the reason."""
+        """Begin to restart the server, because it has ended by itself.
+
+        error: says how the server has ended.
+        """
         self.failure = error
         self.state = "backing-off"
         self._settled.clear()
@@ -117,10 +125,11 @@ class Supervisor:
     async def wait_until_running(self, label: str, within_s: float) -> None:
         """Wait until the server runs again, at most within_s seconds.
 
-        label: the waiting request, for error messages.
-        Raises TimedOut. Raises Disconnected if the server will not run again. Also raises
-        Disconnected if on_restart() calls this, because on_restart() must not wait for the next
-        restart.
+        label: names the waiting request, for error messages.
+        within_s: may be infinite.
+        Raises TimedOut after within_s, and Disconnected if the client has given up or was closed.
+        Raises Disconnected at once for a request of on_restart(), which runs in the background task
+        itself: waiting there for the next restart would never end.
         """
         if asyncio.current_task() is self._task:
             raise Disconnected(f"{label}: the server ended again while its session was restored")
@@ -146,6 +155,7 @@ class Supervisor:
             self.state = "backing-off"
             self._settled.clear()
             self._ended.set()
+            # One start is left before the client gives up again.
             self._start_task(self._rules.tries - 1)
 
     async def close(self) -> None:
@@ -163,6 +173,8 @@ class Supervisor:
         now = asyncio.get_running_loop().time
         rules = self._rules
         pause_s = rules.first_s
+        # When the server was started, and how many requests it had answered before its user could
+        # send requests. More answers than that show that the server works.
         up_since, answers = now(), self._server.count_answers()
         while True:
             await self._ended.wait()

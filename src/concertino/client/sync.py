@@ -3,10 +3,10 @@
     with SyncClient(["python", "server.py"]) as client:
         result = client.call_tool("add", {"a": 1, "b": 2})
 
-It has a Client whose event loop runs in another thread (client/portal.py), from open() to close().
-Each method runs the async method of the Client there, and waits for its result. The functions that
-were passed to the client, such as `elicit`, are called in that thread. Several threads may share
-one SyncClient.
+A SyncClient has a Client, and a thread that runs an event loop from open() to close()
+(client/portal.py). Each method of SyncClient runs the async method of the Client in that thread,
+and waits for its result. The user's functions, such as `elicit`, are called in that thread too.
+Several threads may share one SyncClient.
 """
 
 from __future__ import annotations
@@ -50,9 +50,13 @@ def _blocking(
 class SyncClient(ConnectionFacts):
     """A client for one server, without async. Use it with `with`, or call open() and close().
 
-    Client has the same methods and properties, which raise the same errors. If Ctrl-C interrupts a
-    call, it is cancelled at the server.
-    target, settings: the arguments of Client.
+    The methods do the same as those of Client and raise the same errors, but block until the result
+    has arrived. Several threads may call them. If Ctrl-C interrupts a method, its request is
+    cancelled at the server. At the end of the program, a client that is still open is closed.
+
+    target: the server, as for Client.
+    settings: the keyword arguments of Client, such as `timeouts` and `elicit`; see help(Client).
+        Functions such as `elicit` are called in another thread, and cannot use this client.
     """
 
     def __init__(self, target: Target, **settings: Any) -> None:
@@ -62,7 +66,10 @@ class SyncClient(ConnectionFacts):
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Start the server or connect to it. Raises the same errors as Client.open()."""
+        """Start the server or connect to it, and negotiate the revision.
+
+        Raises the same errors as Client.open().
+        """
         with self._lock:
             if self._portal is not None:
                 raise RuntimeError("a SyncClient can be opened once; make another one")
@@ -77,9 +84,10 @@ class SyncClient(ConnectionFacts):
             raise
 
     def close(self) -> None:
-        """End the server and all processes that it has started. Takes a limited time.
+        """Close the connection, and end the server and all processes that it has started.
 
-        May be called again, and from any thread.
+        Takes a limited time (`ladder` of ServerParameters). Requests that other threads wait for
+        raise Disconnected. May be called again, and from any thread.
         """
         portal = self._portal
         if portal is not None and portal.is_own_thread:
@@ -135,7 +143,7 @@ class SyncClient(ConnectionFacts):
     set_log_level = _blocking(Client.set_log_level)
 
     def set_roots(self, roots: Roots) -> None:
-        """Replace the roots, see Client.set_roots()."""
+        """Replace the roots. Client.set_roots() describes the parameter and the errors."""
 
         async def set_roots() -> None:
             self._client.set_roots(roots)
@@ -143,7 +151,11 @@ class SyncClient(ConnectionFacts):
         self._call(set_roots)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification."""
+        """Send a notification.
+
+        params: the params of the notification; None for none.
+        Raises RuntimeError if this client is not open.
+        """
 
         async def notify() -> None:
             self._client.notify(method, params)

@@ -1,7 +1,7 @@
 """Parses the target of a Client, which says where its server is, and opens the connection to it.
 
-parse_target() returns a TargetLocation, whose open() starts or reaches the server and returns an
-OpenTarget: the Connection, and the process if one was started. A target is one of these:
+parse_target() returns a TargetLocation. Its open() starts the server or connects to it, and returns
+an OpenTarget: the Connection, and the process if one was started. A target is one of these:
 
 ["python", "server.py"]   a program, started for this client alone
 ServerParameters(...)     the same, with an environment, a working directory and time limits
@@ -9,7 +9,7 @@ ServerParameters(...)     the same, with an environment, a working directory and
 "tcp:127.0.0.1:8000"      a server that listens at a port
 "https://example.com/mcp" a server that is reached by a URL
 HttpParameters(...)       the same, with headers for each request
-Server(...)               any Backend, in memory
+Server(...)               any Backend (an object that answers requests), in this process
 connection                any Connection that is not open yet
 """
 
@@ -59,15 +59,18 @@ _WORD = (str, os.PathLike)
 
 
 class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
-    """A program to start as a server.
+    """A program for Client to start as its server.
 
     command: the name of a program, which is searched in PATH, or its path. No shell is involved.
     args: the arguments of the program.
-    env: environment variables for the program. It gets only these and the ones in `inherit`.
-    cwd: its working directory; by default the working directory of this process.
-    inherit: the names of environment variables to pass on from this process.
-    ladder: how long each step of the shutdown may take.
-    Raises TypeError if a field has a wrong type. The text shows no values, which may be secrets.
+    env: name -> value of environment variables for the program. It gets only these and those in
+        `inherit`.
+    cwd: the working directory of the program; by default that of this process.
+    inherit: the names of the environment variables that the program gets from this process; by
+        default a few that most programs need, such as PATH and HOME.
+    ladder: how long each step of the shutdown may take: closing stdin, SIGTERM, SIGKILL.
+    Raises TypeError if a field has a wrong type. The error shows no values of `args` and `env`,
+    which may be secrets.
     """
 
     command: str | os.PathLike[str]
@@ -96,12 +99,14 @@ class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 class HttpParameters(Struct, frozen=True, metaclass=HintingStructMeta):
-    """A server that is reached by a URL.
+    """A server that Client reaches by a URL.
 
-    url: such as https://example.com/mcp.
-    headers: sent with each request, to this origin only. Their values may be secrets.
-    auth: how to obtain a token if the server asks for authorization. By default, the token of
-        `concertino login URL` is used. If `headers` has Authorization, only that header is sent.
+    url: an http, https, ws or wss URL, such as https://example.com/mcp.
+    headers: sent with each HTTP request to the origin of the URL, and to no other origin. Their
+        values are redacted in logs.
+    auth: how to obtain an access token if the server asks for authorization. By default, the token
+        that `concertino login URL` has stored is used. If `headers` has Authorization, that header
+        is sent and no token is obtained.
     """
 
     url: str
@@ -113,6 +118,7 @@ class HttpParameters(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 def _check_args(args: Any) -> None:
+    """Raise TypeError unless the value is a list of words. The error does not show the value."""
     expected = "args: expected a list of str such as ['server.py'], got"
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise TypeError(f"{expected} {type(args).__name__}")
@@ -122,6 +128,7 @@ def _check_args(args: Any) -> None:
 
 
 def _check_env(env: Any) -> None:
+    """Raise TypeError unless the value is a dict of strings. The error does not show the values."""
     expected = "env: expected a dict of str, got"
     if not isinstance(env, Mapping):
         raise TypeError(f"{expected} {type(env).__name__}")
@@ -132,7 +139,7 @@ def _check_env(env: Any) -> None:
             raise TypeError(f"{expected} {type(value).__name__} for {name}")
 
 
-# Words of a command that start a program, and so are not used as the name of the server.
+# Words of a command that start another program, and so do not name the server.
 LAUNCHERS = frozenset(
     ("run", "tool", "exec", "dlx", "x", "uv", "uvx", "npx", "python", "python3", "node")
 )
@@ -142,8 +149,8 @@ class OpenTarget:
     """A connection to a server, and the process of the server if there is one.
 
     connection: the Connection, which is not open yet.
-    child: the server's process, if this client has started one.
-    parameters: the ServerParameters of this process.
+    child: the server's process; None if this client has started none.
+    parameters: the ServerParameters of this process; None if there is no process.
     """
 
     def __init__(
@@ -161,7 +168,7 @@ class OpenTarget:
     def start_failure(self) -> Exception | None:
         """Return the exception with which a Backend in this process has failed to start.
 
-        Returns None if it has started, and for all other targets.
+        Returns None if the Backend has not failed, and for all other targets.
         """
         return None
 
@@ -174,7 +181,10 @@ class OpenTarget:
         return None if self.child is None else self.child.exit_status
 
     def tail(self) -> str:
-        """Return the last 8 KiB of stderr, without secrets and control characters."""
+        """Return the last 8 KiB of the process's stderr, with secrets redacted.
+
+        Control characters are escaped. Returns "" if there is no process.
+        """
         if self.child is None:
             return ""
         text = redactor().text(bytes(self.child.tail).decode("utf-8", "backslashreplace"))
@@ -198,9 +208,10 @@ class OpenTarget:
             return f"{name} was ended by signal {-status}"
 
     def describe_withheld(self) -> str:
-        """Return a hint about environment variables that the process may need for the network.
+        """Return a sentence that names environment variables which the process may need.
 
-        Returns "" if nothing on its stderr indicates a failure of the network.
+        Returns "" if nothing on its stderr shows that the process failed to reach the network, and
+        if there is no such variable.
         """
         parameters = self.parameters
         if parameters is None or not (tail := self.tail()):
@@ -210,25 +221,26 @@ class OpenTarget:
         return describe_withheld(tail, os.environ, {*parameters.inherit, *(parameters.env or {})})
 
     def take_unread(self) -> frozenset[int]:
-        """Return the ids of the requests that the server has not read, and forget them.
+        """Return the ids of the requests that the server's process has not read.
 
-        Call it after the end of the connection, when no process can read these requests any more.
-        Returns no ids if there is no process, because then it is not known what the server has
-        read.
+        Call it once, after the end of the connection, when no process can read these requests any
+        more. Returns no ids if this client has started no process, because then it does not know
+        what the server has read.
         """
         return frozenset() if self.child is None else request_ids(self.child.take_unread())
 
     async def close(self, within_s: float) -> None:
         """Close the connection, and end the process if there is one.
 
-        within_s: how long to wait for buffered output, in seconds.
+        within_s: how long to wait until the server has read the buffered output, in seconds.
         """
         await self.connection.close(within_s)
 
     def release(self, within_s: float) -> asyncio.Task[None]:
         """Start a task that calls close(), and return it. A second call returns the same task.
 
-        Several callers may wait for the task, so each should await asyncio.shield(task).
+        Several callers may wait for the task. Each should await asyncio.shield(task), which does
+        not cancel the task if the caller is cancelled.
         """
         if self._release is None:
             loop = asyncio.get_running_loop()
@@ -237,7 +249,8 @@ class OpenTarget:
         return self._release
 
     def _on_released(self, release: asyncio.Task[None]) -> None:
-        # asyncio.run() cancels all tasks at its end, even those that have not begun.
+        # asyncio.run() cancels all tasks at its end, even those that have not begun. Then close()
+        # has not ended the process.
         if release.cancelled():
             self.abandon()
 
@@ -249,7 +262,9 @@ class OpenTarget:
 
 @runtime_checkable
 class TargetLocation(Protocol):
-    """A parsed target, or an object that stands for one.
+    """A parsed target: says where the server is, and opens the connection to it.
+
+    Instead of a target, users of Client may pass an object of their own with these members.
 
     name: a name for logs and errors.
     can_reopen: whether open() may be called again, to restart the server.
@@ -261,9 +276,10 @@ class TargetLocation(Protocol):
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         """Start the server or connect to it.
 
-        stderr: called with each chunk of the process's stderr.
-        Raises SpawnError if the program cannot be started, Disconnected if no server listens at the
-        address.
+        stderr: called with each chunk of the process's stderr; None to ignore its stderr. Not used
+            if no process is started.
+        Raises SpawnError if the program cannot be started, and Disconnected if no server listens at
+        the address.
         """
         ...
 
@@ -306,7 +322,7 @@ def parse_target(target: Target) -> TargetLocation:
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text names a server to connect to, and not a program."""
+    """Return whether a text is the address or URL of a server, and not the name of a program."""
     return text.startswith(("unix:", "tcp:")) or is_url(text)
 
 
@@ -358,7 +374,7 @@ class _Program:
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         parameters = self._parameters
-        # Redact values of env that look like secrets, from now on and everywhere.
+        # Redact values of `env` that look like secrets, in all logs and errors from now on.
         learn(parameters.env or {})
         child = spawn(
             self._command,
@@ -424,8 +440,12 @@ class _Socket:
 
 
 def _unreachable(name: str, exc: OSError) -> Disconnected:
-    """Return the error for an address that cannot be connected to."""
-    # Do not use asyncio's texts, which do not say the reason.
+    """Return the error for a server that cannot be reached.
+
+    name: the address, for the text.
+    exc: the error of the socket or of TLS.
+    """
+    # asyncio's own texts do not say the reason, so look for the error of the system.
     reason = exc.strerror or exc
     # TLS errors have other numbers than errors of the system.
     if is_tls_error(exc):
@@ -450,7 +470,7 @@ class _Remote:
     can_reopen = True
 
     def __init__(self, parameters: HttpParameters) -> None:
-        # Most clients start a program, and do not need this package.
+        # Imported here, because most clients start a program and need no HTTP.
         from concertino.http_client.request_head import check_headers
         from concertino.http_client.server_url import parse_url
 
@@ -523,6 +543,8 @@ class _HasName(Protocol):
 
 
 class _OpenInMemory(OpenTarget):
+    """The connection to a Backend in this process, and the Host that runs the Backend."""
+
     def __init__(self, connection: Connection, host: Host) -> None:
         super().__init__(connection)
         self._host = host
@@ -530,7 +552,8 @@ class _OpenInMemory(OpenTarget):
     @property
     def start_failure(self) -> Exception | None:
         failure = self._host.start_failure if self._host.started.done() else None
-        # Keep no CancelledError, and no SystemExit, which would end the client's process.
+        # Do not return a CancelledError or a SystemExit: raised by Client.open(), it would cancel
+        # or end the client's program.
         return failure if isinstance(failure, Exception) else None
 
     async def close(self, within_s: float) -> None:

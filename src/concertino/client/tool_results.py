@@ -1,7 +1,8 @@
-"""ToolResults: what a client does to the results of tools before its user gets them.
+"""ToolResults: decodes, validates and unwraps the results of tools, for Client.call_tool().
 
-Client.call_tool() uses it for results that are not plain: it decodes and validates them, and
-unwraps structured content. Both may need the list of tools, which is then fetched again.
+Most results need none of this, because their responses were decoded together with the result.
+Client.call_tool() calls ToolResults for the others. Validating and unwrapping need the output
+schemas of the tools; ToolResults fetches the list of tools when its schemas may be outdated.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class ToolResults:
 
     validator: the output schemas of the tools.
     fetch: returns all tools of the server; its argument is the time limit for each page in seconds,
-        or None for the usual limit.
+        or None for Timeouts.request_s.
+    log: notes that the list of tools could not be fetched.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class ToolResults:
     async def decode(self, name: str, raw: Raw, validate: Validate | None) -> CallToolResult:
         """Decode and validate the result of a tool.
 
-        validate: the function of the validator for this tool; None to validate nothing.
+        name: the name of the tool.
+        raw: the result, undecoded.
+        validate: what validator.get(name) returns; None to validate nothing.
         Raises ProtocolError if the result is malformed or does not fit the tool's output schema.
         """
         result = decode_result(f"tools/call {name}", raw, CallToolResult)
@@ -62,15 +66,15 @@ class ToolResults:
         return result
 
     async def _revalidate(self, name: str, result: CallToolResult, raw: Raw) -> None:
-        """Fetch the tools again, because a result is invalid, and validate the result again.
+        """Validate an invalid result again, by the server's current list of tools.
 
-        The known schema may have been outdated. Raises ProtocolError if the result is invalid by
-        the current schema too.
+        The server may have changed the tool's schema since the list was fetched. Raises
+        ProtocolError if the result is invalid by the current schema too.
         """
         try:
             await self.list_tools()
         except ConcertinoError as exc:
-            # Use the known schema.
+            # Without a new list, the result is judged by the old schema.
             self._log.info("the list of tools could not be fetched again: %s", exc)
         validate = self.validator.get(name)
         if validate is not None and (violation := validate(result, len(bytes(raw)))):
@@ -83,7 +87,7 @@ class ToolResults:
         conversation: Conversation,
         timeout_s: float,
     ) -> CallToolResult:
-        """Return a result with its structured content unwrapped; see wrapped_results.py."""
+        """Return a result with its structured content unwrapped, see WrappedResults.unwrap()."""
         if self._wrapped is None:
             # Imported here, because results of modern servers are never wrapped.
             from concertino.client.wrapped_results import WrappedResults

@@ -1,8 +1,9 @@
-"""Explains failures of a server that lacks environment variables for proxies or certificates.
+"""describe_withheld(): names environment variables that a server may lack to reach the network.
 
-A client passes on few variables, so a server may fail to reach the network although the same server
-reaches it when a person starts it in a shell. If the server's stderr shows such a failure,
-describe_withheld() names the variables of this process that the server did not get.
+A client passes on few variables. So a server may fail to reach the network, although the same
+server reaches it when a person starts it in a shell with variables for proxies or certificates. If
+the server's stderr shows such a failure, describe_withheld() names the variables for proxies and
+certificates that this process has and the server did not get. The text is added to errors.
 """
 
 from __future__ import annotations
@@ -46,10 +47,13 @@ VARIABLE = re.compile(
 
 
 def describe_withheld(stderr: str, variables: Iterable[str], passed: Collection[str]) -> str:
-    """Return a sentence about variables that a server may lack; "" if there is nothing to say.
+    """Return a sentence that names the variables which a server may lack to reach the network.
 
-    stderr: the end of the server's stderr. If it shows no network failure, "" is returned.
-    variables: the names of the variables of this process.
+    Returns "" if the server's stderr shows no failure of the network, and if the server got all
+    variables for proxies, certificates and package registries that this process has.
+
+    stderr: the end of the server's stderr.
+    variables: the names of the environment variables of this process.
     passed: the names of the variables that the server got.
     """
     if NETWORK_FAILURE.search(stderr) is None:

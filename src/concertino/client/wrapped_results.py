@@ -1,13 +1,14 @@
-"""Unwraps structured content that a server has sent as `{"result": value}`.
+"""WrappedResults: unwraps structured content that a server has sent as `{"result": value}`.
 
 Before 2026-07-28 structured content must be an object, so servers wrap other values, such as a
-number or a list. But a tool may also return an object whose only member is `result`. To tell these
-cases apart:
+number or a list. But a tool may also return an object whose only member is `result`. WrappedResults
+tells these cases apart:
 
 - If the tool's output schema has the keyword WRAPS_RESULT, which FastMCP and concertino set, the
   value is wrapped.
-- If the tool has no output schema, compare with the text of the result: servers also send the
-  structured content, not wrapped, as text.
+- If the tool has an output schema without this keyword, nothing is wrapped.
+- If the tool has no output schema, the text of the result tells: servers also send the value as
+  text, and do not wrap it there.
 
 Spec: 2025-06-18 server/tools "Structured Content"; decision 0016.
 """
@@ -29,17 +30,19 @@ from concertino.types.results import CallToolResult, Tool
 
 __all__ = ["WrappedResults"]
 
-# Which results of a tool are wrapped: all of them; only values that are not objects; those whose
-# text is the JSON of the value alone; none.
+# Which results of a tool are wrapped: all; those whose value is not an object; those whose text is
+# the JSON of the value alone; none.
 _Wrapping = Literal["all", "non_objects", "by_text", "none"]
 
 
 class WrappedResults:
     """Unwraps the results of one server's tools.
 
-    For this it needs the output schemas. It fetches the list of tools when the first result looks
-    wrapped, and again when the server was restarted or the list has changed.
-    fetch: returns the tools; its argument is the time limit in seconds.
+    For the output schemas, WrappedResults fetches the list of tools when the first result looks
+    wrapped. It fetches the list again for the first such result after the server was restarted or
+    has reported a change of the list.
+    fetch: returns the tools; its argument is the time limit for each page in seconds.
+    log: notes that the list could not be fetched.
     """
 
     def __init__(
@@ -48,9 +51,9 @@ class WrappedResults:
         self._fetch = fetch
         self._log = log
         self._wrappings: dict[str, _Wrapping] = {}
-        # The conversation for which the list was fetched, and the number of changes of the list
-        # that it had reported. None before the first fetch.
-        self._known: tuple[Conversation, int] | None = None
+        # The conversation in which the list was fetched, and how many changes of the list the
+        # server had reported in it. None before the first fetch.
+        self._fetched_in: tuple[Conversation, int] | None = None
 
     async def unwrap(
         self,
@@ -59,20 +62,20 @@ class WrappedResults:
         conversation: Conversation,
         timeout_s: float,
     ) -> CallToolResult:
-        """Return a result. If its structured content is wrapped, it is unwrapped.
+        """Return a result with its structured content unwrapped, or as it is if it is not wrapped.
 
         name: the name of the tool.
         result: a result whose structured content is an object with a member `result`.
-        conversation: the conversation in which the result came.
-        timeout_s: the time limit for each page of the list of tools. If the list cannot be fetched,
-            only the texts of results are used.
+        conversation: the conversation in which the result has arrived.
+        timeout_s: the time limit for each page of the list of tools, in seconds. If the list cannot
+            be fetched, the texts of results decide.
         """
         content = cast("dict[str, Any]", result.structured_content)
         if len(content) > 1:
             return result
         state = conversation, conversation.notifications.tool_changes
-        if self._known != state:
-            self._known, self._wrappings = state, {}
+        if self._fetched_in != state:
+            self._fetched_in, self._wrappings = state, {}
             try:
                 tools = await self._fetch(timeout_s)
             except ConcertinoError as exc:
@@ -92,6 +95,8 @@ def _wrapping_of(schema: dict[str, Any] | None) -> _Wrapping:
         return "by_text"
     if schema.get(WRAPS_RESULT) is True:
         return "all"
+    # A tool that returns an object or another value has a schema with two branches. The keyword in
+    # the first one says that the other values are wrapped.
     branches: Any = schema.get("anyOf")
     first: Any = cast("list[Any]", branches)[0] if isinstance(branches, list) and branches else None
     is_marked = isinstance(first, dict) and cast("dict[str, Any]", first).get(WRAPS_RESULT) is True

@@ -37,13 +37,15 @@ OnNotification = Callable[[str, dict[str, Any]], object]
 def connect(
     connection: Connection, notified: OnNotification | None = None, limits: Limits | None = None
 ) -> RawClient:
-    """Return a client that uses `connection`, on the running event loop.
+    """Open a connection, and return a client that uses it on the running event loop.
 
-    The caller sends `initialize` first, or the `_meta` of 2026-07-28 in every request. The client
-    answers the server's `ping`, and all other requests of the server with -32601. Use it with
-    `async with`, or call aclose() at the end.
+    The client makes no MCP handshake: its user sends `initialize` first, or the `_meta` of
+    2026-07-28 in every request. The client answers the server's `ping` with a result, and all other
+    requests of the server with error -32601. Use it with `async with`, or call aclose() at the end.
 
-    notified: called with the method and the params of each notification from the server.
+    connection: a Connection that is not open yet, such as spawn(["python", "server.py"]).
+    notified: a function called with the method and the params of each notification from the server;
+        None ignores them.
     limits: limits the sizes and numbers of JSON-RPC messages; by default Limits().
     """
     client = RawClient(connection, notified, limits or Limits())
@@ -52,7 +54,10 @@ def connect(
 
 
 class RawClient:
-    """A minimal client of one connection; made by connect()."""
+    """A client that sends JSON-RPC messages over one Connection; made by connect().
+
+    It has request(), notify() and aclose(), and can be used with `async with`.
+    """
 
     def __init__(
         self,
@@ -78,8 +83,9 @@ class RawClient:
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """Send a request and return its decoded result.
+        """Send a request and return its decoded result, which usually is a dict.
 
+        params: the params of the request, sent as they are; None for {}.
         timeout_s: how long to wait for the response, in seconds; None waits until the connection
             ends.
         Raises RpcError for an error response, ProtocolError for a malformed response, TimeoutError
@@ -105,7 +111,10 @@ class RawClient:
             raise
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification; does nothing when the connection is closed."""
+        """Send a notification. Does nothing if the connection is closed.
+
+        params: the params of the notification, sent as they are; None for {}.
+        """
         if not self._closed:
             self.peer.notify(method, encode(params or {}))
 
