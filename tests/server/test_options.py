@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,6 +42,12 @@ def test_help_shows_an_option_with_its_type_and_default() -> None:
     assert "read_only: bool | None = None" in text
     assert "inline: bool = False" in text
     assert "timeout_s: seconds after which a call is cancelled." in text
+
+
+def test_the_example_of_a_rate_in_help_is_accepted() -> None:
+    example = re.search(r'rate_limit: calls [^"]*"([^"]+)"', pydoc.render_doc(Server.tool))
+    assert example is not None
+    Server("x").add_tool(lambda: "", name="f", rate_limit=example[1])
 
 
 def test_help_on_a_server_shows_the_same_options_as_help_on_the_class() -> None:

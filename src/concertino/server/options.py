@@ -7,8 +7,8 @@ TypedDicts are used in three ways:
 - show_options() adds them to the signature and docstring of a method, for help().
 - check_options() in server/settings.py validates the values.
 
-An option that is left out has the value None, or False if it is a bool. A server whose tools have
-no options never imports this module.
+An option that is left out means the same as None, or as False if it is a bool. A server whose tools
+have no options never imports this module.
 """
 
 # No `from __future__ import annotations` here: a TypedDict compiles each annotation that is a
@@ -43,22 +43,25 @@ class ToolSettings(TypedDict, total=False):
     """
     name: 1 to 128 of A-Z a-z 0-9 _ . - ; by default the function's name.
     title: name for people.
-    description: text for the model; by default the docstring's.
-    read_only: hint that the tool changes nothing. Hints are for clients of 2025-03-26 and later;
-        None sends no hint.
+    description: text for the model; by default the description in the function's docstring.
+    read_only: hint that the tool changes nothing. Hints are for clients of 2025-03-26 and later.
+        None, here and for the next three options, sends no hint.
     destructive: hint that the tool may destroy data.
     idempotent: hint that a second call with the same arguments has no further effect.
     open_world: hint that the tool uses systems outside of the server.
     icons: pictures for a client's user interface.
-    meta: `_meta` of the tool.
+    meta: data about the tool that clients get unchanged, as its `_meta`; keys such as
+        `com.example/name`.
     inline: run a `def` on the event loop instead of in a thread; for functions that take
         microseconds.
-    input_schema: hand-written JSON Schema 2020-12 with type object at its root; the handler then
-        takes the arguments as one dict. It is enforced, which needs the extra
-        `validate`.
-    output_schema: hand-written schema of the return value, enforced like input_schema.
+    input_schema: JSON Schema 2020-12 of the arguments, with type object at its root, instead of the
+        schema that the parameters' types give. The function then takes the arguments as one dict,
+        which was validated; this needs the extra `validate`.
+    output_schema: JSON Schema 2020-12 of the return value, instead of the one that its type gives.
+        Return values are validated, which needs the extra `validate`.
     envelope: send the return value as text:
-        `{"success": true, "data": ..., "metadata": {"timestamp": ..., "version": ...}}`.
+        `{"success": true, "data": ..., "metadata": {"timestamp": ..., "version": ...}}`. If left
+        out, the option of Server decides.
     """
 
     name: str | None
@@ -78,12 +81,16 @@ class ToolSettings(TypedDict, total=False):
 
 class ToolGuards(TypedDict, total=False):
     """
-    rate_limit: calls allowed per time, such as "10/s", as in concertino.guards.Guard.
-    max_in_flight: calls that may run at the same time.
-    timeout_s: seconds after which a call is cancelled.
-    max_result_bytes: size up to which a result is sent as a whole; a larger one is stored, and
-        clients read it as a resource.
-    redact: replace secrets in results and errors.
+    rate_limit: calls that are accepted per time, such as "10/60" for 10 calls within any 60
+        seconds. Further calls get an error result that says when to try again. None, here and for
+        the next three options, means that there is no limit.
+    max_in_flight: calls that may run at the same time; further calls get an error result.
+    timeout_s: seconds after which a call is cancelled. It then gets an error result.
+    max_result_bytes: size in bytes of JSON up to which a result is sent as a whole. A larger result
+        is stored for up to an hour. The client gets the beginning of the result, and a link to the
+        whole result, which it can read as a resource.
+    redact: replace secrets, such as tokens and passwords, in results, errors, progress and log
+        messages of the tool.
     """
 
     rate_limit: "Rate | str | None"
@@ -97,8 +104,9 @@ class AccessOptions(TypedDict, total=False):
     """
     tags: texts such as {"admin"}, for enable(tags=...) and disable(tags=...). Clients see them in
         the `_meta` of the tool, prompt or resource, as `concertino/tags`.
-    visible: a function that takes the Context of a call or list and returns whether this caller may
-        see and use it. It must be quick and cannot be an `async def`. None: everybody may.
+    visible: a function that decides whether a caller may see and use the tool, prompt or resource.
+        It takes the Context of the caller's request, which is a call or asks for a list, and
+        returns a bool. It must be quick and cannot be an `async def`. None: every caller may.
     scopes: the scopes that a caller's token must have, such as {"orders:write"}. Other callers with
         a token do not see the tool, prompt or resource in lists, and get the status 403 if they
         use it. Callers without a token, as on stdin and stdout, are not limited.
@@ -117,9 +125,10 @@ class PromptSettings(TypedDict, total=False):
     """
     name: 1 to 128 printable characters; by default the function's name.
     title: name for people.
-    description: text for people; by default the docstring's.
+    description: text for people; by default the description in the function's docstring.
     icons: pictures for a client's user interface.
-    meta: `_meta` of the prompt.
+    meta: data about the prompt that clients get unchanged, as its `_meta`; keys such as
+        `com.example/name`.
     inline: run a `def` on the event loop instead of in a thread.
     """
 
@@ -137,16 +146,17 @@ class PromptOptions(PromptSettings, AccessOptions, total=False):
 
 class ResourceSettings(TypedDict, total=False):
     """
-    name: name for programs; by default the name of the function or file.
+    name: name for programs; by default the name of the function or file, or the end of the URI.
     title: name for people.
-    description: text for people and models; by default the docstring's.
+    description: text for people and models; by default the description in the function's docstring.
     mime_type: type of the content; by default detected from the file's name or the content.
     size: size in bytes; by default the size of the text, bytes or file.
     annotations: audience, priority and time of the last change.
     icons: pictures for a client's user interface.
-    meta: `_meta` of the resource.
-    ttl_s, cache_scope: for how many seconds, and for which users, clients of 2026-07-28 may cache
-        the content; by default the server's settings.
+    meta: data about the resource that clients get unchanged, as its `_meta`; keys such as
+        `com.example/name`.
+    ttl_s, cache_scope: for how many seconds clients of 2026-07-28 may cache the content, and
+        whether they may share it ("public") or not ("private"); by default as for the Server.
     inline: run a `def` on the event loop instead of in a thread.
     """
 
@@ -176,9 +186,10 @@ DECLARATIONS: Mapping[str, tuple[type, tuple[type, ...]]] = {
 
 
 def show_options_of(kind: str, function: Callable[..., Any]) -> None:
-    """Add the options of a kind of feature to a method of Server; see show_options().
+    """Add the options of tools, prompts or resources to the signature and docstring of a method.
 
-    kind: "tool", "prompt" or "resource".
+    kind: whose options: "tool", "prompt" or "resource".
+    function: a method of Server that has `**options`; see show_options().
     """
     declaration, parts = DECLARATIONS[kind]
     show_options(*parts)(function)
@@ -192,8 +203,8 @@ def show_options(*declarations: type) -> Callable[[F], F]:
     """Return a decorator that makes help() show the options of a function with `**options`.
 
     Each option becomes a keyword-only parameter in the function's signature. The docstrings of the
-    TypedDicts are appended to its docstring.
-    declarations: the TypedDicts of the options.
+    TypedDicts are appended to the function's docstring.
+    declarations: the TypedDicts that declare the options.
     """
 
     def decorate(function: F) -> F:
@@ -220,7 +231,11 @@ def show_options(*declarations: type) -> Callable[[F], F]:
 
 
 def _annotations(declaration: type) -> dict[str, Any]:
-    """Return the annotations of a TypedDict by name, with ForwardRefs converted back to strings."""
+    """Return the annotations of a TypedDict by name.
+
+    TypedDict wraps an annotation that is a string, such as "Rate | str", in a ForwardRef, which
+    help() would show. The string is returned instead.
+    """
     return {
         name: kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
         for name, kind in declaration.__annotations__.items()

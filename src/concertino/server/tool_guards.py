@@ -1,4 +1,4 @@
-"""Guards around single tools: `@server.tool(rate_limit="10/s", timeout_s=5)`.
+"""Guards around single tools: `@server.tool(rate_limit="10/60", timeout_s=5)`.
 
 guard() makes the Guard (package guards) that these options describe. server.py imports this module
 when the first tool has such an option.
@@ -21,6 +21,7 @@ from concertino.server.options import ToolGuards
 from concertino.server.tools import RegisteredTool, Tools
 from concertino.types.results import ResourceContents
 
+# The resource template under which clients read the results that were too large.
 TEMPLATE = f"{URI}{{id}}"
 
 
@@ -51,7 +52,8 @@ def guard(
     """Return the tool with a guard, or the same tool if all options are None or False.
 
     With max_result_bytes, larger results are stored, and clients read them as resources. All tools
-    of a server share one store and one resource template.
+    of a server share one store and one resource template, which this function registers when the
+    first tool has this option.
     tools: the tools of the server.
     guards: the options.
     Raises RegistrationError for an invalid option.
