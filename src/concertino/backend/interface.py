@@ -161,13 +161,16 @@ async def opens_with_handshake(outlet: Notifier, within_s: float) -> bool:
 class Context(Protocol):
     """The interface between a handler and the client whose call it handles.
 
-    progress() and log() send at once. They return an awaitable, and a handler that awaits it waits
-    until a slow client has caught up.
+    A handler is the function of a tool, prompt, resource or completion. It gets the Context of the
+    call in a parameter with the annotation Context.
+
+    progress() and log() send at once, whether or not the handler awaits what they return. If it
+    does, it waits until a slow client has read the messages that were sent before.
     """
 
     @property
     def client(self) -> ClientFacts:
-        """Return the description of the client that has made the call."""
+        """Return what the client says about itself: name, version, revision and capabilities."""
         ...
 
     @property
@@ -209,8 +212,9 @@ class Context(Protocol):
         """Report progress to the client.
 
         Nothing is sent if the client has not asked for progress, or if `done` does not increase.
-        done, total: how much is done, and how much there is to do, in any unit.
-        message: a text for people. Clients of revision 2024-11-05 do not get it.
+        done: how much is done, in any unit.
+        total: how much there is to do, in the same unit; None if that is not known.
+        message: a text for people; None for no text. Clients of revision 2024-11-05 do not get it.
         """
         ...
 
@@ -222,8 +226,9 @@ class Context(Protocol):
     ) -> Awaitable[None]:
         """Send a log message to the client, if it wants messages of this level.
 
+        level: how severe the message is, such as "info". The server's own log does not get it.
         data: any JSON value, usually a text.
-        logger: the name of the logger, for the client.
+        logger: the name of the logger, for the client; None for no name.
         """
         ...
 
@@ -248,23 +253,25 @@ class Context(Protocol):
     ) -> Any:
         """Call another tool of the same server, in this process.
 
-        The tool's arguments are validated, and the server's guards apply. The tool gets the same
-        client and trace context, and is cancelled with this call. Progress that the tool reports is
-        not sent. Calls may be nested 16 deep. In a `def` handler write
-        `context.wait(context.call_tool(...))`.
+        The tool's arguments are validated, and the guards around the server, such as rate limits,
+        apply. The tool gets a Context with the same client and trace context, and is cancelled with
+        this call. Progress that the tool reports is not sent. Calls may be nested 16 deep. In a
+        `def` handler write `context.wait(context.call_tool(...))`.
 
-        into: the type to convert the result to: the structured content of the result is converted,
-            or, if there is none, the text, decoded as JSON. If `into` is omitted, the result is
-            returned as a CallToolResult, even if the tool has failed.
+        arguments: the arguments of the tool; None for no arguments.
+        into: the type to which the result is converted. Its structured content is converted, or, if
+            there is none, its text, decoded as JSON. If `into` is omitted, the result is returned
+            as a CallToolResult, even if the tool has failed.
         Raises RpcError for an unknown tool. Raises ToolError with the text of the result if `into`
         is given and the tool has failed.
         """
         ...
 
     async def ask(self, questions: Mapping[str, ClientRequest]) -> Mapping[str, Raw]:
-        """Ask the client several questions at once. Returns its undecoded answers by key.
+        """Ask the client several questions at once, and return its undecoded answers by key.
 
-        elicit(), sample() and roots() use this method.
+        elicit(), sample() and roots() use this method. They ask one question, and decode the
+        answer.
 
         A client of an earlier revision gets the questions as requests, and this method waits for
         its responses. Since 2026-07-28 a client answers by repeating the call. Therefore this
@@ -273,7 +280,8 @@ class Context(Protocol):
         question runs several times; use once() for work that must be done only once.
 
         Only tools, prompts and resources may ask, at most 16 times in one call.
-        questions: key -> client request; each question of a call needs another key.
+        questions: key -> an Elicitation, Sampling or ListRoots of concertino.types. The key is any
+            text that no other question of the call has.
 
         Raises MissingCapability if the client cannot answer such a question, InvalidClientResponse
         for a malformed answer, RpcError when the client answers with an error, TimedOut after ten
@@ -309,7 +317,8 @@ class Context(Protocol):
         message: the question, for the user.
         form: a class whose fields are texts, numbers, bools or choices; or a JSON Schema.
         key: identifies the question in the call; by default `q1`, `q2` and so on.
-        Returns Accepted, whose `content` has the values, or Declined.
+        Returns Accepted, whose `content` is an object of the class or a dict, if the user has
+        filled in the form, and Declined if not.
         Raises the same errors as ask(), and RegistrationError for a class that is not a form.
         """
         ...
@@ -345,7 +354,7 @@ class Context(Protocol):
         messages: the conversation; a str is a message of the user.
         max_tokens: the maximum length of the model's message, in tokens.
         key: identifies the question in the call; by default `q1`, `q2` and so on.
-        options: the other fields of Sampling, such as system_prompt.
+        options: the other fields of concertino.types.Sampling, such as system_prompt.
         Raises the same errors as ask(), and ValueError if a message that uses a tool is not
         followed by the tool's result.
         """
@@ -378,10 +387,11 @@ class Context(Protocol):
 
         Since 2026-07-28, a handler that asks its client runs again with the answers, see ask(). The
         client stores the value in the meantime; it can read but not change the value.
-        key: the name of the value.
-        make: returns the value, or an awaitable of it. It is called if there is no value with this
-            key yet. The value must have a JSON form.
-        kind: the type to which the value is decoded from JSON.
+        key: the name of the value within the call.
+        make: returns the value, or an awaitable of the value, which must have a JSON form. It is
+            called if the call has no value with this key yet.
+        kind: the type to which the value is decoded from JSON. Without it, dicts, lists and plain
+            values are returned.
         """
         ...
 
@@ -401,7 +411,8 @@ class Backend(Protocol):
     async def start(self, outlet: Notifier) -> None:
         """Prepare for calls. Each Host calls this once; calls wait until it returns.
 
-        outlet: notifies clients of changes.
+        outlet: notifies the clients of this Host of changes. Call its methods at any time until
+            close().
         """
         ...
 

@@ -78,9 +78,12 @@ def image(source: Source, mime_type: str | None = None) -> ImageContent:
 
 
 def audio(source: Source, mime_type: str | None = None) -> AudioContent:
-    """Return sound as a content block; see image() for arguments and errors.
+    """Return sound as a content block.
 
     A client of revision 2024-11-05, which has no audio, gets an embedded resource instead.
+    source: the bytes of the sound, or the path of a file.
+    mime_type: the MIME type; by default it is recognized from the first bytes.
+    Raises ValueError if the format is not recognized, OSError if the file cannot be read.
     """
     data = _read_bytes(source)
     return AudioContent(data, mime_type or _detect_type(data, "audio"))
@@ -90,7 +93,9 @@ def blob(source: Source, uri: str, mime_type: str = "application/octet-stream") 
     """Return bytes of any kind as an embedded resource.
 
     source: the bytes, or the path of a file.
-    uri: any URI to name the resource, such as `report://2026/q3.pdf`.
+    uri: any URI to name the resource, such as `report://2026/q3.pdf`. The server need not have a
+        resource with this URI.
+    mime_type: the type of the bytes; they are not examined.
     Raises OSError if the file cannot be read.
     """
     return EmbeddedResource(ResourceContents(uri, blob=_read_bytes(source), mime_type=mime_type))

@@ -61,6 +61,9 @@ CREATE TABLE IF NOT EXISTS entries (
 class Contexts:
     """Many small key-value stores ("contexts"), each of which has a handle.
 
+    A handle is a random text that a server gives to a client, and that the client passes to later
+    calls. The contexts have nothing to do with the class Context.
+
     path: an SQLite file. It is created if it does not exist, and only its owner may read it. If the
         path is None, everything is in memory.
     ttl_s: how many seconds after its last use a context is dropped.
@@ -117,11 +120,11 @@ class Contexts:
         key: str,
         value: Any,
     ) -> str:
-        """Store a value. Returns the handle of the context.
+        """Store a value in a context, and return the handle of the context.
 
-        context: the handle of a context; None to create one.
-        key: the name of the value, 1 to 256 characters; an earlier value with this key is replaced.
-        value: anything that can be encoded as JSON; NaN and infinities cannot.
+        context: the handle of an existing context; None to create one.
+        key: the name of the value, 1 to 256 characters. An earlier value with this key is replaced.
+        value: anything that can be encoded as JSON, so neither NaN nor infinity.
         """
         if not 0 < len(key) <= MAX_KEY:
             raise ToolError(
@@ -145,7 +148,11 @@ class Contexts:
         return await self._ask(partial(self._set, context, key, written))
 
     async def get(self, context: str, key: str) -> Any:
-        """Return the value that is stored in a context under a key."""
+        """Return the value that is stored in a context under a key.
+
+        context: the handle of the context.
+        Raises ToolError with the code CONTEXT_NOT_FOUND or KEY_NOT_FOUND if there is no value.
+        """
         found = await self.all(context)
         if key not in found:
             raise ToolError(
@@ -308,6 +315,7 @@ class Contexts:
         context: the handle; None to create a context.
         value: the value as JSON.
         """
+        # The size of the value that is replaced, with its key; None if there is none.
         before: int | None = None
         if context is not None:
             self._touch(context)

@@ -36,6 +36,7 @@ def custom_binder(
     bind() validates the arguments of a call and returns the arguments for the handler, as
     ArgumentDecoder.bind() does. The handler gets all arguments as one dict. If it has a parameter
     of the type Context, it also gets the context.
+    schema: the input schema.
     Raises RegistrationError for a schema that cannot be enforced, and for a handler that has any
     parameters besides the dict and the Context.
     """

@@ -67,12 +67,14 @@ _END = object()
 class Depends:
     """Marks a parameter that a provider fills: `Annotated[Session, Depends(get_session)]`.
 
-    Clients do not see the parameter. Each provider is called once in a call of a handler, even if
-    several parameters need it.
+    The provider is called in each call of the tool, prompt, resource or completion that has the
+    parameter. It is called once, even if several parameters need its value. Clients do not see the
+    parameter.
 
-    provider: a function, `def` or `async def`, that returns the value; or a generator with one
-        `yield`, whose code after the `yield` runs when the call has its result or has failed. It
-        may have parameters itself: a Context, values of lifespan functions, and other Depends.
+    provider: a function, `def` or `async def`, that returns the value; or a generator that yields
+        the value once, and whose code after the `yield` runs when the call has its result or has
+        failed. The provider may itself have parameters for the Context, for values of lifespan
+        functions, and with Depends.
     Raises RegistrationError if `provider` cannot be called.
     """
 
@@ -155,6 +157,7 @@ class Dependencies:
         self._override_list.append(entry)
         try:
             self.overrides = dict(self._override_list)
+            # Raises now, and not in the next call, if the replacement depends on itself.
             self.sort((entry[1],))
             yield
         finally:

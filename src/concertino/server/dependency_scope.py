@@ -141,6 +141,7 @@ class Scope:
                 else:
                     await _exit_in_thread(provider, manager, failure, self._in_thread)
             except BaseException as exc:
+                # A generator raises `failure` again, which was thrown into it.
                 if isinstance(exc, asyncio.CancelledError) and exc is not failure:
                     cancelled = exc
                 elif exc is not failure:
@@ -158,7 +159,7 @@ async def _exit_async(
     limit = asyncio.timeout(CLEANUP_S)
     try:
         async with limit:
-            await manager.__aexit__(*_details(failure))
+            await manager.__aexit__(*_exit_arguments(failure))
     except TimeoutError:
         if not limit.expired():
             raise
@@ -257,6 +258,8 @@ async def call_in_thread(
         await in_thread(work.run)
         return work.outcome()
 
+    # The call itself may take any time. The time limit begins when the call has its result and the
+    # thread begins to close the providers.
     loop = asyncio.get_running_loop()
     limit = asyncio.timeout(None)
     is_waiting = True
@@ -415,10 +418,10 @@ def _name_provider(error: RuntimeError, provider: Provider) -> RuntimeError:
 
 
 def _exit(manager: AbstractContextManager[Any], failure: BaseException | None) -> None:
-    manager.__exit__(*_details(failure))
+    manager.__exit__(*_exit_arguments(failure))
 
 
-def _details(failure: BaseException | None) -> tuple[Any, Any, Any]:
+def _exit_arguments(failure: BaseException | None) -> tuple[Any, Any, Any]:
     """Return the three arguments of __exit__() for an exception, or for None."""
     return (
         (None, None, None) if failure is None else (type(failure), failure, failure.__traceback__)

@@ -38,7 +38,8 @@ T = TypeVar("T")
 Handler = Callable[..., Any]
 # The positional and the keyword arguments for one call of a handler.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
-# The type of a function that runs another one in a thread and returns an awaitable of its result.
+# The type of a function that calls another function in a thread and returns an awaitable of the
+# other function's result.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 # The name of the parameter for the Context that is added to wrappers of handlers without one.
@@ -80,7 +81,8 @@ class HandlerCall(Struct, frozen=True):
     """A handler and how to call it.
 
     is_async: whether it is an `async def`.
-    inline: whether it is a `def` that runs on the event loop and not in a thread.
+    inline: whether a `def` runs on the event loop and not in a thread. It has no meaning for an
+        `async def`.
     """
 
     handler: Handler
@@ -92,6 +94,7 @@ def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
     """Return the HandlerCall of a handler.
 
     owner: the name of the prompt, resource or completion, for error messages.
+    inline: the field of the HandlerCall.
     Raises RegistrationError if the handler cannot be called, or is a generator.
     """
     if not callable(handler):
@@ -175,9 +178,9 @@ class HandlerThreads:
 
     def run(self, function: Callable[[], Any]) -> Awaitable[Any]:
         """Return the coroutine that calls `function` in a thread; see Threads.run()."""
-        return (self._threads or self._make()).run(function)
+        return (self._threads or self._make_threads()).run(function)
 
-    def _make(self) -> Threads:
+    def _make_threads(self) -> Threads:
         """Return the threads, and create them if there are none."""
         # Imported here, because the import takes time and many servers have no `def` handlers.
         from concertino.runtime.threads import Threads

@@ -1,8 +1,8 @@
 """The parts of a Server that are imported when they are first used.
 
 LazyFeatures contains the server's resources, prompts and completion. FilledParameters contains its
-lifespan functions and dependencies. A server that has only tools imports none of these modules, so
-it starts faster. server.py itself handles calls of tools.
+lifespan functions and dependencies. A server that has only tools imports none of the modules for
+these, so it starts faster. server_backend.py itself handles calls of tools.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ class LazyFeatures:
     async def handle(self, call: Call, context: Context) -> Struct:
         """Handle a call of any method except tools/call.
 
-        Raises RpcError if the call fails, also if the handler has raised another exception. Raises
-        Suspended if the handler needs an answer of its client first.
+        Raises RpcError if the call fails. Another exception of the handler becomes the RpcError
+        -32603. Raises Suspended if the handler needs an answer from its client first.
         """
         handler = self.handlers.get(call.method)
         if handler is None:
@@ -229,8 +229,8 @@ class LazyFeatures:
 class FilledParameters:
     """Fills those parameters of handlers that clients do not see.
 
-    These are the parameters for lifespan values (server/lifespan.py) and for dependencies
-    (server/dependencies.py).
+    These are the parameters for lifespan values (server/lifespan.py) and for dependencies, whose
+    values come from provider functions (server/dependencies.py).
     in_thread: runs a `def` provider in a thread.
     """
 

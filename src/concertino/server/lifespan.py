@@ -50,7 +50,8 @@ _YIELDS = (AsyncIterator, AsyncGenerator, Iterator, Generator)
 class Lifespans:
     """The lifespan functions of one server.
 
-    values: class -> the yielded value; complete when open() has returned.
+    Server.start() and Server.close() call open() and close() of this object.
+    values: class -> the yielded value; empty before the functions have started and after their end.
     """
 
     def __init__(self) -> None:
@@ -128,7 +129,7 @@ class Lifespans:
             for parameter in read_signature(handler, classes).parameters
             if parameter.injected and parameter.name not in skip
         }
-        return _fill(handler, filled, self._value) if filled else handler
+        return _make_wrapper(handler, filled, self._value) if filled else handler
 
     def _value(self, kind: type) -> Any:
         """Return the lifespan value of a class.
@@ -226,8 +227,8 @@ class Lifespans:
         failures: the exceptions of the functions, in order.
         """
         # Whether the functions had to end, because close() was called or open() was cancelled.
-        requested = self._closing.is_set() or opened.cancelled()
-        failure = failures[0] if requested else _cause_of_end(failures)
+        is_requested = self._closing.is_set() or opened.cancelled()
+        failure = failures[0] if is_requested else _cause_of_end(failures)
         for other in failures:
             if other is not failure and not isinstance(other, asyncio.CancelledError):
                 log.error("a lifespan function failed at its end", exc_info=other)
@@ -235,7 +236,7 @@ class Lifespans:
             self._task = None
             opened.set_exception(failure)
             return
-        if not requested:
+        if not is_requested:
             self._failure = failure
             log.error(
                 "a lifespan function ended before the server: calls that need its value will fail",
@@ -261,12 +262,13 @@ def _cause_of_end(failures: list[BaseException]) -> BaseException:
     return error
 
 
-def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:
+def _make_wrapper(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:
     """Return a wrapper of a handler that adds the lifespan values to its arguments.
 
     handler: any callable.
     filled: the parameters for lifespan values: name -> class.
     value: returns the value of a class; called in each call of the wrapper.
+    Raises RegistrationError if a parameter for a lifespan value is positional-only.
     """
     signature = inspect.signature(handler)
     others = [
@@ -277,19 +279,20 @@ def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -
             raise RegistrationError(
                 f"{parameter.name}: lifespan values are passed by name; move the / before it"
             )
-    first = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in others)
+    positional_only = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in others)
     names = [
         parameter.name
-        for parameter in others[first:]
+        for parameter in others[positional_only:]
         if parameter.kind is not parameter.KEYWORD_ONLY
     ]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # Pass all arguments by name, except those for positional-only parameters.
-        kwargs.update(zip(names, args[first:], strict=False))
+        # Pass the arguments by name, because a parameter for a lifespan value may stand between the
+        # others. Only those for positional-only parameters must be passed by position.
+        kwargs.update(zip(names, args[positional_only:], strict=False))
         for name, kind in filled.items():
             kwargs[name] = value(kind)
-        return handler(*args[:first], **kwargs)
+        return handler(*args[:positional_only], **kwargs)
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         return await call(*args, **kwargs)

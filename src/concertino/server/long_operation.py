@@ -108,7 +108,10 @@ class LongOperation:
         self.outcome = _Outcome(result, size)
 
     def end(self, state: State) -> None:
-        """Set the final state, and cancel the work. Does nothing if the operation has ended."""
+        """Set the final state, and cancel the work. Does nothing if the operation has ended.
+
+        state: any state but "in_progress".
+        """
         if self.state == "in_progress":
             self.state = state
             self.task.cancel()

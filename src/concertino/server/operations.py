@@ -75,7 +75,11 @@ CLEANUP_S = 1.0
 class Operations:
     """The long operations of one server.
 
-    server: the server, to which the tools get_operation and cancel_operation are added.
+    A long operation is a call of a tool whose work may continue after the call was answered. See
+    tool(), which registers such a tool.
+
+    server: the server, to which the tools get_operation and cancel_operation are added. With them,
+        clients ask for the result of an operation later, and cancel it.
     at_most: how many operations may run at the same time; a further call fails with the code
         TOO_MANY_OPERATIONS.
     limit_s: how many seconds an operation may take before it is cancelled.
@@ -83,8 +87,8 @@ class Operations:
     kept: how many results are stored; the oldest ones are dropped first.
     max_kept_bytes: how many bytes the stored results may have together.
     clock: returns the time in seconds; must not go backwards.
-    Raises ValueError for a number that is not positive, RegistrationError after the server has
-    started.
+    Raises ValueError for a number that is not positive, and RegistrationError if the server has
+    started already.
     """
 
     def __init__(
@@ -143,16 +147,22 @@ class Operations:
     ) -> Any:
         """Register a function as a tool that may take long. Returns the function unchanged.
 
+        If the function returns within answer_after_s seconds, the client gets its result.
+        Otherwise the function continues to run, and the client gets a status that contains an
+        operationId. With this id, it calls the tool get_operation to get the result later.
+
         The function may be anything that Server.tool accepts, including generators. The tool has no
-        output schema, because it has two kinds of results, but the function's result is checked
-        against its annotation. The options input_schema and output_schema are not accepted.
+        output schema, because it returns either the result or a status, but the function's result
+        is checked against its annotation. The options input_schema and output_schema are not
+        accepted.
 
-        Progress is sent to the calls of get_operation that wait for the operation at that time. The
-        function cannot ask the client anything; another tool must do that before the operation
-        starts.
+        Progress that the function reports is sent to the calls of get_operation that are waiting
+        for the operation at that time. The function cannot ask the client anything; another tool
+        must do that before the operation starts.
 
+        handler: the function, if the decorator is written without parentheses.
         message: the text of the status, until the function reports progress with another text.
-        estimated_time: the expected duration for people, such as "30 seconds".
+        estimated_time: the expected duration for people, such as "30 seconds"; None to tell none.
         answer_after_s: how many seconds the call waits for the result before it returns the status;
             0 returns the status at once.
         Raises RegistrationError for an invalid function or option, ValueError for an invalid time.
@@ -174,12 +184,13 @@ class Operations:
         answer_after_s: float,
         options: dict[str, Any],
     ) -> None:
-        """Register the tool of a function.
+        """Register a function as a tool. tool() describes the parameters.
 
-        What the server calls for this tool is not the function but `start` below. It begins an
-        operation, which calls the function, and waits for its result for answer_after_s seconds.
+        For each call of the tool, the server calls `start` below and not the function. `start`
+        begins an operation, whose task calls the function. Then it waits for the result for
+        answer_after_s seconds.
         """
-        author, options = handler, options.copy()
+        author_function, options = handler, options.copy()
         name = str(options.pop("name", None) or getattr(handler, "__name__", ""))
         inline = options.pop("inline", False)
         has_schema = "input_schema" in options or "output_schema" in options
@@ -219,6 +230,8 @@ class Operations:
                 operation.end("cancelled")
                 self._operations.pop(operation.id, None)
                 raise
+            # If the operation has ended, the client gets its result now and never the handle, so
+            # the result need not be stored.
             if operation.state != "in_progress":
                 self._operations.pop(operation.id, None)
             return self._result(operation)
@@ -233,7 +246,7 @@ class Operations:
         self._server.add_tool(start, name=name, **options)
         # Server.disable(handler) finds the author's function by this attribute. The attribute is
         # set last, because the tool's schema must be made from `start` and not from that function.
-        cast("Any", start).__wrapped__ = author
+        cast("Any", start).__wrapped__ = author_function
 
     def _make_run(
         self,
@@ -243,6 +256,8 @@ class Operations:
     ) -> Run:
         """Return a function run(context, args, kwargs) that calls the handler.
 
+        context: the context to which the chunks of a generator are sent as progress.
+        args, kwargs: the arguments for the handler.
         inline: whether a `def` runs on the event loop, not in a thread.
         shape: converts the handler's value to a result.
         """
@@ -306,7 +321,7 @@ class Operations:
                 )
             operation.ended_at = self._clock()
             operation.listeners = ()
-            # The context refers to the message that has started the operation. Free that memory.
+            # The context refers to the request that has started the operation. Free that memory.
             del operation.context
             if operation.is_running:
                 outcome = operation.outcome

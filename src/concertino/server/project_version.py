@@ -19,9 +19,9 @@ def project_version(file: str) -> str:
     """Return the version of the project of a Python file; "" if none is found. Raises nothing.
 
     The project's pyproject.toml is looked for in the folder from which the file is imported: the
-    one that contains the file or its top-level package. If this folder is named `src`, the folder
-    above it is searched too. An installed module has the version of the distribution with the same
-    name.
+    folder that contains the file, or its top-level package if it is part of one. If this folder is
+    named `src`, the folder above it is searched too. An installed module has the version of the
+    distribution that has the same name as the module.
     """
     root, name = find_root(file)
     try:
@@ -71,5 +71,5 @@ def _installed_version(root: Path, name: str) -> str:
 
 
 def _normalize(name: str) -> str:
-    """Return the name of a distribution without differences of spelling (PEP 503)."""
+    """Return the name of a distribution in one spelling for all equivalent ones (PEP 503)."""
     return name.lower().replace("-", "_").replace(".", "_")

@@ -60,8 +60,9 @@ class RegisteredPrompt(Struct, frozen=True):
     """A prompt of a server.
 
     prompt: the prompt as `prompts/list` returns it.
-    function, arguments: the handler, and the conversion of strings to its arguments.
-    completers: suggest values of arguments, by name.
+    function: the handler.
+    arguments: converts the strings from the client to the arguments of the handler.
+    completers: argument -> the Completer that suggests its values.
     """
 
     prompt: Prompt
@@ -116,6 +117,7 @@ class Prompts:
         handler: the function that makes the messages. It has only the parameters that clients fill,
             see Server.fill().
         function: the function that the author has passed, which `handler` may wrap.
+        Raises RegistrationError for an invalid function or option.
         """
         name = options.get("name")
         name = name if name is not None else str(getattr(handler, "__name__", ""))

@@ -91,11 +91,12 @@ OPEN_ACCESS = Access()
 
 
 class TagSwitches:
-    """The last call of enable() or disable() for each tag. All registries of a server share it.
+    """Stores the last call of enable() or disable() for each tag.
 
-    A switch also applies to entries that are added later.
-    last: tag -> the last switch for it. The mapping is never changed but replaced by a new one, so
-        that any thread may read it.
+    All registries of a server share one object of this class. A switch also applies to entries that
+    are added later.
+    last: tag -> the last switch for this tag. The mapping is never changed but replaced by a new
+        one, so that any thread may read it.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,11 @@ class TagSwitches:
         self._lock = threading.Lock()
 
     def set(self, tags: Iterable[str], enabled: bool) -> Switch:
-        """Enable or disable tags. Returns the new switch, for entries that are selected by name."""
+        """Enable or disable tags, and return the new switch.
+
+        The caller passes the switch to Registry.switch(), for the entries that the same call of
+        enable() or disable() has selected by name.
+        """
         with self._lock:
             self._count += 1
             switch = self._count, enabled
@@ -200,6 +205,7 @@ class Registry(Generic[E]):
     def remove(self, name: str) -> E:
         """Remove an entry and return it. Raises NotRegistered if no entry has this name."""
         with self._lock:
+            # A copy, because other threads may be reading `self.records`.
             records = dict(self.records)
             try:
                 record = records.pop(name)
@@ -209,10 +215,10 @@ class Registry(Generic[E]):
         return record.entry
 
     def switch(self, names: Iterable[str], switch: Switch) -> bool:
-        """Enable or disable entries by name, and apply all switches of tags.
+        """Enable or disable entries by name, and apply the switches of tags to all entries.
 
-        names: unknown names are ignored.
-        switch: the new switch.
+        names: the names of the entries. Unknown names are ignored.
+        switch: the new switch, which TagSwitches.set() has returned.
         Returns whether the set of enabled entries has changed.
         """
         with self._lock:
@@ -239,7 +245,7 @@ class Registry(Generic[E]):
     def find(self, name: str, context: Context) -> E | None:
         """Return the entry with this name; None if there is none for the caller.
 
-        context: the context of the caller's call.
+        context: the context of the caller's request.
         Raises InsufficientScope if the caller's token lacks a scope of the entry.
         """
         entry = self.entries.get(name)
@@ -251,10 +257,11 @@ class Registry(Generic[E]):
         record.access.check_scopes(context)
         return entry
 
-    def known(self, context: Context) -> Iterator[tuple[E, Access]]:
+    def visible_entries(self, context: Context) -> Iterator[tuple[E, Access]]:
         """Yield each enabled entry that `visible` does not hide from the caller, and its Access.
 
-        The caller's scopes are not checked: use Access.check_scopes() before an entry is used.
+        The caller's scopes are not checked: call Access.check_scopes() before an entry is used.
+        context: the context of the caller's request.
         """
         records = self.records
         for name, entry in self.entries.items():
@@ -263,10 +270,10 @@ class Registry(Generic[E]):
                 yield entry, record.access
 
     def cache_scope(self, scope: CacheScope) -> CacheScope:
-        """Return the cache scope of the list: "private" if callers may see different lists.
+        """Return who may share the cached list: "private" if callers may see different lists.
 
-        Otherwise it is `scope`.
-        All pages of a list have the same scope (2026-07-28 server/utilities/caching).
+        Otherwise returns `scope`, the setting of the server. All pages of a list have the same
+        cache scope (2026-07-28 server/utilities/caching).
         """
         return "private" if self.is_limited else scope
 
@@ -285,7 +292,7 @@ class Registry(Generic[E]):
         """Return the page that a list request asks for, with the entries that the caller may see.
 
         If all callers see the same entries, the same object is returned until an entry changes.
-        params: the params of the request, which may contain `cursor`.
+        params: the params of the request. Without `cursor`, the first page is returned.
         Raises RpcError -32602 for a text that is not a cursor of this registry.
         """
         last = self._parse_cursor(params["cursor"]) if "cursor" in params else None

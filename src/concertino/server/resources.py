@@ -92,9 +92,10 @@ class RegisteredTemplate(Struct, frozen=True):
     """A resource template of a server.
 
     listing: the template as `resources/templates/list` returns it.
-    template: matches URIs.
-    function, arguments: the handler, and the conversion of variables to its arguments.
-    completers: suggest values of variables, by name.
+    template: matches URIs, and extracts the values of the variables.
+    function: the handler.
+    arguments: converts the values of the variables to the arguments of the handler.
+    completers: variable -> the Completer that suggests its values.
     hints: how long clients may cache the content.
     """
 
@@ -207,8 +208,9 @@ class Resources:
         options: ResourceSettings,
         access: Access,
     ) -> RegisteredResource:
-        """Return the RegisteredResource for a URI and the one source that is given.
+        """Return the RegisteredResource for a URI.
 
+        Exactly one of handler, text, blob and path is not None.
         owner: the name of the resource, for errors.
         Raises RegistrationError for an invalid source or option.
         """
@@ -406,12 +408,12 @@ class Resources:
     async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
         """Return the content of a URI that matches a template.
 
-        If several templates match, the first one is used whose function accepts the values of the
-        variables. If there is none, raises the RpcError "resource not found", whose details name
-        the values that were not accepted.
+        If several templates match, this method uses the first one whose function accepts the values
+        of the variables. Raises the RpcError "Resource not found" if there is none; its details
+        name the values that were not accepted.
         """
         details: list[str] = []
-        for entry, access in self.templates.known(context):
+        for entry, access in self.templates.visible_entries(context):
             values = entry.template.match(uri)
             if values is None:
                 continue
@@ -449,7 +451,9 @@ def _check_one_source(
 def _content_hints(options: ResourceSettings, default: CacheHints, access: Access) -> CacheHints:
     """Return how long clients may cache a resource's content, and who may share it.
 
-    default: the hints of the server, for options that are not set.
+    default: the hints of the server, which replace the options that are not set.
+    access: the options that limit who may read the resource. If one is set, the content must not be
+        shared.
     Raises RegistrationError for invalid options.
     """
     scope = options.get("cache_scope") or default.scope
@@ -540,11 +544,12 @@ def _fixed_contents(
 
 
 def _not_found(uri: str, details: list[str] | None = None) -> RpcError:
+    """Return the error for a URI without a resource; `details` are sentences for its data."""
     data = {"uri": uri, **({"details": "; ".join(details)} if details else {})}
     return RpcError(INVALID_PARAMS, "Resource not found", data)
 
 
-# Conversion of a function's return value to contents
+# Conversion of a source's content to a result
 
 
 def _result(
@@ -553,7 +558,11 @@ def _result(
     mime_type: str | None,
     hints: CacheHints,
 ) -> ReadResourceResult:
-    """Return the value of a resource's function as a result. None means "not found"."""
+    """Return the result for a value that the function of a resource has returned.
+
+    uri, mime_type: the URI that the client reads; the type of the content, None if it is unknown.
+    Raises the RpcError "Resource not found" for None.
+    """
     if isinstance(value, ReadResourceResult):
         return check_struct(value)
     if value is None:

@@ -27,7 +27,6 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
 from msgspec import Struct
-from msgspec.json import Decoder
 
 from concertino.backend.interface import ServerFeatures
 from concertino.errors import RegistrationError
@@ -68,7 +67,6 @@ __all__ = ["Server"]
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Handler)
 L = TypeVar("L", bound=Callable[[], Any])
-_decode_name = Decoder(str).decode
 
 
 def _show_options(kind: str) -> Callable[[F], F]:
@@ -91,21 +89,26 @@ class Server(ServerBackend):
 
     Decorate functions with `tool`, `resource` or `prompt`, then call `run()`.
 
-    name, version: identify the server for programs. The default version is the version of the
-        project: in the pyproject.toml next to the file or its package, or of the installed
-        distribution.
+    Clients do not get an argument that is None.
+
+    name, version: identify the server for programs. Without a version, or with "0.0.0", the server
+        has the version of the project to which the calling file belongs. That version stands in the
+        pyproject.toml next to the file or its package, or belongs to the installed distribution. If
+        neither exists, the version stays "0.0.0".
     title, description, website_url: describe the server for people.
     instructions: advice for the model on how to use the tools.
     icons: pictures for a client's user interface.
-    experimental, extensions: capabilities that are sent to clients unchanged.
-    argument_errors: the response to a call with invalid arguments: "result" for a tool result that
-        the model can act on, "protocol" for the JSON-RPC error -32602.
+    experimental, extensions: capabilities that the server declares to clients: name -> settings,
+        which may be {}. The name of an extension needs a prefix, such as "com.example/name".
+    argument_errors: the response to a call of a tool with invalid arguments: "result" for a tool
+        result with isError, which the model can act on, "protocol" for the JSON-RPC error -32602.
     coerce: whether to accept strings for other types if they can be converted, such as `"1"` for an
         int.
-    envelope: whether to put the results of all tools into an envelope. The option of the same name
-        of tool() overrides it.
-    page_size: how many items one page of a list has.
-    ttl_s: how many seconds clients of 2026-07-28 may cache lists and the content of resources.
+    envelope: the default of the option `envelope` of tool(): whether tools send their return value
+        as the text `{"success": true, "data": ..., "metadata": {...}}`.
+    page_size: how many tools, prompts or resources one page of a list has.
+    ttl_s: how many seconds clients of 2026-07-28 may cache lists and the content of resources; 0
+        if they must not use a result again.
     cache_scope: who may share cached results: "public" for everybody, "private" for the same user
         only.
     Raises ValueError for an invalid argument; the text names it.
@@ -170,12 +173,15 @@ class Server(ServerBackend):
 
         Returns the function unchanged. The tool has the name of the function, and the description
         in its docstring. The types of the parameters become the input schema, and the arguments of
-        each call are checked against it.
+        each call are checked against it. A parameter with the annotation Context gets the Context
+        of the call, and clients do not see this parameter.
 
         An `async def` runs on the event loop. A `def` runs in a thread, or with inline=True on the
         event loop. If the function is a generator, each value that it yields is sent as progress,
-        and all values together are the result.
+        and the result contains all these values. If the function raises an exception, the client
+        gets a result with isError; ToolError lets the function write the text of this result.
 
+        handler: the function, if the decorator is written without parentheses.
         Raises RegistrationError for an invalid function or option.
         """
         if handler is not None:
@@ -190,11 +196,14 @@ class Server(ServerBackend):
 
     @_show_options("tool")
     def add_tool(self, handler: Handler, **options: Unpack[ToolOptions]) -> None:
-        """Register a function as a tool, without a decorator; otherwise the same as tool().
+        """Register a function as a tool, without a decorator. See tool() for the details.
 
-        May be called from any thread, also while the server runs; clients are notified.
-        Raises RegistrationError for an invalid function or option; its text names the tool and says
-        what to write instead.
+        May be called from any thread. If the server is running, clients are notified that the list
+        of tools has changed.
+        handler: a function, a bound method, or another callable. One without a name, such as a
+            partial, needs the option `name`.
+        Raises RegistrationError for an invalid function or option. The text of the error names the
+        tool and says what to write instead.
         """
         values = cast("dict[str, Any]", options)
         access = take_access(values, f"tool {_name_of(handler, options)!r}")
@@ -224,7 +233,7 @@ class Server(ServerBackend):
         guards: the options of ToolGuards.
         access: the options of AccessOptions.
         """
-        # The modules are imported here, because that takes time and few tools have guards.
+        # These imports take time, and few tools have guards.
         if guards:
             from concertino.server.tool_guards import guard
 
@@ -237,7 +246,7 @@ class Server(ServerBackend):
         return tool
 
     def remove_tool(self, name: str) -> None:
-        """Remove a tool. Calls that are running continue.
+        """Remove a tool, and notify clients. Calls of the tool that are running continue.
 
         Raises NotRegistered if no tool has this name.
         """
@@ -247,8 +256,9 @@ class Server(ServerBackend):
     def tools_changed(self) -> None:
         """Notify clients that the list of tools has changed.
 
-        Call it when a `visible` function returns another value than before. May be called from any
-        thread.
+        Call this method when the option `visible` of a tool is a function that returns another
+        value than before. The other methods that change the list notify clients themselves. May be
+        called from any thread.
         """
         self._report_change("tools")
 
@@ -267,8 +277,10 @@ class Server(ServerBackend):
             contains no slash, a value of `{+path}` may contain some. The head of
             schema/uri_template.py has all rules.
 
-        The function returns text, bytes, JSON, ResourceContents or a list of these. If there is no
-        such resource, it returns None or raises ResourceNotFound.
+        The function returns text, bytes, JSON, ResourceContents or a list of these. If the URI that
+        a client reads stands for nothing, the function returns None or raises ResourceNotFound. An
+        `async def` runs on the event loop, a `def` in a thread unless inline=True. A parameter with
+        the annotation Context gets the Context of the call.
         Raises RegistrationError for an invalid function or option.
         """
         # `@server.resource` without parentheses passes the function as the URI.
@@ -296,9 +308,10 @@ class Server(ServerBackend):
     ) -> None:
         """Register a resource, without a decorator.
 
-        May be called from any thread, also while the server runs; clients are notified. Pass
-        exactly one of handler, text, blob and path.
+        Pass exactly one of handler, text, blob and path. May be called from any thread. If the
+        server is running, clients are notified that the list of resources has changed.
 
+        uri: an absolute URI. With a handler, it may also be a template; see resource().
         handler: a function that returns the content, see resource().
         text, blob: the content itself.
         path: a file, which is read in a thread whenever a client asks for the resource. Its content
@@ -311,10 +324,10 @@ class Server(ServerBackend):
         self._report_change("resources")
 
     def remove_resource(self, uri: str) -> None:
-        """Remove a resource or a resource template.
+        """Remove a resource or a resource template, and notify clients.
 
-        uri: the URI or template with which it was registered.
-        Raises NotRegistered if there is none.
+        uri: the URI or template that was registered.
+        Raises NotRegistered if no resource and no template is registered under it.
         """
         self._features.resources.remove(uri)
         self._report_change("resources")
@@ -323,6 +336,7 @@ class Server(ServerBackend):
         """Notify the clients that subscribe to a resource that its content has changed.
 
         May be called from any thread. Does nothing while the resource is disabled.
+        uri: the URI of the resource; for a resource of a template, the URI and not the template.
         """
         if self._features.is_disabled_resource(uri):
             return
@@ -336,7 +350,9 @@ class Server(ServerBackend):
     def resources_changed(self) -> None:
         """Notify clients that the list of resources has changed. May be called from any thread.
 
-        add_resource(), remove_resource(), enable() and disable() notify clients themselves.
+        Call this method when the option `visible` of a resource is a function that returns another
+        value than before. add_resource(), remove_resource(), enable() and disable() notify clients
+        themselves.
         """
         self._report_change("resources")
 
@@ -352,8 +368,11 @@ class Server(ServerBackend):
 
         Returns the function unchanged. Its parameters are the arguments of the prompt; those
         without a default are required. Clients send all arguments as strings, which are converted
-        to the types of the parameters. The function returns a text, a content block, a message made
-        by user() or assistant(), or a list of these.
+        to the types of the parameters. A parameter with the annotation Context gets the Context of
+        the call instead. The function returns a text, a content block, a message made by user() or
+        assistant(), or a list of these. A text or content block becomes a message of the user.
+
+        handler: the function, if the decorator is written without parentheses.
         Raises RegistrationError for an invalid function or option.
         """
         if handler is not None:
@@ -368,40 +387,44 @@ class Server(ServerBackend):
 
     @_show_options("prompt")
     def add_prompt(self, handler: Handler, **options: Unpack[PromptOptions]) -> None:
-        """Register a function as a prompt, without a decorator; see prompt().
+        """Register a function as a prompt, without a decorator. See prompt() for the details.
 
-        May be called from any thread, also while the server runs; clients are notified.
+        May be called from any thread. If the server is running, clients are notified that the list
+        of prompts has changed.
+        Raises RegistrationError for an invalid function or option.
         """
         filled = self.fill(handler, inline=bool(options.get("inline")))
         self._features.prompts.add(filled, options, handler)
         self._report_change("prompts")
 
     def remove_prompt(self, name: str) -> None:
-        """Remove a prompt. Raises NotRegistered if no prompt has this name."""
+        """Remove a prompt, and notify clients. Raises NotRegistered if no prompt has this name."""
         self._features.prompts.prompts.remove(name)
         self._report_change("prompts")
 
     def prompts_changed(self) -> None:
         """Notify clients that the list of prompts has changed.
 
-        Call it when a `visible` function returns another value than before. May be called from any
-        thread.
+        Call this method when the option `visible` of a prompt is a function that returns another
+        value than before. The other methods that change the list notify clients themselves. May be
+        called from any thread.
         """
         self._report_change("prompts")
 
     # Completion
 
     def complete(self, target: str, argument: str) -> Callable[[H], H]:
-        """Register a function that suggests values of an argument.
+        """Register a function that suggests values of an argument while the user types.
 
-        Use it as a decorator: `@server.complete("greet", "name")`. Arguments whose type is a
-        Literal, an Enum or bool need no function.
+        Use it as a decorator, `@server.complete("greet", "name")`, which returns the function
+        unchanged. Arguments whose type is a Literal, an Enum or bool need no function.
 
         target: the name of a prompt, or a resource template as it was registered.
         argument: an argument of the prompt, or a variable of the template.
 
         The function gets the text that the user has typed so far. If it has a second parameter, it
-        also gets the other arguments, as a dict. It returns any number of strings, or a Completion.
+        also gets the arguments that the user has filled in already, as a dict of strings. It
+        returns any number of strings, of which the client gets the first 100, or a Completion.
         Raises RegistrationError if there is no such prompt, template or argument.
         """
 
@@ -417,18 +440,23 @@ class Server(ServerBackend):
     def disable(self, *features: str | Handler, tags: Collection[str] = ()) -> None:
         """Hide tools, prompts and resources from all clients, until enable() shows them again.
 
-        For clients, a hidden feature does not exist. Calls that are running continue. If several
-        calls of enable() and disable() select the same feature, the last one decides. May be called
-        from any thread; clients are notified once for each list that changes.
+        For clients, a hidden tool, prompt or resource ("feature") does not exist. Calls that are
+        running continue. If several calls of enable() and disable() select the same feature, the
+        last one decides. May be called from any thread; clients are notified once for each list
+        that changes.
 
         features: names, URIs and templates as they were registered, or the decorated functions.
-        tags: selects everything with one of these tags, also features that are registered later.
-        Raises NotRegistered, and changes nothing, if one of the features is not registered.
+        tags: selects every feature with one of these tags, also features that are registered later.
+        Raises NotRegistered for an unknown name, LookupError for an unknown function, and
+        ValueError if neither features nor tags are given. If it raises, nothing is changed.
         """
         self._switch(features, tags, enabled=False)
 
     def enable(self, *features: str | Handler, tags: Collection[str] = ()) -> None:
-        """Show tools, prompts and resources again that disable() has hidden; see disable()."""
+        """Show tools, prompts and resources again that disable() has hidden.
+
+        disable() describes the parameters and the errors.
+        """
         self._switch(features, tags, enabled=True)
 
     def _switch(
@@ -448,8 +476,8 @@ class Server(ServerBackend):
 
         Returns the function unchanged. The function is an `async def` or a `def` without parameters
         and with one `yield`. The code before the `yield` runs when the server starts, while calls
-        wait. The code after it runs when the server ends. If there are several such functions, they
-        end in reverse order.
+        wait. The code after the `yield` runs when the server ends. Several such functions start in
+        the order of registration and end in reverse order.
 
         The return annotation names the class of the yielded value, as in
         `-> AsyncIterator[Database]`. A handler that is registered later can have a parameter with
@@ -465,12 +493,12 @@ class Server(ServerBackend):
     def override(
         self, provider: Callable[..., Any], replacement: Callable[..., Any]
     ) -> AbstractContextManager[None]:
-        """Replace a provider inside a `with` block, for tests.
+        """Replace a provider, the function in `Depends(provider)`, inside a `with` block.
 
-        Example: `with server.override(get_session, get_fake_session): ...`
-        provider: the function in `Depends(provider)`.
+        Tests use it: `with server.override(get_session, get_fake_session): ...`
+        provider: the function that is replaced.
         replacement: the function to call instead; anything that Depends accepts.
-        Raises LookupError if no handler depends on the provider.
+        Raises LookupError if no handler of this server depends on the provider.
         """
         return self._filled.dependencies().override(provider, replacement)
 
@@ -483,10 +511,13 @@ class Server(ServerBackend):
     ) -> H:
         """Return a wrapper that calls a handler with its lifespan values and dependencies.
 
-        The wrapper has only the parameters that clients fill. If the handler has no others, the
-        handler itself is returned.
-        inline: whether a `def` runs on the event loop.
-        in_thread: runs a `def` in a thread; by default in one of the server's threads.
+        A handler is the function of a tool, prompt, resource or completion. The methods that
+        register handlers call this method themselves. The wrapper has all parameters of the handler
+        except those for the values of lifespan() and those with Depends. If the handler has none of
+        these, the handler itself is returned.
+        inline: whether a `def` runs on the event loop and not in a thread.
+        in_thread: calls a function in a thread, and returns an awaitable of its result. None for
+            the threads of this server.
         """
         return self._filled.fill(handler, inline, in_thread)
 
@@ -503,14 +534,22 @@ class Server(ServerBackend):
     ) -> None:
         """Serve over stdin and stdout until the client disconnects, then end the process.
 
-        This method does not return, so no code after the call runs. `concertino.run(backend)` does
-        the same for any backend, such as a guard around a server or several composed servers.
+        This method does not return, so no code after the call runs. There is one exception: while
+        the command `concertino serve` imports the file, the method returns at once, and the command
+        serves this server. `concertino.run(backend)` does the same for any backend, such as a guard
+        around a server or several composed servers.
+
         http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout:
             HOST:PORT or unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra http.
-        http_options: an HttpOptions of concertino.http. An address that other machines can reach
-            needs some of them: authorization, TLS and the public URL.
-        limits: by default those that CONCERTINO_... variables set; see Limits.
-        loop_factory: makes the event loop, for example uvloop.new_event_loop.
+        http_options: an HttpOptions of concertino.http, only together with `http`; None for its
+            defaults. An address that other machines can reach needs some of the options:
+            authorization, TLS and the public URL.
+        limits: the limits for each connection. None for the defaults of Limits and the environment
+            variables that replace them, such as CONCERTINO_MAX_IN_FLIGHT.
+        loop_factory: makes the event loop, for example uvloop.new_event_loop; None for the event
+            loop of asyncio.
+        Raises RuntimeError if another module is importing the calling file, because that import
+        would never end.
         """
         run(
             self,
@@ -533,8 +572,8 @@ class Server(ServerBackend):
         backend.
         path: the path of the MCP endpoint, below the path at which the application is mounted. The
             application also serves MCP at `/`.
-        options: see HttpOptions.
-        limits: see Limits.
+        options: the settings of the HTTP server; None for the defaults of HttpOptions.
+        limits: the limits for each session; None for the same limits as in run().
         """
         from concertino.http.asgi import AsgiApplication
 
@@ -549,8 +588,8 @@ def _name_of(handler: object, options: Mapping[str, Any]) -> str:
 def _report_unserved_script() -> None:
     """Report that the script has made a server and never served it. Called when the process ends.
 
-    Nothing is reported if runtime/host.py was imported, because the program has then served
-    something.
+    Nothing is reported if runtime/host.py was imported: whatever serves a backend imports that
+    module, so the program has served something.
     """
     if "concertino.runtime.host" not in sys.modules:
         from concertino.server.unserved import report_unserved_script

@@ -1,7 +1,8 @@
-"""ServerBackend: the methods of a Server that a host calls. Base class of Server (server.py).
+"""ServerBackend: the methods of a Server that a Host calls. Base class of Server (server.py).
 
-It finds the function that an author has registered for a call. tools.py calls the functions of
-tools; lazy_features.py loads the modules for all other calls when there is one.
+A Host (runtime/host.py) connects a backend with its clients. ServerBackend finds the function that
+an author has registered for a call. tools.py calls the functions of tools. For all other calls,
+lazy_features.py imports the module that calls the function when the first function is registered.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ class ServerBackend:
         await self._filled.open()
 
     def _warn_of_other_servers(self) -> None:
-        """Log a warning if this server has no tools, but another server of the script has some.
+        """Log a warning if this server is empty, but another server of the script is not.
 
-        The author has probably served the wrong one of two servers. Servers in variables of the
-        main program are checked.
+        The author has probably served the wrong one of two servers. The other servers are looked
+        for in the global variables of the main program.
         """
         variables = vars(sys.modules["__main__"])
         servers = {
@@ -92,6 +93,7 @@ class ServerBackend:
         return self._features.features
 
     async def close(self) -> None:
+        # Each Host calls close(). Release the resources only for the last one.
         if not self._hosts.remove_one():
             return
         self._threads.close()

@@ -79,7 +79,12 @@ class CacheHints(Struct, frozen=True):
 
 
 def cache_hints(ttl_s: float, scope: CacheScope) -> CacheHints:
-    """Return the CacheHints for a number of seconds. Raises ValueError for an invalid argument."""
+    """Return the CacheHints for a number of seconds.
+
+    ttl_s: how long clients may cache a result, from 0 (not at all) to MAX_TTL_S.
+    scope: the field of the CacheHints.
+    Raises ValueError for an invalid argument.
+    """
     is_number = isinstance(ttl_s, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_number or isinstance(ttl_s, bool) or not 0 <= ttl_s <= MAX_TTL_S:
         raise ValueError(f"ttl_s: expected 0 to {MAX_TTL_S} seconds, got {ttl_s!r}")
@@ -91,6 +96,7 @@ def cache_hints(ttl_s: float, scope: CacheScope) -> CacheHints:
 def check_options(options: T, declaration: type, owner: str) -> T:
     """Check the options of a decorator, and return a copy that was converted to JSON and back.
 
+    options: the options: name -> value. If there are none, the same dict is returned.
     declaration: the TypedDict in server/options.py that declares the options.
     owner: the name of the feature for error messages, such as `prompt 'greet'`.
     Raises TypeError for an unknown option, RegistrationError for an invalid value.
@@ -119,7 +125,8 @@ TAGS_MEMBER = "concertino/tags"
 def take_access(options: Mapping[str, Any], owner: str) -> Access:
     """Remove the options `tags`, `visible` and `scopes` from a dict, and return them as an Access.
 
-    owner: the name of the feature for error messages.
+    options: the options of a tool, prompt or resource: name -> value.
+    owner: the name of the tool, prompt or resource for error messages.
     Raises RegistrationError for an invalid value.
     """
     # Few features have these options. Without them, server/access.py need not be imported.
@@ -134,7 +141,10 @@ def take_access(options: Mapping[str, Any], owner: str) -> Access:
 
 
 def take_guards(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options of ToolGuards from the options of a tool, and return them."""
+    """Remove the options of ToolGuards, such as rate_limit, from `options`, and return them.
+
+    options: all options of a tool: name -> value.
+    """
     if not options:
         return {}
     # Imported here, because the import takes time and most tools have no options.
@@ -145,7 +155,10 @@ def take_guards(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | None:
-    """Return `_meta` with the tags added; unchanged if there are none."""
+    """Return `_meta` of a tool, prompt or resource with its tags added.
+
+    If there are no tags, `meta` is returned unchanged.
+    """
     return {TAGS_MEMBER: sorted(access.tags), **(meta or {})} if access.tags else meta
 
 

@@ -35,8 +35,11 @@ Run = Callable[[Context, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
     """Return a function run(context, args, kwargs) that runs a generator.
 
-    The function sends each chunk as progress, and returns the list of all chunks. When the call is
-    cancelled, an `async def` generator is closed at once, a `def` generator after its next chunk.
+    run() sends each chunk as progress, and returns the list of all chunks. When the call is
+    cancelled, run() closes an `async def` generator at once. A `def` generator cannot be
+    interrupted, so it is closed after its next chunk.
+    context: the context of the call, to which progress is sent.
+    args, kwargs: the arguments for the generator function.
     handler: the generator function.
     in_thread: runs a `def` in a thread; None to run it on the event loop.
     """
@@ -87,7 +90,7 @@ class _Chunks:
     def add(self, chunk: Any) -> str:
         """Add a chunk and return its text for the progress notification.
 
-        Raises InvalidResult for a chunk that cannot be sent, and if there are too many.
+        Raises InvalidResult for a chunk that cannot be sent, and if the call has too many chunks.
         """
         text = text_of(chunk)
         self.values.append(chunk)

@@ -2,8 +2,8 @@
 
 make_tool() makes a RegisteredTool from a function. A RegisteredTool contains the description of the
 tool for clients, a decoder for the arguments of a call, and a function that converts the return
-value to a result. Tools.call() calls the tool. ServerBackend.handle() finds the tool of a call, and
-passes the call to the tool's guards if it has some.
+value to a result. Tools.call() calls the tool. ServerBackend.handle() finds the tool of a call. If
+the tool has guards, such as a rate limit, it passes the call to them, and they call the tool.
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 NO_ARGUMENTS = Raw(b"{}")
 # Occurs in the JSON of each input schema that marks an argument to be repeated in an HTTP header.
 PARAM_ANNOTATION = b'"x-mcp-header"'
-# Hosts may cut longer instructions. Above this limit or the next one, host_warnings.py is imported;
-# it checks all limits of hosts exactly (protocol/host_limits.py) and logs warnings.
+# Hosts, the applications that contain MCP clients, may cut longer instructions. Above this limit or
+# the next one, host_warnings.py is imported; it checks all limits of hosts exactly
+# (protocol/host_limits.py) and logs warnings.
 LONG_INSTRUCTIONS = 2048
-# The longest name of a server together with the name of a tool. Hosts add 7 characters and allow
-# 64.
+# The longest name of a server together with the name of a tool. Hosts join the two names with 7
+# more characters, and allow 64.
 LONG_NAMES = 57
 
 
@@ -90,8 +91,8 @@ class RegisteredTool(Struct):
     bind: converts the arguments of a call from JSON, and adds the context of the call if the
         handler has a parameter for it.
     shape: converts the handler's return value to a result.
-    guard: applies the guards of this tool to a call, which may refuse it, and then calls the
-        handler; None if the tool has no guards.
+    guard: a Backend that handles the calls of this tool. It applies the limits of the tool, which
+        may refuse a call, and then calls the handler. None if the tool has no limits of its own.
     removed: whether the tool was removed from the server, or is disabled. This is the only field
         that changes after the registration.
     param_headers: the arguments that clients repeat in HTTP headers, see http/param_headers.py.
@@ -173,6 +174,7 @@ class Tools(Registry[RegisteredTool]):
 
         Each warning is logged once.
         server: the server's name.
+        instructions: the server's instructions; "" if it has none.
         """
         longest = max(map(len, self.entries), default=0)
         if len(instructions) <= LONG_INSTRUCTIONS and len(server) + longest <= LONG_NAMES:
@@ -215,9 +217,9 @@ class Tools(Registry[RegisteredTool]):
     ) -> Struct | Raw:
         """Call a tool, without its guards, and return its result.
 
-        An exception of the handler becomes a result with isError, except that exceptions which the
-        runtime must handle, such as Suspended, are raised; see find_passthrough(). Invalid
-        arguments become such a result or an RpcError, see refuse_arguments().
+        An exception of the handler becomes a result with isError. Exceptions that the runtime must
+        handle, such as Suspended, are raised instead; see find_passthrough(). Invalid arguments
+        also become a result with isError, or an RpcError; see refuse_arguments().
         bound: the arguments for the handler, if tool.bind() was called before; otherwise None.
         """
         try:
@@ -233,6 +235,7 @@ class Tools(Registry[RegisteredTool]):
         except InvalidArguments as exc:
             from concertino.backend.call_hooks import record_refused_arguments
 
+            # A guard around the server does not count this call against a rate.
             record_refused_arguments()
             return self._refuse_arguments(call, exc)
         except NotAwaited as exc:
@@ -258,9 +261,10 @@ class Tools(Registry[RegisteredTool]):
     def make_handle(self, tool: RegisteredTool, handle_any: Handle) -> Handle:
         """Return a function handle(call, context) that calls one tool, without its guards.
 
-        The function checks the arguments at once, and returns a coroutine for the rest. It raises
-        ArgumentsRefused or RpcError for invalid arguments.
-        handle_any: handles a call if the tool was removed or disabled meanwhile.
+        The function checks the arguments at once, and returns a coroutine that calls the tool. It
+        raises ArgumentsRefused or RpcError for invalid arguments.
+        handle_any: handles calls of any tool. It gets the calls that arrive after this tool was
+            removed or disabled, because another tool may have the name then.
         """
         # Imported here, because only guarded servers need it.
         from concertino.backend.call_hooks import ArgumentsRefused
@@ -356,12 +360,12 @@ def make_tool(
         raise RegistrationError(f"{name}: {mistake}")
 
     doc = handler_doc(handler)
-    schema, bind, signature = _arguments(handler, options, name, doc.parameters, coerce)
+    schema, bind, signature = _read_parameters(handler, options, name, doc.parameters, coerce)
     if options.get("input_schema") is None and check_handler(
         handler, doc.parameters, schema.get("properties", {})
     ):
         report_missing_types(handler)
-    shaper = _result_shaper(handler, options, name, version, signature)
+    shaper = _make_result_shaper(handler, options, name, version, signature)
     hints = ToolAnnotations(
         read_only_hint=options.get("read_only"),
         destructive_hint=options.get("destructive"),
@@ -392,7 +396,8 @@ def make_tool(
         run = collect_chunks(handler, None if inline else in_thread)
         return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper.shape)
     if isinstance(handler, FinishingHandler):
-        return RegisteredTool(tool, handler.finishing(shaper.shape), True, False, bind, _keep)
+        finishing = handler.finishing(shaper.shape)
+        return RegisteredTool(tool, finishing, True, False, bind, _return_unchanged)
     return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper.shape)
 
 
@@ -412,7 +417,7 @@ def read_param_headers(tool: Tool) -> ParamHeaders:
         raise RegistrationError(f"{tool.name}: input schema: {exc}") from None
 
 
-def _keep(result: CallToolResult) -> CallToolResult:
+def _return_unchanged(result: CallToolResult) -> CallToolResult:
     """Return a result unchanged.
 
     Used as RegisteredTool.shape for a FinishingHandler, which has converted the value already.
@@ -421,7 +426,10 @@ def _keep(result: CallToolResult) -> CallToolResult:
 
 
 def _check_tool_options(handler: Handler, options: ToolSettings) -> tuple[ToolSettings, str]:
-    """Return checked options, and the name of the tool. Raises RegistrationError."""
+    """Return checked options, and the name of the tool.
+
+    Raises RegistrationError for an invalid option or name.
+    """
     own_name = str(getattr(handler, "__name__", ""))
     name = options.get("name")
     is_valid = isinstance(name, str) and NAME.fullmatch(name) is not None
@@ -442,7 +450,7 @@ def _check_tool_options(handler: Handler, options: ToolSettings) -> tuple[ToolSe
     return options, name
 
 
-def _arguments(
+def _read_parameters(
     handler: Handler,
     options: ToolSettings,
     name: str,
@@ -471,17 +479,18 @@ def _arguments(
         raise RegistrationError(f"{name}: {exc}") from None
 
 
-def _result_shaper(
+def _make_result_shaper(
     handler: Handler,
     options: ToolSettings,
     name: str,
     version: str,
     signature: Signature | None,
 ) -> ResultShaper:
-    """Return the ResultShaper of a tool, which depends on its options.
+    """Return the ResultShaper of a tool: its output schema, and the function for its results.
 
     name: the name of the tool, for errors.
     version: the server's version, for the envelope.
+    signature: the signature of the handler if it was read before; otherwise None.
     Raises RegistrationError for options that contradict each other.
     """
     output_schema = options.get("output_schema")
