@@ -24,8 +24,8 @@
     └── Suspended                ends a handler until the client has answered; never catch it
 
 Mistakes of the program itself (RegistrationError, NotRegistered, TargetError, SpawnError,
-NotSupported) and misbehaviour of the other side (ProtocolError) have different types. Malformed
-input makes the protocol layer raise none of these: it becomes an error response or an event.
+NotSupported) and misbehaviour of the other side (ProtocolError) have different types. The protocol
+layer raises none of these for malformed input, which becomes an error response or an event.
 """
 
 from __future__ import annotations
@@ -142,10 +142,11 @@ class ToolError(ConcertinoError):
             available=["a", "b"],
         )
 
-    The text becomes the content of a result with `isError: true`, which the model sees. With a code
-    before the text, or with keyword arguments, the content is a JSON object that programs can read:
-    `error` (the text), `code` (by default `TOOL_FAILED`), `suggestion`, and all other keyword
-    arguments under their own names.
+    Pass the text alone, or a code and the text. The text becomes the content of a result with
+    `isError: true`, which the model sees. With a code or with keyword arguments, the content is
+    instead a JSON object that programs can read: `error` (the text), `code` (without one,
+    `TOOL_FAILED`), `suggestion` (what the caller can do), and all other keyword arguments under
+    their own names.
 
     Any other exception of a tool becomes such a result too. Its text is then `TypeName: text`,
     shortened and without secrets, and its traceback is logged.
@@ -190,11 +191,13 @@ class RpcError(ConcertinoError):
 
     A backend raises it to send an error response; a client raises it when it receives one.
 
-    code: an integer; see the constants above and JSON-RPC 2.0 section 5.1.
+    code: an integer; see the constants of concertino.errors and JSON-RPC 2.0 section 5.1.
     message: one short sentence.
     data: any JSON value; None for no data.
-    revision: if a proxy passes on an error of its server, the revision of that server; otherwise
-        "".
+
+    Attribute:
+    revision: the protocol revision of the server whose error a proxy passes on; "" for all other
+        errors. Some codes differ between revisions, and are translated for the client.
     """
 
     def __init__(
@@ -216,9 +219,11 @@ class RpcError(ConcertinoError):
 class ResourceNotFound(RpcError):
     """There is no resource with this URI.
 
-    The function of a resource raises it; returning None there has the same effect. The client gets
-    the error -32602 (before 2026-07-28: -32002) with the URI in the data, see 2026-07-28
+    The function of a resource raises it, or returns None with the same effect. The client gets the
+    error -32602 (before 2026-07-28: -32002) with the URI in the data, see 2026-07-28
     server/resources "Error Handling".
+
+    uri: the URI; if it is omitted, the error contains the URI that the client has sent.
     """
 
     def __init__(self, uri: str = "") -> None:
@@ -229,9 +234,10 @@ class ResourceNotFound(RpcError):
 class MissingCapability(RpcError):
     """The client has not declared the capability that a client request needs.
 
-    A handler may catch it to continue without the client's answer. Otherwise the client gets the
-    error -32021 with `data.requiredCapabilities` (2026-07-28 basic/index "Error codes"); before
-    2026-07-28, a tool call gets a result with the text and `isError`.
+    A client request is what a handler asks the client: Context.elicit(), sample(), roots() or
+    ask(). A handler may catch this error to continue without the client's answer. Otherwise the
+    client gets the error -32021 with `data.requiredCapabilities` (2026-07-28 basic/index "Error
+    codes"); before 2026-07-28, a tool call gets a result with the text and `isError`.
 
     required: the capabilities that the client would have to declare, such as {"roots": {}}.
     """
@@ -242,15 +248,16 @@ class MissingCapability(RpcError):
 
 
 class InsufficientScope(RpcError):
-    """The caller's token lacks a scope that the operation needs.
+    """The caller's token lacks a scope that the call needs.
 
     A server raises it for a tool, prompt or resource with the option `scopes`. A handler raises it
     if the needed scopes depend on the arguments. Over HTTP the response has the status 403 and
-    names the scopes, so that the client can ask its user for them. Otherwise the client gets the
-    error -31003.
+    names the scopes, so that the client can ask its user for them. On other connections the client
+    gets the error -31003.
 
-    scopes: all scopes that the operation needs, such as {"files:write"}.
-    Raises ValueError for a scope that is not a text of printable ASCII without blanks and quotes.
+    scopes: all scopes that the call needs, such as {"files:write"}.
+    Raises ValueError for a scope that is empty or contains anything but printable ASCII without
+    blanks, quotes and backslashes.
     """
 
     def __init__(self, scopes: Collection[str]) -> None:
@@ -259,11 +266,11 @@ class InsufficientScope(RpcError):
 
 
 class InvalidClientResponse(RpcError):
-    """The client has answered a client request with a malformed response.
+    """The client has answered a client request, such as an elicitation, with a malformed response.
 
-    The text names the request, the expected and the actual value. If a handler does not catch it,
-    the client gets the error -32602; before 2026-07-28, a tool call gets a result with the text and
-    `isError`.
+    The text names the request, the expected and the actual value. If the handler does not catch
+    this error, the client gets the error -32602; before 2026-07-28, a tool call gets a result with
+    the text and `isError`.
     """
 
     def __init__(self, text: str) -> None:
@@ -271,24 +278,25 @@ class InvalidClientResponse(RpcError):
 
 
 class Suspended(BaseException):
-    """Ends a handler that needs an answer of its client.
+    """Ends a handler that needs an answer from its client. A handler must not catch it.
 
-    For clients since 2026-07-28, Context.ask(), elicit(), sample() and roots() raise it. When the
-    client repeats the call with the answer, the handler runs again from its start. Like
-    CancelledError, this exception must not be caught. `finally` blocks run each time.
+    Context.ask(), elicit(), sample() and roots() raise it if the client has a revision from
+    2026-07-28 on. Such a client gets the question as the result of its call, and repeats the call
+    with the answer. The handler then runs again from its start, and the method returns the answer.
+    `finally` blocks run each time.
     """
 
 
 class AuthorizationError(ConcertinoError):
-    """Access to a server over HTTP was not obtained.
+    """A client could not get or use an access token for a server over HTTP.
 
-    If the user can do something, such as `concertino login URL`, the text says so. It contains no
-    token and no authorization code.
+    If the user can do something, such as `concertino login URL`, the text says so. The text
+    contains no token and no authorization code.
     """
 
 
 class LoginRequired(AuthorizationError):
-    """A person has to log in first.
+    """A server over HTTP needs an access token, and a person has to log in to get one.
 
     command: the command with which the person logs in, `concertino login ...`.
     """
@@ -315,8 +323,8 @@ class NotSupported(ConcertinoError):
 class TimedOut(ConcertinoError, TimeoutError):
     """No response arrived within the time limit. The text names the request and the limit.
 
-    It is raised on the side that waits for the response. This side has also sent
-    notifications/cancelled to the other one.
+    The side that waits for the response raises it, after it has sent notifications/cancelled to the
+    other side.
     """
 
 
@@ -338,19 +346,19 @@ class NotAServer(ProtocolError):
     """The program that a client has started or connected to is not an MCP server.
 
     The program sends its input back, as `cat` does, or prints text and answers no request. The text
-    of the error names the command of the program and quotes its first line.
+    of the error names the command of the program and quotes the first line that it has sent.
     """
 
 
 class Disconnected(ConcertinoError):
     """The connection ended before the response arrived (MCP 2026-07-28 basic/index).
 
-    It is raised on the side that waits for the response, and never sent. The text contains the
-    values of the attributes below.
+    The side that waits for the response raises it; it is never sent. The text contains the values
+    of the attributes below.
 
     exit_status: if the server was a process that has ended, its exit code, or minus the number of
         the signal that has ended it; otherwise None.
-    stderr: the last output of that process on stderr, without secrets.
+    stderr: the last output of that process on stderr, without secrets; "" if there is none.
     """
 
     def __init__(
@@ -365,10 +373,10 @@ class Disconnected(ConcertinoError):
 
 
 def check_scopes(scopes: Collection[str]) -> frozenset[str]:
-    """Return scopes as a set.
+    """Return the scopes of an option as a set.
 
-    Raises ValueError for a single text in place of a collection, and for a text that is not a scope
-    (RFC 6749, section 3.3).
+    Raises ValueError if `scopes` is a single text and not a collection, and for a text that is not
+    a scope (RFC 6749, section 3.3).
     """
     if isinstance(scopes, str):
         raise ValueError(f"scopes: expected a set such as {{{scopes!r}}}, got the text {scopes!r}")

@@ -1,7 +1,10 @@
 """Guards: Backends that wrap another Backend to limit, filter, redact or measure its calls.
 
-Guard applies several rules at once; RateLimit, TimeLimit and others apply one each. Metrics and
-Telemetry report calls. The public names below are imported on first use.
+    run(Guard(server, rate_limit="10/60", deny="drop_*"))
+
+Guard applies several rules at once. RateLimit, InFlightLimit, TimeLimit, SizeLimit, Filter and
+Redact apply one rule each. Metrics and Telemetry report calls. The public names below are imported
+on first use.
 
 Read guard.py first, which shows the steps of a call, and then operation_policy.py, which does them.
 """

@@ -25,7 +25,7 @@ __all__ = ["CallCounts"]
 DURATION = "mcp_server_operation_duration_seconds"
 ACTIVE = "concertino_active_operations"
 
-# Method, name and kind of failure. The last two may be empty.
+# Method, name of the tool or prompt, and kind of failure. Name and kind may be empty.
 Labels = tuple[str, str, str]
 # The buckets of a series without calls.
 NO_CALLS: Sequence[int] = (0,) * (len(BOUNDARIES_S) + 1)
@@ -34,8 +34,8 @@ NO_CALLS: Sequence[int] = (0,) * (len(BOUNDARIES_S) + 1)
 class CallCounts:
     """Counts the calls of a backend, and describes them for Prometheus.
 
-    The number of series is limited, because clients may send any names. text() may be called from
-    any thread.
+    A series is the numbers for one combination of method, name and kind of failure. The number of
+    series is limited, because clients may send any names. text() may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,8 @@ class CallCounts:
     def end(self, method: str, call: Call, failure: CallFailure | None, duration_s: float) -> None:
         """Count a call that has ended.
 
-        method: what begin() has returned. failure: None for a call that was successful.
+        method: what begin() has returned.
+        failure: how the call has failed; None if it has succeeded.
         """
         self._active[method] -= 1
         self._count(call, failure, duration_s)

@@ -46,9 +46,11 @@ REFUSAL_CODES = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))
 class CallFailure(Struct, frozen=True):
     """How a call failed.
 
-    kind: the value of the attribute `error.type`, such as `tool_error` or an error code.
+    kind: the value of the attribute `error.type`: `tool_error` for a tool result with isError, the
+        code of an error response, `cancelled`, or the class of an exception.
     code: the code of the error response; None if there is none.
-    is_unknown: whether the called name may not exist, because no backend has confirmed it.
+    is_unknown: whether the called name may be an invented one, because the call has failed before
+        a backend has found the tool, prompt or resource.
     """
 
     kind: str

@@ -2,10 +2,10 @@
 
     result = await Deadline(work, context, timeout_s)     # raises DeadlineExceeded
 
-When the time limit has passed, the work is cancelled and DeadlineExceeded is raised at once. If the
-work then does not end, because it catches CancelledError or cleans up slowly, it continues in a
-separate task; asyncio.timeout() would wait for its end. A handler that blocks the event loop cannot
-be interrupted.
+The work is the coroutine of the call. When the time limit has passed, the work is cancelled and
+DeadlineExceeded is raised at once. If the work then does not end, because it catches CancelledError
+or cleans up slowly, it continues in a separate task; asyncio.timeout() would wait for its end. A
+handler that blocks the event loop cannot be interrupted.
 
 The timer is created when the work waits for the first time, so the limit takes no time for the many
 calls that never wait. For calls that the runtime begins through call_starter(), TimedCall
@@ -77,7 +77,8 @@ class Deadline:
                 except BaseException as exc:
                     thrown = exc
                 waiting = work.send(value) if thrown is None else work.throw(thrown)
-                # The timer has cancelled the work, but the work waits for something again.
+                # The timer has cancelled this task, and the CancelledError was thrown into the
+                # work. But the work has not ended: it waits for something again.
                 if context.is_over:
                     late = asyncio.create_task(_run_late(work, waiting))
         except StopIteration as stop:
@@ -95,6 +96,7 @@ class Deadline:
         raise DeadlineExceeded(late)
 
     def _expire(self, task: asyncio.Task[Any]) -> None:
+        """Cancel the task of the call, because the time limit has passed. The timer calls this."""
         self._context.is_over = True
         task.cancel()
 

@@ -6,10 +6,12 @@ The steps of a call:
 
     allowed? -> concurrent calls -> rate -> the backend, within the time limit -> secrets -> size
 
-An *operation* is one tool, prompt or resource. Its settings are computed at its first call and
-stored in an OperationPolicy (operation_policy.py), which begins the operation's calls and has the
-hooks that run at their ends. The runtime begins calls with the functions of call_starter(), which
-make no coroutine around a call. Other callers await handle(), which does the same in a coroutine.
+An *operation* is one tool, prompt or resource. At its first call, the settings that apply to it are
+stored in an OperationPolicy (operation_policy.py). The policy begins the operation's calls, and has
+the *hooks*: the methods that are called when a call ends, to redact its result, for example. The
+runtime begins calls with the functions of call_starter(), which make no coroutine around a call.
+Other callers, such as a wrapper around the guard, await handle(), which does the same in a
+coroutine.
 
 All steps are in one class instead of a chain of wrappers, because each coroutine around a call
 takes longer than all steps together (bench/guards.py). single_guards.py has a class for each step.
@@ -69,22 +71,34 @@ __all__ = ["Guard"]
 
 
 class Guard(BackendWrapper):
-    """A Backend that limits and filters the calls of another Backend. By default it does nothing.
+    """A Backend that limits and filters the calls of another Backend.
 
-    rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several of these. A call
-        must be within all rates; a refused call does not count against any of them.
-    max_in_flight: how many calls may run at the same time.
-    timeout_s: the longest time for a call; after that, the call is cancelled and answered.
-    max_result_bytes: the largest size of a result as JSON, in bytes. A larger result is stored in
-        `store`, and the client gets the beginning of it and a link.
-    match: patterns (operation_names.py) of the operations to which max_in_flight, timeout_s and
-        max_result_bytes apply; by default all.
+    Without options it does nothing. A tool call that a guard refuses gets a result with isError; a
+    call of a prompt or resource gets an error response.
+
+    An operation is a tool, prompt or resource. A pattern selects operations by their names:
+    `search_*` selects tools, `prompt:draft_*` prompts, and `resource:notes://*` resources. A
+    pattern is a case-sensitive glob with `*`, `?` and `[a-z]`.
+
+    inner: the other Backend, such as a Server.
+    rate_limit: how many calls are accepted per time: a Rate, a text such as `10/60` (10 calls of
+        each tool within any 60 seconds) or `search_*=10/60`, or several of these. A call must be
+        within all rates; a refused call does not count against any of them.
+    max_in_flight: how many calls may run at the same time; None for any number.
+    timeout_s: the longest time for a call, after which the call is cancelled and answered; None for
+        any time.
+    max_result_bytes: the largest size of a result as JSON, in bytes; None for any size. A larger
+        result of a tool is stored in `store`, and the client gets its beginning and a link to it.
+        Larger results of prompts and resources are refused.
+    match: patterns of the operations to which max_in_flight, timeout_s and max_result_bytes apply;
+        by default all.
     allow, deny: patterns of the operations that clients may or may not see and call. If `allow` has
-        no pattern for a kind of operations, such as prompts, all operations of this kind are
-        allowed. An operation that matches both is denied.
-    redact: whether to remove secrets from everything that is sent to the client.
+        no pattern for tools, for example, all tools are allowed; the same holds for prompts and
+        resources. An operation that matches both is denied.
+    redact: whether to remove secrets, such as tokens and passwords, from everything that is sent to
+        the client.
     store: stores results that are too large; None for a store with default limits.
-    clock: a clock in seconds. While it goes back, the guard's time stands still.
+    clock: returns the time in seconds. While it goes back, the guard's time stands still.
     Raises ValueError, which names the invalid argument.
     """
 
@@ -197,9 +211,9 @@ class Guard(BackendWrapper):
     # Call hooks
 
     def call_starter(self) -> CallStarter | None:
-        """Return the functions with which a runtime begins calls.
+        """Return the functions with which a runtime begins calls. See SupportsCallStarter.
 
-        Returns None if a subclass overrides handle(), which a runtime must then await.
+        Returns None if a subclass overrides handle(), because a runtime must then await it.
         """
         if not has_method_of(self, Guard.handle, self.handle):
             return None
@@ -217,8 +231,10 @@ class Guard(BackendWrapper):
     ) -> Work:
         """Begin a call, and return a coroutine that handles or refuses it.
 
-        context: the context of the call. If this guard redacts, it must remove secrets.
-        slot: gets the hooks to call at the end of the call, if there are any.
+        context: the context of the call. If this guard has `redact`, the context must remove
+            secrets from the messages of the handler.
+        slot: its attribute `hooks` is set to the hooks that the caller must call at the end of the
+            call, if there are any.
         Raises RpcError for an operation that clients may not call.
         """
         name = call.name if call.method in KINDS else None
@@ -239,7 +255,7 @@ class Guard(BackendWrapper):
         return argument_check_of(self.inner, method, name)
 
     def allows(self, kind: str, name: str) -> bool:
-        """Return whether clients may see an operation.
+        """Return whether `allow` and `deny` let clients see and call an operation.
 
         kind: the kind of the operation: "tool", "prompt" or "resource".
         name: its name or URI.

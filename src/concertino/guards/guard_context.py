@@ -17,7 +17,7 @@ __all__ = ["GuardContext"]
 
 # This is a Struct, because creating a Struct takes a third of the time of another object.
 class GuardContext(Struct, eq=False):
-    """A Context that can redact messages, and that is cancelled when a call's time limit passes.
+    """A Context that can remove secrets from messages, and that knows the call's time limit.
 
     inner: the Context to which everything else is forwarded.
     is_over: whether the time limit has passed; the attribute `cancelled` is then true.

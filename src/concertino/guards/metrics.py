@@ -34,14 +34,16 @@ EVERY_S = 15.0
 
 
 class Metrics(BackendWrapper):
-    """A Backend that counts and times the calls to another Backend.
+    """A Backend that counts and times the calls to another Backend, for Prometheus.
 
+    text() returns the numbers.
     inner: the other Backend.
-    path: the metrics file; None to write none. It is replaced atomically, so that no reader sees an
-        incomplete file.
-    every_s: seconds between two writes.
+    path: the file to which the numbers are written; None to write none. The file is replaced
+        atomically, so that no reader sees an incomplete one.
+    every_s: how many seconds pass between two writes.
     clock: a monotonic clock in seconds.
-    counts: counts the calls; by default a new object.
+    counts: counts the calls. Several Metrics that share one object are counted together. None for a
+        new object.
     start() raises ConcertinoError if the file cannot be written.
     """
 
@@ -148,6 +150,6 @@ def metrics_of(
     """Return a function that wraps a backend in Metrics.
 
     path: the metrics file, which Metrics writes for Prometheus; None for no file.
-    counts: counts the calls.
+    counts: counts the calls; None for a new object for each backend.
     """
     return partial(Metrics, path=path, counts=counts)

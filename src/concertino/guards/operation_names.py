@@ -27,10 +27,13 @@ _PATTERN = re.compile(r"(?:(tool|prompt|resource):)?(.+)", re.DOTALL)
 
 
 class Patterns:
-    """A set of patterns for operations.
+    """A set of patterns for operations, such as `search_*` and `prompt:*`.
 
-    kinds: the kinds of operations that the patterns are for: "tool", "prompt", "resource".
+    patterns: one pattern, or any number of them.
     Raises ValueError for an invalid pattern.
+
+    Attribute:
+    kinds: the kinds of operations that the patterns are for: "tool", "prompt", "resource".
     """
 
     def __init__(self, patterns: str | Iterable[str]) -> None:
@@ -88,7 +91,7 @@ def _unquote(uri: str) -> str:
 
 
 class Visibility:
-    """The `allow` and `deny` patterns, which decide what clients may see and call.
+    """The `allow` and `deny` patterns of a Guard, which decide what clients may see and call.
 
     is_limited: whether there is any pattern. If there is none, everything is visible.
     has_allow: whether there is an `allow` pattern.

@@ -67,7 +67,8 @@ class LateWork:
     """The work of calls that were answered with TIMED_OUT but whose handlers have not ended.
 
     permits: the limit for concurrent calls; None if there is none. While `is_full` is true, this
-        object takes all permits, so that a call that needs a permit need not check `is_full`.
+        object holds all permits. So a call that needs a permit is refused without a check of
+        `is_full`.
 
     Attributes:
     tasks: the tasks in which the work continues.
@@ -82,10 +83,12 @@ class LateWork:
         self._permits = permits
 
     def add(self, task: Task[None]) -> None:
+        """Add the task in which the work of a call continues."""
         self.tasks.add(task)
         self._update()
 
     def remove(self, task: Task[None]) -> None:
+        """Remove a task that has ended."""
         self.tasks.discard(task)
         self._update()
 
@@ -124,9 +127,13 @@ class GuardLimits(Struct, frozen=True):
 class OperationPolicy:
     """Begins the calls of one operation, and has the hooks for their ends.
 
+    inner: the backend that handles the calls.
     method, name: identify the operation, such as "tools/call" and the name of the tool.
     windows: the counters of the rates that apply to the operation.
-    permits, timeout_s, accepts_text: see CallHooks.
+    limits: the other settings that apply to the operation.
+
+    Attributes: method, name and windows; and permits, timeout_s and accepts_text, which are those
+    of CallHooks.
     """
 
     __slots__ = (
@@ -163,11 +170,13 @@ class OperationPolicy:
         self._clock = limits.clock
         self._needs_end_hook = bool(limits.permits or limits.timeout_s or self.accepts_text)
         # The function that handles calls. It is looked up once for all calls, if the backend
-        # supports that. It checks the arguments first, so that invalid calls do not count.
+        # supports that. It checks the arguments first, so that calls with invalid arguments do not
+        # count against a rate.
         handle = operation_handler_of(inner, method, name)
         if handle is None and windows and (check := argument_check_of(inner, method, name)):
             handle = _check_first(check, inner.handle)
-        # If the arguments cannot be checked first, the result of a call shows whether it counts.
+        # If the arguments cannot be checked first, a call counts at once, and no longer if its
+        # result shows that the arguments were invalid.
         self._counts_at_end = handle is None and bool(windows) and method in CHECKED
         if self._counts_at_end:
             handle = refusing_handler_of(inner)
@@ -237,7 +246,10 @@ class OperationPolicy:
         context: Context,
         slot: HooksSlot,
     ) -> Work:
-        """Begin a call of an operation with limits, or return the coroutine that refuses it."""
+        """Begin a call of an operation with limits, or return the coroutine that refuses it.
+
+        slot: gets this object as the hooks of the call, if something must be done at its end.
+        """
         permits = self.permits
         if permits is not None:
             if permits.free <= 0:
@@ -273,8 +285,10 @@ class OperationPolicy:
         raise self.fail(error) from None
 
     async def _handle_counted(self, work: Work, began: float) -> Struct | Raw:
-        """Await the work of a call. Do not count the call if its arguments were invalid.
+        """Await the work of a call. If its arguments were invalid, do not count the call any more.
 
+        The tool reports invalid arguments with record_refused_arguments(), in the ArgumentVerdict
+        that the context variable `argument_verdict` contains.
         began: the time at which the call was counted.
         """
         outer = argument_verdict.get()
@@ -309,8 +323,8 @@ class OperationPolicy:
             return self._refuse_for_late_work()
         return self._refuse_for_permits(permits)
 
-    # The next methods are coroutines, because the caller of begin_call() awaits the returned
-    # object.
+    # The next methods are coroutines, because the caller of Guard.begin_call() awaits what it
+    # returns.
 
     async def _refuse_arguments(self, result: Struct) -> Struct | Raw:
         record_refused_arguments()
@@ -369,7 +383,10 @@ class OperationPolicy:
         return self._redact_and_cut(result)
 
     def fail(self, error: BaseException) -> BaseException:
-        """Return the exception that becomes the error response: the backend's, without secrets."""
+        """Return the exception to raise for a call whose handling has raised `error`.
+
+        It is the same exception, or a copy without secrets.
+        """
         if self._limits.redact and isinstance(error, RpcError):
             return redact_error(error)
         return error
@@ -442,7 +459,7 @@ def _check_first(check: CheckArguments, handle: Handle) -> Handle:
 
 
 def _only_text(result: object) -> str | None:
-    """Return the text of a tool's result that consists of one text; None for other results."""
+    """Return the text of a tool's result that has nothing but one text; None for other results."""
     if type(result) is not CallToolResult or len(result.content) != 1:
         return None
     block = result.content[0]
@@ -454,13 +471,14 @@ def _only_text(result: object) -> str | None:
 
 
 def _make_text_check(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
-    """Return a fast function that checks whether a text is short enough and without secrets.
+    """Return a fast function that checks whether a text is surely short enough, without secrets.
 
-    If that function returns False, the text must be checked fully. Returns None if there is neither
-    a size limit nor redaction.
+    If that function returns False, the text may still be short enough and contain no secret, and
+    must be examined fully. Returns None if there is neither a size limit nor redaction.
     """
     if max_bytes is None:
         return make_clean_check(sys.maxsize) if redact else None
+    # A text with so many characters is short enough even if JSON needs an escape for each.
     max_characters = (max_bytes - ENVELOPE_BYTES) // WORST_ESCAPE
 
     def is_short(text: str) -> bool:

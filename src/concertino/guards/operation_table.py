@@ -1,7 +1,8 @@
 """OperationTable: the OperationPolicies of one guard, one for each operation that was called.
 
-Guard looks up the function that begins a call here. Policies that were idle for long are removed
-when the table is full.
+An operation is a tool, prompt or resource. For each call, Guard looks up here the function that
+begins calls of the operation. When the table is full, policies are removed whose operations were
+not called for the time of their rates.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ class OperationTable:
         return self._begin[method]
 
     def add(self, method: str, name: str) -> BeginCall:
-        """Create the policy of an operation, and return the function that begins calls of it."""
+        """Create the policy of an operation, and return the function that begins its calls.
+
+        If the table is full, or the name is very long, the policy is not stored, and the next call
+        creates a new one.
+        """
         policies = self._policies[method]
         is_kept = len(name) <= MAX_NAME and (len(policies) < MAX_POLICIES or self._sweep(method))
         kind = KINDS[method]

@@ -21,11 +21,15 @@ _TEXT = re.compile(r"(?:(.+)=)?(\d+)/(\d+(?:\.\d+)?)", re.DOTALL)
 
 
 class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
-    """A limit: at most `calls` calls of an operation within any `within_s` seconds.
+    """A rate limit of a Guard: at most `calls` calls of an operation within any `within_s` seconds.
 
-    match: patterns of the operations to which the limit applies (operation_names.py).
+    An operation is a tool, prompt or resource. A Guard also accepts a text for a Rate: `10/60`, or
+    `search_*=10/60` with a pattern.
+
+    match: patterns of the operations to which the limit applies, such as `search_*` for tools,
+        `prompt:*` or `resource:notes://*`; by default all tools.
     shared: whether all these operations are counted together; by default each is counted alone.
-    The text form is `10/60`, or `search_*=10/60`. Raises ValueError for invalid fields.
+    Raises ValueError for invalid fields.
     The defaults are the limits of the Orchestre system (its protocol reference, "Rate Limiting").
     """
 
@@ -47,8 +51,9 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
 
     @classmethod
     def read(cls, rate: Rate | str, *, shared: bool = False) -> Rate:
-        """Return the Rate for a text such as `10/60`. A Rate is returned unchanged.
+        """Return the Rate for a text such as `10/60`: 10 calls within any 60 seconds.
 
+        rate: a text, or a Rate, which is returned unchanged.
         shared: the field `shared` of the returned Rate, if `rate` is a text.
         Raises ValueError for any other value.
         """

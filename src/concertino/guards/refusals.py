@@ -38,8 +38,8 @@ def refuse(
 ) -> CallToolResult:
     """Refuse a call: return an isError result for a tool, and raise RpcError for other methods.
 
-    The RpcError has the code -31001. Its data is the JSON object that is the text of the result for
-    a tool.
+    The RpcError has the code -31001. Its data is the JSON object that would be the text of a tool's
+    result.
     method: the method of the call.
     code, message, suggestion, extra: see ToolError.
     """

@@ -22,8 +22,9 @@ class RateLimit(Guard):
     """A Guard that accepts `calls` calls of each tool within any `within_s` seconds.
 
     Further calls are refused with RATE_LIMIT_EXCEEDED. For several rates, use Guard.
-    match: patterns of the operations to which the limit applies; by default all tools.
-    shared: whether all these operations are counted together.
+    match: patterns of the operations to which the limit applies, see Guard; by default all tools.
+    shared: whether all these operations are counted together; by default each is counted alone.
+    clock: returns the time in seconds.
     """
 
     def __init__(
@@ -40,7 +41,10 @@ class RateLimit(Guard):
 
 
 class InFlightLimit(Guard):
-    """A Guard that lets `calls` calls run at once, and refuses others with TOO_MANY_IN_FLIGHT."""
+    """A Guard that lets `calls` calls run at once, and refuses others with TOO_MANY_IN_FLIGHT.
+
+    match: patterns of the operations to which the limit applies, see Guard; by default all.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,10 @@ class InFlightLimit(Guard):
 
 
 class TimeLimit(Guard):
-    """A Guard that answers a call with TIMED_OUT after timeout_s seconds, and cancels its work."""
+    """A Guard that answers a call with TIMED_OUT after timeout_s seconds, and cancels its handler.
+
+    match: patterns of the operations to which the limit applies, see Guard; by default all.
+    """
 
     def __init__(
         self,
@@ -68,8 +75,11 @@ class TimeLimit(Guard):
 class SizeLimit(Guard):
     """A Guard that cuts a tool's result of more than max_bytes bytes.
 
-    The whole result is stored for some time as a resource, and the client gets a link to it.
-    Results of prompts and resources that are too large are replaced by the error RESULT_TOO_LARGE.
+    The whole result is stored for some time as a resource, and the client gets the beginning of the
+    result and a link to the resource. Results of prompts and resources that are too large are
+    replaced by the error RESULT_TOO_LARGE.
+    max_bytes: the largest size of a result as JSON.
+    match: patterns of the operations to which the limit applies, see Guard; by default all.
     store_bytes: the limit for the total size of the stored results; the oldest are removed first.
     store_s: how many seconds a result is stored.
     """
@@ -94,9 +104,10 @@ class SizeLimit(Guard):
 class Filter(Guard):
     """A Guard that hides operations: they are not listed, and calls of them fail.
 
-    Examples are `Filter(server, allow="read_*")` and `Filter(server, deny=("drop_*", "prompt:*"))`.
-    If `allow` has no pattern for a kind of operations (tools, prompts, resources), all operations
-    of this kind are allowed. An operation that matches both is denied.
+    Operations are tools, prompts and resources. Examples are `Filter(server, allow="read_*")` and
+    `Filter(server, deny=("drop_*", "prompt:*"))`.
+    allow, deny: patterns of the operations, see Guard. If `allow` has no pattern for tools, for
+        example, all tools are allowed. An operation that matches both is denied.
     """
 
     def __init__(
@@ -111,7 +122,8 @@ class Filter(Guard):
 class Redact(Guard):
     """A Guard that removes secrets from results, errors, progress and log messages.
 
-    logs/redact.py describes what a secret is.
+    Secrets are the values of environment variables such as `*_TOKEN`, texts in fields such as
+    `password`, and tokens of well-known forms; logs/redact.py describes them.
     """
 
     def __init__(self, inner: Backend) -> None:

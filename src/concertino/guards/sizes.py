@@ -43,10 +43,10 @@ ENVELOPE_BYTES = 512
 
 
 class OversizeStore:
-    """Stores whole results under URIs that cannot be guessed.
+    """Stores results of tools that are too large to be sent, under URIs that cannot be guessed.
 
-    max_bytes, max_results: limits for the total size, and for the number of results. The oldest
-        results are removed first.
+    max_bytes, max_results: limits for the total size in bytes, and for the number of results. The
+        oldest results are removed first.
     ttl_s: how many seconds a result is stored.
     clock: a monotonic clock in seconds.
 
@@ -70,9 +70,10 @@ class OversizeStore:
         self._results: dict[str, tuple[list[ResourceContents], int, float]] = {}
 
     def keep(self, contents: list[ResourceContents], size: int) -> str | None:
-        """Store contents and return their URI; None if they are larger than the whole store.
+        """Store a result and return its URI; None if it is larger than the whole store.
 
-        size: the size of the contents, in bytes.
+        contents: the result, as contents of a resource.
+        size: the size of the result, in bytes.
         """
         if size > self.max_bytes:
             return None
@@ -128,6 +129,7 @@ def cut(
     If the result has structured content or is an error, an error result with only the link is
     returned instead, because a part of structured content would not match the output schema.
 
+    result: a CallToolResult, or its JSON.
     name: the name of the tool.
     size: the size of the result, in bytes.
     most: the size limit for the returned result, in bytes.
@@ -181,7 +183,11 @@ def _truncate(text: str, most: int) -> str:
 
 
 def _contents(result: CallToolResult) -> list[ResourceContents]:
-    """Return a whole result as contents of a resource. Most have no URI yet; see _with_uri()."""
+    """Return a whole result as contents of a resource.
+
+    Only embedded resources have a URI of their own. The URI of the others is "", until _with_uri()
+    replaces it.
+    """
     if result.structured_content is not UNSET:
         # Leave out the text, which repeats the structured content.
         return [

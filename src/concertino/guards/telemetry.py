@@ -52,10 +52,16 @@ ATTRIBUTES = {
 
 
 class Telemetry(BackendWrapper):
-    """A Backend that reports a span and a duration for each call of another Backend.
+    """A Backend that reports calls of another Backend to OpenTelemetry.
 
-    tracer_provider, meter_provider: by default the global providers of the process.
-    transport: the value of `network.transport`; `pipe` for stdio.
+    Each call becomes a span, and its duration is added to the histogram
+    `mcp.server.operation.duration`.
+
+    inner: the other Backend.
+    tracer_provider, meter_provider: the OpenTelemetry providers that get the spans and durations;
+        None for the global providers of the process.
+    transport: the attribute `network.transport` of spans and durations: `pipe` for stdin and
+        stdout, `tcp` or `unix` for sockets.
     Raises ConcertinoError if the extra `otel` is missing.
     """
 

@@ -20,14 +20,16 @@ __all__ = ["warn_of_unmatched"]
 
 log = logging.getLogger("concertino.guards")
 
+# A warning lists at most this many characters of names.
 MAX_NAMES = 500
 
 
 async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
     """Log a warning for each `allow` pattern that matches no operation of a backend.
 
-    visibility: has the patterns.
-    Kinds of operations that the backend cannot list at the moment are not checked.
+    visibility: has the `allow` patterns.
+    If the backend cannot list its tools, prompts or resources now, the patterns for these are not
+    checked.
     """
     features = backend.features()
     offered = {
