@@ -90,7 +90,8 @@ def argument_decoder(
 
     coerce: whether to convert strings, such as "1" for an int.
     inject: classes, such as Context. The server fills parameters with such an annotation.
-    descriptions: the descriptions of parameters whose annotation has none, by name.
+    descriptions: parameter -> its description in the docstring. It is used if the annotation of the
+        parameter has none.
     Raises RegistrationError, which names the function and the parameter, and says what to write
     instead.
     """
@@ -101,7 +102,9 @@ def argument_decoder(
         if parameter.injected:
             continue
         try:
-            fields[parameter.name] = _field(parameter, builder, descriptions.get(parameter.name))
+            fields[parameter.name] = _make_field(
+                parameter, builder, descriptions.get(parameter.name)
+            )
         except RegistrationError as exc:
             raise RegistrationError(
                 f"{signature.name}(): parameter {parameter.name!r}: {exc}"
@@ -117,7 +120,7 @@ def argument_decoder(
         schema["$defs"] = builder.definitions
     injected = tuple(parameter.name for parameter in signature.parameters if parameter.injected)
     return ArgumentDecoder(
-        signature, schema, injected, _binder(signature.parameters, fields, strict=not coerce)
+        signature, schema, injected, _make_bind(signature.parameters, fields, strict=not coerce)
     )
 
 
@@ -134,7 +137,7 @@ class _Field(msgspec.Struct, frozen=True):
     optional: dict[str, Any]
 
 
-def _field(parameter: Parameter, builder: SchemaBuilder, description: str | None) -> _Field:
+def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str | None) -> _Field:
     """Return the field of the generated Struct for a parameter.
 
     description: the description in the docstring; None if there is none.
@@ -192,14 +195,16 @@ def _accepts_null(schema: dict[str, Any]) -> bool:
     )
 
 
-def _binder(
+def _make_bind(
     parameters: list[Parameter], fields: dict[str, _Field], *, strict: bool
 ) -> Callable[[Raw | bytes, object], Bound]:
-    """Return ArgumentDecoder.bind, specialized for the kinds of parameters of the handler.
+    """Return the function for ArgumentDecoder.bind.
 
+    There is one function for each kind of signature, so that calls of simple handlers are fast.
+    fields: the arguments, by name, in the order of the parameters that the server does not fill.
     strict: False to convert strings; see `coerce` of argument_decoder().
     """
-    struct = _argument_struct(fields)
+    struct = _make_argument_struct(fields)
     decode = json.Decoder(struct, strict=strict, dec_hook=decode_hook).decode
     if not strict:
         decode = _refuse_nan(decode)
@@ -240,7 +245,7 @@ def _binder(
     return bind
 
 
-def _argument_struct(fields: dict[str, _Field]) -> type[msgspec.Struct]:
+def _make_argument_struct(fields: dict[str, _Field]) -> type[msgspec.Struct]:
     """Return the generated Struct, which has one field for each argument."""
     # Fields have generated names, because an argument may be called __init__.
     definitions: list[Any] = [
@@ -277,6 +282,8 @@ _DECODE_ERRORS = (msgspec.DecodeError, RecursionError, UnicodeError)
 def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> dict[str, Any]:
     """Decode each argument on its own, and return the fields of the generated Struct by name.
 
+    Called when the fast decoder has failed. If all arguments are valid nevertheless, such as 1.0
+    for an int, their values are returned.
     Raises InvalidArguments with all violations.
     """
     try:

@@ -50,8 +50,9 @@ _NAMES = (*_NUMERIC, "min_length", "max_length", "pattern")
 class Constraints:
     """The constraints that apply to a type, from all Annotated around it.
 
-    In a union, each constraint applies to the members for whose type it is defined. Constraints do
-    not apply to the items of a container.
+    For example, `Annotated[int | str, Meta(ge=0)]` has one constraint, which applies to the int. In
+    a union, each constraint applies to the members for whose type it is defined. Constraints do not
+    apply to the items of a container.
     """
 
     def __init__(self) -> None:
@@ -116,9 +117,9 @@ class Constraints:
             if reason := find_backtracking(fitting["pattern"]):
                 if self._is_pydantic:
                     raise NeedsPydantic
-                from concertino.schema.custom_decoders import match_linearly
+                from concertino.schema.custom_decoders import make_pattern_converter
 
-                convert = match_linearly(fitting.pop("pattern"), fitting, reason)
+                convert = make_pattern_converter(fitting.pop("pattern"), fitting, reason)
                 return custom_type(convert), schema
         return Annotated[kind, Meta(**fitting)], schema
 
@@ -128,8 +129,9 @@ class Constraints:
 
 
 def split_metadata(item: Any) -> list[Any]:
-    """Return a list of a metadata object of Annotated, or of the metadata objects inside it.
+    """Return the metadata objects that a metadata object of Annotated consists of.
 
+    For most objects, the result is a list with the object itself.
     Raises NeedsPydantic for an object that only pydantic understands.
     """
     module = type(item).__module__

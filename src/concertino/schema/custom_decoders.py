@@ -29,11 +29,12 @@ MAX_VIOLATIONS = 20
 MAX_KEY_CHARS = 80
 
 
-def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]:
+def make_union_converter(members: list[Any], strict: bool) -> Callable[[Any], Any]:
     """Return a converter for a union that msgspec does not support.
 
     The converter tries the members in order, and returns the first value that can be decoded.
-    strict: as for msgspec.convert().
+    members: the types in the union, without None.
+    strict: False to convert strings, such as "1" to an int, as for msgspec.convert().
     """
 
     def convert(value: Any) -> Any:
@@ -53,10 +54,12 @@ def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]
     return convert
 
 
-def look_up_member(members: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
-    """Return a converter that looks up the member of an enum or Literal by its JSON value.
+def make_member_converter(members: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
+    """Return a converter that returns the member of an enum or Literal for its JSON value.
 
-    The type of the value must match, too: 1 finds neither the member True nor 1.0.
+    The type of the value must match, too: for the value 1, the converter returns neither a member
+    whose JSON value is true nor one whose JSON value is 1.0. Therefore `members` is a list and not
+    a dict, in which these values would be the same key.
     members: pairs of (JSON value, member).
     """
 
@@ -70,13 +73,16 @@ def look_up_member(members: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
     return convert
 
 
-def match_linearly(pattern: str, constraints: dict[str, Any], reason: str) -> Callable[[Any], Any]:
+def make_pattern_converter(
+    pattern: str, constraints: dict[str, Any], reason: str
+) -> Callable[[Any], Any]:
     """Return a converter that accepts a str if the pattern matches somewhere in it.
 
     The converter uses a regex engine that takes linear time, unlike Python's `re`.
-    constraints: other arguments of msgspec.Meta for the str.
+    constraints: the other constraints of the str, such as its length, as arguments of msgspec.Meta.
     reason: why `re` may be slow with this pattern, from regex_safety.find_backtracking().
-    Raises RegistrationError if no linear engine is installed, or it does not know the syntax.
+    Raises RegistrationError if no linear engine is installed, or if the engine does not know the
+    syntax of the pattern.
     """
     # Imported here because only this converter needs it.
     from concertino.schema.regex_safety import make_linear_matcher
@@ -96,7 +102,7 @@ def match_linearly(pattern: str, constraints: dict[str, Any], reason: str) -> Ca
     return convert
 
 
-def validate_with(adapter: Any) -> Callable[[Any], Any]:
+def make_pydantic_converter(adapter: Any) -> Callable[[Any], Any]:
     """Return a converter that validates a value with pydantic.
 
     adapter: a pydantic.TypeAdapter.
@@ -115,6 +121,7 @@ def validate_with(adapter: Any) -> Callable[[Any], Any]:
 
 
 def _path(steps: tuple[str | int, ...]) -> str:
+    """Return the path of a violation, such as `.items[2].name`, for a location of pydantic."""
     return "".join(
         f"[{step}]" if isinstance(step, int) else f".{step[:MAX_KEY_CHARS]}" for step in steps
     )

@@ -82,7 +82,7 @@ def check_size(schema: object) -> None:
 
 
 def check_references(schema: dict[str, Any]) -> SchemaSize:
-    """Check the dialect and the references of a schema. Returns its size.
+    """Check the dialect and the references of a schema, and return its size.
 
     schema: plain JSON that has passed check_size(). Keywords of the wrong type are ignored here;
         jsonschema_rs checks the schema against the meta-schema later.
@@ -131,6 +131,7 @@ def _measure(nodes: list[_Subschema]) -> SchemaSize:
         ]
         recursive = recursive or len(group) > 1 or group[0] in edges[group[0]]
         total = len(group) + sum(expanded[other] for other in others)
+        # The caller refuses any larger number, which could have thousands of digits.
         expanded[number] = min(total, MAX_EXPANDED + 1)
 
     return SchemaSize(expanded[group_of[0]], recursive)

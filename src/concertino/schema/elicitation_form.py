@@ -56,9 +56,10 @@ MAX_CACHE = 1024
 
 
 def choices(titles: Mapping[str, str]) -> Meta:
-    """Return metadata for Annotated that gives the choices of a field their titles.
+    """Return metadata for Annotated that gives titles to the choices of a field in a form.
 
-    Use: `Annotated[Literal["s", "m"], choices({"s": "Small", "m": "Medium"})]`.
+    A form is a class that is passed to Context.elicit(). Write the type of its field as
+    `Annotated[Literal["s", "m"], choices({"s": "Small", "m": "Medium"})]`.
     titles: value -> the text that people see.
     """
     return Meta(
@@ -69,11 +70,11 @@ def choices(titles: Mapping[str, str]) -> Meta:
 
 
 def form_of(form: Any) -> tuple[Schema, Read]:
-    """Return the schema of a form, and a function that converts the filled-in values.
+    """Return the schema of a form, and a function read(values).
 
+    read() converts the values that a person has filled in to an instance of the class, or to a dict
+    if the form is a schema. It raises ValueError for invalid values; the text names the field.
     form: a dataclass, TypedDict, Struct, attrs or pydantic class; or a schema.
-    The function returns an instance of the class, or a dict for a schema. It raises ValueError,
-    which names the invalid field.
     Raises RegistrationError for a class or schema that cannot be a form.
     """
     if isinstance(form, Mapping):
@@ -244,6 +245,7 @@ def _resolve(schema: Schema, definitions: Schema) -> Schema:
 
 
 def _accepts_null(schema: Schema) -> bool:
+    """Return whether a field's schema is that of an optional type, such as `str | None`."""
     return any(member.get("type") == "null" for member in schema.get("anyOf", ()))
 
 

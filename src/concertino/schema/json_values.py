@@ -59,6 +59,9 @@ def nan_path(value: Any, path: str = "") -> str | None:
 
 
 def _nan_place(value: Any, path: str) -> str | None:
-    """Return the place of the first NaN or infinity in any value that msgspec can encode."""
-    # The hook gets only msgspec.Raw objects. They contain JSON text, which has no such number.
+    """Return the place of the first NaN or infinity in any value that msgspec can encode.
+
+    Returns None if there is none.
+    """
+    # The hook gets only msgspec.Raw objects. They contain JSON text, which has neither number.
     return nan_path(to_builtins(value, enc_hook=lambda _: None), path)

@@ -106,8 +106,8 @@ def result_shaper(
         return ResultShaper(None, _shape_content)
     if _is_unstructured(annotation):
         return ResultShaper(None, shape_any)
-    shaper = _structured_shaper(annotation, signature.name)
-    return _open_shaper(shaper.shape) if _is_open_list(annotation) else shaper
+    shaper = _make_structured_shaper(annotation, signature.name)
+    return _make_open_shaper(shaper.shape) if _is_open_list(annotation) else shaper
 
 
 _GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
@@ -146,13 +146,14 @@ def chunk_shaper(
         return ResultShaper(None, _shape_chunks)
     if _has_content(item):
         return ResultShaper(None, _shape_content)
-    return _structured_shaper(list[item], signature.name)
+    return _make_structured_shaper(list[item], signature.name)
 
 
 def text_of(value: Any) -> str:
-    """Return a yielded value as text for people; "" for content that is not text.
+    """Return a value that a generator has yielded as text, for a progress notification.
 
-    Raises InvalidResult for a value that cannot be sent.
+    Returns "" for a content block that is not text. Raises InvalidResult for a value that cannot be
+    sent.
     """
     if isinstance(value, str):
         return _text_block(value).text
@@ -167,7 +168,7 @@ def _shape_chunks(chunks: list[Any]) -> CallToolResult:
     return shape_any(chunks)
 
 
-def _structured_shaper(annotation: Any, name: str) -> ResultShaper:
+def _make_structured_shaper(annotation: Any, name: str) -> ResultShaper:
     """Return the ResultShaper for an annotation that gives an output schema.
 
     name: the name of the handler, for errors.
@@ -178,10 +179,10 @@ def _structured_shaper(annotation: Any, name: str) -> ResultShaper:
     except RegistrationError as exc:
         raise RegistrationError(f"{name}(): return: {exc}") from None
     schema = _inline_root(type_schema.schema, builder.definitions)
-    return ResultShaper(schema, _structured_shape(type_schema))
+    return ResultShaper(schema, _make_structured_shape(type_schema))
 
 
-def _open_shaper(shape_value: Shape) -> ResultShaper:
+def _make_open_shaper(shape_value: Shape) -> ResultShaper:
     """Return the ResultShaper for an annotation such as `list[Any]`.
 
     A list with content blocks becomes content; shape_value converts any other value. There is no
@@ -426,8 +427,11 @@ _EXACT: dict[str, type] = {
 }
 
 
-def _structured_shape(type_schema: TypeSchema) -> Shape:
-    """Return the shape() of a tool with an output schema. It checks that results conform to it."""
+def _make_structured_shape(type_schema: TypeSchema) -> Shape:
+    """Return the function for ResultShaper.shape of a handler with an output schema.
+
+    The function checks that each result conforms to the annotation, and so to the schema.
+    """
     decode = json.Decoder(type_schema.type, dec_hook=decode_hook).decode
     schema = type_schema.schema
     exact = _EXACT.get(schema["type"]) if schema.keys() == {"type"} else None

@@ -61,6 +61,7 @@ class SchemaBuilder:
     for_results: whether the schemas describe results. Such schemas omit formats that msgspec's
         output may not match exactly.
 
+    Attribute:
     definitions: the entries for `$defs` in the root schema. build() adds to them.
     """
 
@@ -112,14 +113,14 @@ class SchemaBuilder:
         if origin is not None:
             return self._walk_generic(annotation, origin, arguments, constraints)
         if (container := _CONTAINERS.get(annotation)) is not None:
-            return TypeSchema(*constraints.apply(*self._container(container, ())))
+            return TypeSchema(*constraints.apply(*self._build_container(container, ())))
 
         # `type Name = str`, NewType and TypeVar stand for another annotation.
         if (inner := _target_of_alias(annotation)) is not _NO_ALIAS:
             return self._walk(inner, constraints)
         if isinstance(annotation, enum.EnumType):
-            return _enumeration(annotation)
-        return self._class(annotation)
+            return _build_enum(annotation)
+        return self._build_class(annotation)
 
     def _walk_generic(
         self,
@@ -133,20 +134,20 @@ class SchemaBuilder:
         origin, arguments: the results of typing.get_origin() and typing.get_args().
         """
         if origin is Annotated:
-            return self._with_metadata(arguments[0], arguments[1:], constraints)
+            return self._build_annotated(arguments[0], arguments[1:], constraints)
         if origin is Union or origin is types.UnionType:
-            return self._union([self._walk(member, constraints) for member in arguments])
+            return self._build_union([self._walk(member, constraints) for member in arguments])
         if origin is Literal:
-            return _literal(arguments)
+            return _build_literal(arguments)
         if (container := _CONTAINERS.get(origin)) is not None:
-            return TypeSchema(*constraints.apply(*self._container(container, arguments)))
+            return TypeSchema(*constraints.apply(*self._build_container(container, arguments)))
 
         # `type Pair[T] = tuple[T, T]`, written as Pair[int]
         if hasattr(origin, "__value__"):
             return self._walk(origin.__value__[arguments], constraints)
-        return self._class(annotation)
+        return self._build_class(annotation)
 
-    def _with_metadata(
+    def _build_annotated(
         self,
         annotation: Any,
         metadata: tuple[Any, ...],
@@ -168,7 +169,7 @@ class SchemaBuilder:
             raise RegistrationError(f"{', '.join(unfit)} does not fit {_name(annotation)}")
         return TypeSchema(built.type, {**built.schema, **keywords})
 
-    def _union(self, members: list[TypeSchema]) -> TypeSchema:
+    def _build_union(self, members: list[TypeSchema]) -> TypeSchema:
         """Return the TypeSchema of a union of these members."""
         union: Any = Union[tuple(member.type for member in members)]  # noqa: UP007 # of any number
         schema: Schema = {"anyOf": [member.schema for member in members]}
@@ -177,14 +178,14 @@ class SchemaBuilder:
             try:
                 json.Decoder(union)
             except TypeError:
-                from concertino.schema.custom_decoders import decode_first_match
+                from concertino.schema.custom_decoders import make_union_converter
 
-                union = custom_type(decode_first_match(others, self._strict))
+                union = custom_type(make_union_converter(others, self._strict))
                 if len(others) < len(members):
                     union = union | None
         return TypeSchema(union, schema)
 
-    def _container(self, container: Any, arguments: tuple[Any, ...]) -> tuple[Any, Schema]:
+    def _build_container(self, container: Any, arguments: tuple[Any, ...]) -> tuple[Any, Schema]:
         """Return the type and the schema of a list, tuple, set, frozenset or dict.
 
         arguments: the types in square brackets; empty if there are none.
@@ -209,7 +210,7 @@ class SchemaBuilder:
         schema = _BARE[container] | ({"items": item.schema} if item.schema else {})
         return generic[(item.type, ...) if container is tuple else item.type], schema
 
-    def _class(self, cls: Any) -> TypeSchema:
+    def _build_class(self, cls: Any) -> TypeSchema:
         """Return the TypeSchema of a dataclass, TypedDict, NamedTuple, Struct, attrs or path class.
 
         Raises NeedsPydantic for pydantic models.
@@ -238,7 +239,7 @@ class SchemaBuilder:
 
     def _build_with_pydantic(self, annotation: Any) -> TypeSchema:
         """Return the TypeSchema of an annotation that pydantic decodes."""
-        from concertino.schema.custom_decoders import validate_with
+        from concertino.schema.custom_decoders import make_pydantic_converter
 
         try:
             adapter = sys.modules["pydantic"].TypeAdapter(annotation)
@@ -249,7 +250,7 @@ class SchemaBuilder:
                 return schema, schema.pop("$defs", {})
 
             schema = self._adopt(components, "#/$defs/{model}")
-            return TypeSchema(custom_type(validate_with(adapter)), schema, adapter)
+            return TypeSchema(custom_type(make_pydantic_converter(adapter)), schema, adapter)
         except Exception as exc:
             # pydantic raises its own exceptions, and exceptions of hooks in the user's types.
             raise RegistrationError(
@@ -364,19 +365,19 @@ def _mapping_schema(key: TypeSchema, value: TypeSchema) -> Schema:
     return schema
 
 
-def _literal(values: tuple[Any, ...]) -> TypeSchema:
+def _build_literal(values: tuple[Any, ...]) -> TypeSchema:
     if any(isinstance(value, enum.Enum) for value in values):
-        return _one_of(list(values))
+        return _build_choice(list(values))
     return TypeSchema(Literal[values], _enum_schema(list(values)))
 
 
-def _enumeration(cls: enum.EnumType) -> TypeSchema:
+def _build_enum(cls: enum.EnumType) -> TypeSchema:
     """Return the TypeSchema of an enum class."""
     members: list[Any] = list(cls)
     values = [member.value for member in members]
     if all(type(value) is str for value in values) or all(type(value) is int for value in values):
         return TypeSchema(cls, _enum_schema(values))
-    return _one_of(members)
+    return _build_choice(members)
 
 
 def _enum_schema(values: list[Any]) -> Schema:
@@ -385,16 +386,16 @@ def _enum_schema(values: list[Any]) -> Schema:
     return {**(_SCALARS.get(kind, {}) if has_one_type else {}), "enum": values}
 
 
-def _one_of(members: list[Any]) -> TypeSchema:
+def _build_choice(members: list[Any]) -> TypeSchema:
     """Return the TypeSchema of an enum or Literal whose values have any JSON types.
 
     Values are compared by type and value: 1 equals neither True nor 1.0, unlike in Python.
     """
-    from concertino.schema.custom_decoders import look_up_member
+    from concertino.schema.custom_decoders import make_member_converter
 
     pairs = [(json_value(member), member) for member in members]
     schema = _enum_schema([value for value, _ in pairs])
-    return TypeSchema(custom_type(look_up_member(pairs)), schema)
+    return TypeSchema(custom_type(make_member_converter(pairs)), schema)
 
 
 def _schema_hook(cls: Any) -> Schema:

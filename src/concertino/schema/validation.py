@@ -62,8 +62,9 @@ def violation_finder(
     dialect: str = DIALECT,
     describe: Describe | None = None,
 ) -> FindViolations:
-    """Return a function that finds the violations of a value.
+    """Return a function find(value, size_bytes) that returns the violations of a JSON value.
 
+    size_bytes: the size of the value as JSON.
     schema: plain JSON that has passed custom_schema.check_size().
     schema_name: the name of the schema, for messages.
     dialect: a key of VALIDATORS, for a schema without $schema.
@@ -98,6 +99,7 @@ def violation_finder(
 
 
 def _quote(error: Any) -> list[SchemaViolation]:
+    """Return the violation with the text of an error of jsonschema_rs, unchanged."""
     return [SchemaViolation(".".join(map(str, error.instance_path)), error.message)]
 
 
@@ -201,4 +203,5 @@ def _cut(text: str) -> str:
 
 
 def _refuse(uri: str) -> Any:
+    """Raise ValueError. jsonschema_rs calls it to fetch another document."""
     raise ValueError(f"{uri} is not in the schema, and never fetched")

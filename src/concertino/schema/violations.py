@@ -67,8 +67,10 @@ def custom_type(convert: Callable[[Any], Any]) -> Any:
 def decode_hook(expected: Any, value: Any) -> Any:
     """Convert a JSON value to a custom type, or to a path class of pathlib.
 
-    This is a dec_hook of msgspec, which every decoder of a TypeSchema's type needs. Raises
-    InvalidValue if the value is not accepted.
+    msgspec calls this function for types that it does not know. It must be passed as `dec_hook` to
+    every decoder whose type SchemaBuilder has made.
+    expected: the type in the annotation.
+    Raises InvalidValue if the value is not accepted.
     """
     if isinstance(expected, _CustomType):
         return cast("Any", expected).convert(value)
@@ -83,8 +85,9 @@ def decode_hook(expected: Any, value: Any) -> Any:
 def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
     """Return the violations that an exception of msgspec's decoder reports.
 
-    Usually it is one, because msgspec stops at the first; a converter may report several.
-    path: the place of the decoded value. The paths of the violations begin with it.
+    Usually there is one, because msgspec stops at the first violation. If a converter has raised
+    InvalidValue, there may be several.
+    path: the place of the decoded value; "" for none. The paths of the violations begin with it.
     """
     # Imported here because a server without violations does not need it.
     from concertino.excerpts import shorten
