@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 from http_service import modern, modern_headers
 from loops import on_a_loop
-from orchestra.hubs import SOMEBODY, write_plugins_file
+from orchestra.hubs import SOMEBODY, sdk, write_plugins_file
+from stdio.harness import Process, call, notification, request
 
 from concertino import Server, compose
 from concertino.backend import Backend, Host, Principal
@@ -496,3 +498,63 @@ async def test_over_http_events_for_one_user_reach_only_this_user(folder: Path) 
         http.stop()
         await http.closed
     await hub.stop()
+
+
+KITCHEN = """
+from concertino import Plugin
+plugin = Plugin("tools.kitchen", provides_events=["dishes"])
+
+@plugin.tool
+async def serve(dish: str) -> str:
+    await plugin.publish("dishes", {"item": dish}, "served")
+    return dish
+
+plugin.run()
+"""
+
+
+@pytest.mark.parametrize("is_modern", [False, True])
+def test_events_reach_a_client_through_a_hub_a_bridge_and_a_proxy(
+    folder: Path, is_modern: bool
+) -> None:
+    """All of them, and the plugin, are processes."""
+    address = f"unix:{folder}/hub"
+    path = write_plugins_file(folder, sdk(folder, "tools.kitchen", KITCHEN), listen_addr=address)
+    bridge = ["-m", "concertino", "bridge", "--orchestrator-addr", address]
+    proxy = ["-m", "concertino", "proxy", "--", sys.executable, *bridge]
+    hub = Process(["-m", "concertino", "orchestrate", str(path)])
+    with hub, Process(proxy) as client:
+        hub.until_stderr("Listening on")
+        if not is_modern:
+            client.initialize()
+        params = {"name": "dishes", "cursor": None}
+        client.send(request("watch", "events/stream", params, modern=is_modern))
+        client.pump(lambda: bool(notified(client)))
+        for id, dish in enumerate(("soup", "bread")):
+            answer = client.ask(call(id, "serve", {"dish": dish}, modern=is_modern))
+            assert not answer["result"].get("isError"), answer
+        client.pump(lambda: len(notified(client)) == 3)
+        active, soup, bread = notified(client)
+        assert active["method"] == "notifications/events/active"
+        for message, dish in ((soup, "soup"), (bread, "bread")):
+            assert message["method"] == "notifications/events/event"
+            assert message["params"]["data"] == {"item": dish}
+            assert message["params"]["_meta"] == {SUBSCRIPTION: "watch"}
+        # After a cancellation, the client goes on after its last cursor, with another request.
+        client.send(notification("notifications/cancelled", {"requestId": "watch"}))
+        params["cursor"] = soup["params"]["cursor"]
+        client.send(request("again", "events/stream", params, modern=is_modern))
+        client.pump(lambda: len(notified(client)) == 5)
+        again = notified(client)[-1]["params"]
+        assert (again["data"], again["_meta"]) == ({"item": "bread"}, {SUBSCRIPTION: "again"})
+        assert client.answers("watch") == []
+
+
+def notified(client: Process) -> list[Any]:
+    """The notifications of events that a client has got, without heartbeats."""
+    return [
+        message
+        for message in client.messages
+        if str(message.get("method")).startswith("notifications/events/")
+        and not message["method"].endswith("/heartbeat")
+    ]

@@ -303,14 +303,10 @@ class Conversation:
         level: Level | None,
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
-        """Forward the call of another client without a task. See Client.begin_forward().
-
-        Returns None also for the first call with its method, which forward() prepares.
-        """
-        prepared = self.requests.forwarded.get(call.method)
-        if prepared is None:
-            return None
-        params = self.requests.forwarded_params(call, caller, level)
+        """Forward the call of another client without a task. See Client.begin_forward()."""
+        requests = self.requests
+        prepared = requests.forwarded.get(call.method) or requests.prepare_forward(call.method)
+        params = requests.forwarded_params(call, caller, level)
         return self.channel.begin(prepared, params, callback)
 
     async def _forward_with_progress(

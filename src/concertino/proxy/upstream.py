@@ -45,6 +45,8 @@ __all__ = ["ClientMaker", "OpeningOptions", "Upstream", "UpstreamSettings", "res
 
 log = logging.getLogger("concertino.proxy")
 
+# The method of a request that stays open, and to which notifications belong.
+EVENTS_STREAM = "events/stream"
 # How often an upstream that was replaced checks whether its calls have ended.
 CALLS_CHECK_S = 0.05
 # The level of log messages that a legacy client gets if it sets none.
@@ -136,8 +138,8 @@ class Upstream:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether calls wait for the server or a client, or resources are watched."""
-        return bool(self._calls or self.watched)
+        """Return whether calls wait for the server or a client, or clients watch or read events."""
+        return bool(self._calls or self.watched or self.sessions.event_streams)
 
     @property
     def is_modern(self) -> bool:
@@ -187,7 +189,11 @@ class Upstream:
         self.last_used = before.last_used
 
     async def close_after_calls(self) -> None:
-        """Wait for the pending calls, then close."""
+        """Wait for the pending calls, then close.
+
+        Requests for streams of events have no end of their own, so they are not waited for: they
+        get an error.
+        """
         try:
             # Poll, because with an event each call would have to set it.
             while self._calls:  # noqa: ASYNC110
@@ -216,6 +222,9 @@ class Upstream:
         is_modern = by_name[revision].modern
         level = caller.log_level
         self.last_used = self._time()
+        if call.method == EVENTS_STREAM:
+            streams = self.sessions.open_event_streams(self._settings.name)
+            return await streams.forward(client, call, context)
         if not is_modern:
             if level is not None and level != self._level:
                 await self._set_level(level)
@@ -248,7 +257,7 @@ class Upstream:
         Returns a function that cancels the call, or ENDED if the call has ended already. Returns
         None, and does nothing, for a call that needs more than forwarding; handle() can forward it.
         """
-        if caller.wants_progress:
+        if caller.wants_progress or call.method == EVENTS_STREAM:
             return None
         client = self.client
         level = caller.log_level
@@ -400,7 +409,9 @@ class Upstream:
         self._notify("notifications/message", params)
 
     def _on_notified(self, method: str, params: Mapping[str, Any]) -> None:
-        self._notify(method, params)
+        streams = self.sessions.event_streams
+        if streams is None or not streams.deliver(method, params):
+            self._notify(method, params)
 
     def _notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification of a server before 2026-07-28 to the client, if there is only one."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.json import encode
 
 from concertino.backend.caller import CallerSession
 from concertino.backend.interface import ChangeKind, Notifier
+
+if TYPE_CHECKING:
+    from concertino.proxy.event_streams import EventStreams
 
 __all__ = ["UpstreamSessions"]
 
@@ -30,12 +33,14 @@ class UpstreamSessions(set[CallerSession]):
         server are not sent to other clients.
     host: the application of the client whose session was added last, for reports about the
         upstream; "" before the first.
+    event_streams: the requests `events/stream` of the sessions; None before the first.
     """
 
     def __init__(self, outlet: Notifier) -> None:
         super().__init__()
         self.is_private = False
         self.host = ""
+        self.event_streams: EventStreams | None = None
         self._outlet = outlet
 
     @property
@@ -53,6 +58,15 @@ class UpstreamSessions(set[CallerSession]):
         self.update(before)
         before.clear()
         self.is_private, self.host = before.is_private, before.host
+
+    def open_event_streams(self, name: str) -> EventStreams:
+        """Return `event_streams`, after creating it if needed. name: the name of the server."""
+        if self.event_streams is None:
+            # Imported here, because most servers have no events.
+            from concertino.proxy.event_streams import EventStreams
+
+            self.event_streams = EventStreams(name)
+        return self.event_streams
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Pass a notification of the server to the client, if there is only one."""

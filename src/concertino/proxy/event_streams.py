@@ -1,0 +1,149 @@
+"""EventStreams: the requests `events/stream` of a proxy's clients, and their notifications.
+
+A client keeps such a request open, and the server sends notifications that belong to it: their
+`_meta` has the id of the request. At the server this is an id of the proxy, so each notification
+goes to the client that has sent the request, with the id that the request has there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, cast
+
+from msgspec import Raw, Struct, field
+from msgspec.json import decode, encode
+from msgspec.structs import replace
+
+from concertino.backend.interface import Call, Context
+from concertino.client.channel_ending import UnreadRequest
+from concertino.client.client import Client
+from concertino.errors import INTERNAL_ERROR, ConcertinoError, RpcError
+from concertino.protocol.wanted_updates import SUBSCRIPTION
+from concertino.proxy.failures import to_rpc_error
+
+__all__ = ["EventStreams"]
+
+# How many bytes of notifications may wait for a client that reads slowly. A single notification may
+# be larger.
+MAX_WAITING_BYTES = 2**20
+
+
+class _Notification(Struct):
+    """A notification that waits to be sent. size: the length of its params in bytes."""
+
+    method: str
+    params: dict[str, Any]
+    size: int
+
+
+class _Stream(Struct, eq=False):
+    """A request that is open at the server, and the notifications that wait for its client.
+
+    size: the length of the waiting notifications in bytes.
+    has_news: set when a notification or the response has arrived.
+    """
+
+    waiting: deque[_Notification] = field(default_factory=deque[_Notification])
+    size: int = 0
+    has_news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class EventStreams:
+    """The requests `events/stream` that are open at one server.
+
+    name: the name of the server, for errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # Id of the request at the server -> the request.
+        self._streams: dict[int, _Stream] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def forward(self, client: Client, call: Call, context: Context) -> Raw:
+        """Forward a request to the server, and send its client the notifications that belong to it.
+
+        Returns the server's result, which comes only if the server ends the stream. Raises RpcError
+        with the server's error, if the server has ended, or if the client does not read.
+        """
+        # hold_open() frees the params. Decode them, because those of a request over HTTP may
+        # contain newlines.
+        params = {name: Raw(encode(decode(value))) for name, value in call.params.items()}
+        call = replace(call, params=params)
+        caller = context.caller
+        caller.hold_open()
+        while True:
+            try:
+                raw = await self._forward_once(client, call, context)
+            except UnreadRequest:
+                # The server has ended before it read the request, so send the request again.
+                continue
+            except ConcertinoError as exc:
+                raise to_rpc_error(self._name, exc, client.protocol_version) from None
+            caller.pass_result(raw, client.protocol_version)
+            return raw
+
+    async def _forward_once(self, client: Client, call: Call, context: Context) -> Raw:
+        """Send a request to the server, and serve it until its response. Raises ConcertinoError."""
+        stream = _Stream()
+
+        def on_reply(_: object) -> None:
+            stream.has_news.set()
+
+        reply = client.begin_forward(call, context.client, None, on_reply)
+        if reply is None:
+            # The server is being restarted, or does not read its input now. A ping waits for it.
+            await client.ping()
+            reply = client.begin_forward(call, context.client, None, on_reply)
+        if reply is None:
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {self._name}: send it again later")
+        self._streams[reply.id] = stream
+        try:
+            while reply.outcome is None or stream.waiting:
+                await stream.has_news.wait()
+                stream.has_news.clear()
+                await self._send_waiting(stream, context)
+        finally:
+            del self._streams[reply.id]
+            reply.give_up()
+        if reply.failed:
+            raise reply.error(asyncio.get_running_loop().time())
+        return reply.outcome
+
+    async def _send_waiting(self, stream: _Stream, context: Context) -> None:
+        """Send the waiting notifications to the client. Raises RpcError if it reads too slowly."""
+        while stream.waiting:
+            if stream.size > MAX_WAITING_BYTES and len(stream.waiting) > 1:
+                text = (
+                    f"more than {MAX_WAITING_BYTES} bytes of events wait for this client: read "
+                    "faster, and send events/stream again with the last cursor"
+                )
+                raise RpcError(INTERNAL_ERROR, f"Internal error: {self._name}: {text}")
+            item = stream.waiting.popleft()
+            stream.size -= item.size
+            await context.caller.notify(item.method, item.params)
+
+    def deliver(self, method: str, params: Mapping[str, Any]) -> bool:
+        """Pass a notification of the server to the request that it belongs to.
+
+        Returns False if it belongs to no request. It is dropped if its request has ended.
+        """
+        meta: object = params.get("_meta")
+        id = (
+            cast("Mapping[str, object]", meta).get(SUBSCRIPTION) if isinstance(meta, dict) else None
+        )
+        if id is None:
+            return False
+        stream = self._streams.get(id) if isinstance(id, int) else None
+        # Nothing more is stored for a client that is too slow: _send_waiting() ends its request.
+        if stream is not None and stream.size <= MAX_WAITING_BYTES:
+            own = {name: value for name, value in params.items() if name != "_meta"}
+            size = len(encode(own))
+            stream.waiting.append(_Notification(method, own, size))
+            stream.size += size
+            stream.has_news.set()
+        return True
