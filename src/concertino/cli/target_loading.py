@@ -14,7 +14,7 @@ from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
 from concertino.runtime.process import Frontend
 from concertino.runtime.shutdown import exit_process
-from concertino.runtime.spare_descriptor import spare_descriptor
+from concertino.runtime.spare_descriptor import keep_spare_descriptor
 
 FAILED = 1
 USAGE = 2
@@ -40,9 +40,9 @@ def load_or_exit(
     """
     log = logging_setup.logger("concertino")
     exit_on_signals(frontend.writer)
+    keep_spare_descriptor()
     try:
-        with spare_descriptor():
-            return load_targets(targets, options, file_options, strict=strict, traceback=traceback)
+        return load_targets(targets, options, file_options, strict=strict, traceback=traceback)
     except MissingFolders as exc:
         log.error("Failed to start server: %s", exc)
         frontend.refuse(str(exc))

@@ -23,6 +23,7 @@ from concertino.backend.interface import Backend, describe_non_backend
 from concertino.jsonrpc.limits import Limits
 from concertino.loading import load
 from concertino.near_names import hint_keywords_or
+from concertino.runtime.spare_descriptor import keep_spare_descriptor
 
 __all__ = [
     "RUN_ADVICE",
@@ -62,6 +63,7 @@ def begin_program() -> None:
     """Record that this process only runs a server, until it ends."""
     global _is_program
     _is_program = True
+    keep_spare_descriptor()
 
 
 def is_program() -> bool:

@@ -22,7 +22,6 @@ from concertino.jsonrpc.unread_results import ProcessBudget
 from concertino.near_names import hint_keywords
 from concertino.runtime.connection_end import CLEANUP_S
 from concertino.runtime.server_connection import ServerConnection
-from concertino.runtime.spare_descriptor import spare_descriptor
 from concertino.runtime.tasks import hide_from_all_tasks, loop_watch_of
 
 if TYPE_CHECKING:
@@ -106,8 +105,7 @@ class Host:
     async def _start(self) -> None:
         """Start the backend, then let all connections start the calls that wait for it."""
         self._has_begun = True
-        with spare_descriptor():
-            await self.backend.start(self)
+        await self.backend.start(self)
         if self._on_backend_started is not None:
             self._on_backend_started()
         # Not in a callback of this task, which would run one loop iteration later: messages that

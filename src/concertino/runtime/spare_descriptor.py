@@ -1,29 +1,115 @@
-"""spare_descriptor(): keeps a file descriptor in reserve, so that a failure can be reported."""
+"""keep_spare_descriptor(): lets a server import modules although it has no free file descriptor.
+
+Many modules are imported when they are first needed, for example to answer malformed input, and
+reading a module's file needs a descriptor. If the code of a server uses up all descriptors of the
+process, such an import would fail, and with it a connection, or the report of a failed start. So
+the server keeps one descriptor in reserve, and closes it for the time of such an import.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+import sys
+from contextlib import suppress
+from threading import RLock
+from typing import TYPE_CHECKING, Any, cast
 
-__all__ = ["spare_descriptor"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+__all__ = ["keep_spare_descriptor"]
 
 
-@contextmanager
-def spare_descriptor() -> Generator[None, None, None]:
-    """Hold a descriptor while the code of a server starts, and free it afterwards.
+def keep_spare_descriptor() -> None:
+    """Keep a descriptor in reserve for imports until the process ends.
 
-    That code may use up all descriptors of the process. The modules that report its failure are
-    imported only after a failure, and an import needs a free descriptor.
+    Called by programs that only run a server; a second call has no effect.
     """
-    try:
-        spare = os.open(os.devnull, os.O_RDONLY)
-    except OSError:
-        spare = -1
-    try:
-        yield
-    finally:
-        # The descriptor is -1 if none was free. It may also be closed already: code that makes the
-        # process a daemon closes all descriptors.
+    if not any(type(finder) is _SpareDescriptor for finder in sys.meta_path):
+        sys.meta_path.insert(0, _SpareDescriptor())
+
+
+class _SpareDescriptor:
+    """The descriptor in reserve, and a finder of modules, which Python asks before all others.
+
+    If a descriptor is free, it leaves the import to the other finders. Otherwise it asks them
+    itself. As a context manager, it frees the descriptor for one thread.
+    """
+
+    def __init__(self) -> None:
+        # Held while a file is looked for or read, not while a module is executed.
+        self._lock = RLock()
+        # How many `with` blocks of one thread are nested: a finder may import modules.
+        self._depth = 0
+        self._descriptor = _open_spare()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        # Making a copy takes a microsecond. It also fails while the descriptor is closed.
         with suppress(OSError):
-            os.close(spare)
+            os.close(os.dup(self._descriptor))
+            return None
+        with self:
+            for finder in sys.meta_path:
+                spec = None if finder is self else finder.find_spec(name, path, target)
+                if spec is not None:
+                    if spec.loader is not None:
+                        spec.loader = cast("Any", _SpareLoader(spec.loader, self))
+                    return spec
+        return None
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+        # Code that makes the process a daemon closes all descriptors, so the number may belong to
+        # another file now. It is -1 if no descriptor was free.
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._descriptor), os.stat(os.devnull)):
+                os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._descriptor = _open_spare()
+        self._lock.release()
+
+
+class _SpareLoader:
+    """Loads one module with another loader, which reads files while the descriptor is free."""
+
+    def __init__(self, loader: Any, spare: _SpareDescriptor) -> None:
+        self._loader = loader
+        self._spare = spare
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        # Opens the file if the module is compiled.
+        with self._spare:
+            return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Modules such as inspect expect the loader that knows the module's file.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        try:
+            with self._spare:
+                code = self._loader.get_code(module.__name__)
+        except AttributeError:
+            # The loader is of another package and can only execute modules.
+            code = None
+        if code is None:
+            self._loader.exec_module(module)
+        else:
+            exec(code, module.__dict__)
+
+
+def _open_spare() -> int:
+    """Return a new descriptor, or -1 if none is free."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return -1
