@@ -70,9 +70,9 @@ def explain_failure(
     *,
     is_open: bool,
 ) -> CommandFailure:
-    """Return the CommandFailure for an error.
+    """Return the CommandFailure for an error of a command that uses a server, such as `call`.
 
-    server: the words after `--`.
+    server: the words after `--`, which start the server or are its address.
     path: the PATH in which the server's program was searched.
     connect_s: the time limit for opening the session.
     is_open: whether the session was opened.
@@ -232,6 +232,7 @@ async def explain_refusal(
     This asks the server for its tools, prompts or resources, to suggest a similar name.
     kind: "tool", "prompt" or "resource".
     name: the name or URI in the request.
+    server: the words after `--`, for hints; empty in an interactive session.
     """
     if error.code == METHOD_NOT_FOUND:
         text = f"{name}: the server offers no {LISTS[kind]}: {error}"

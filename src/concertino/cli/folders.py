@@ -19,7 +19,7 @@ NO_VERSION = "0.0.0"
 
 
 class MissingFolders(TargetError):
-    """None of the folders in options or environment variables exists.
+    """None of the folders that options or environment variables name for a library exists.
 
     The command line is valid, so this leads to exit code 1 and not 2.
     """
@@ -57,8 +57,9 @@ def find_library_folders(
     """Return the folder of resources and the folder of prompts of a library. Each may be None.
 
     They come from the options, or else from the target, or (without a target) from environment
-    variables. A target must be a folder with a subfolder `resources` or `prompts`, so that a wrong
-    folder is not published by mistake.
+    variables.
+    target: a folder with a subfolder `resources` or `prompts`. Any other folder is refused, so that
+        a wrong folder is not published by mistake.
     Raises TargetError for a target without these subfolders, unless an option sets a folder.
     """
     if target is None:

@@ -43,7 +43,8 @@ class HangingStart(TimedOut):
 async def open_or_dump_stack(client: Client) -> None:
     """Open a client. If that takes too long or is cancelled, make the server write its stack.
 
-    Raises the errors of Client.open(), or HangingStart if it took too long and there is a stack.
+    Raises the errors of Client.open(). Instead of TimedOut, raises HangingStart if the server is a
+    Python program that has written its stack to stderr.
     """
     loop = asyncio.get_running_loop()
     opening = loop.create_task(client.open())

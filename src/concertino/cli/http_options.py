@@ -221,8 +221,9 @@ def _parse_cache_s(text: str) -> float:
 def read_http_options(
     args: Namespace, counts: CallCounts | None = None
 ) -> tuple[HttpOptions | None, list[tuple[bool, str]]]:
-    """Return the settings of an HTTP server and its addresses, each as split_http_address() does.
+    """Return the settings of an HTTP server, and its addresses in split_http_address()'s form.
 
+    args: the parsed arguments.
     counts: the numbers for /metrics; None if /metrics is not served.
     Returns None and no addresses without --http. Raises UsageError if the options are wrong.
     """

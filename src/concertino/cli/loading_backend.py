@@ -23,7 +23,7 @@ TURN_S = 0.25
 
 
 class Turn:
-    """Makes targets load one after the other, although each is loaded in a separate thread.
+    """Makes the targets of `concertino serve` load in turn, although each has a separate thread.
 
     Importing a file puts its folder first into sys.path. If two files were imported at the same
     time, one might find modules in the folder of the other. But if a file takes longer than TURN_S,

@@ -15,8 +15,9 @@ from concertino.runtime.entry import run
 
 
 def run_main_block(module: ModuleType, path: str) -> None:
-    """Execute a file's main block up to its call of run(), which records the backend.
+    """Execute a file's `if __name__ == "__main__":` block up to its call of run().
 
+    run() then records the backend instead of serving it.
     Does nothing if the block does not call run() itself. While the block runs, sys.argv contains
     only the path, as for a script without arguments. Raises the exceptions of the block.
     """

@@ -73,7 +73,7 @@ async def show_waiting(
     limit_s: float,
     print_news: Callable[[], object],
 ) -> None:
-    """Show how long the command has waited, until this coroutine is cancelled.
+    """Show on a status line how long a command has waited, until this coroutine is cancelled.
 
     Shows nothing for the first PATIENCE_S seconds.
     awaited: what the command waits for, in words.

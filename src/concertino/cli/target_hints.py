@@ -12,7 +12,7 @@ __all__ = ["describe_hidden_server", "suggest_target"]
 
 
 def suggest_target(target: str) -> str:
-    """Return `; did you mean ...?` for a target that does not exist.
+    """Return `; did you mean ...?` for a target of `concertino serve` that does not exist.
 
     If no target is similar, return the place where the target was searched.
     """

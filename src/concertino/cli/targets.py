@@ -56,8 +56,9 @@ NAMED_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
 class LoadedTarget(Struct, frozen=True):
-    """The backend of a target, and the arguments of run() if the file itself calls it.
+    """The backend of a target of `concertino serve`, and the arguments of run() in its file.
 
+    limits, loop_factory: None if the file does not call run() with them.
     tools: the options for long lists of tools that a server file sets.
     """
 
@@ -78,13 +79,14 @@ def load_targets(
     """Load the targets of `concertino serve`.
 
     A single target without a name is served itself. Several targets, or one with a name
-    (NAME=TARGET), become parts of a composition. A part without a name gets the name of its file,
-    module or folder.
+    (NAME=TARGET), become parts of a composition, one backend that has the tools of all its parts. A
+    part without a name gets the name of its file, module or folder.
 
-    options: for the folder among the targets. If no target is a folder, they make a library of
-        their own, called `library`. If there are several folders, the URIs of each have the
-        folder's name as their scheme. Name and version are for the composition if there is one.
-    file_options: for server files.
+    options: the options for a folder of Markdown. If no target is a folder, but the options name
+        folders, these become another part, called `library`. If several targets are folders, the
+        URIs of each have the folder's name as their scheme. Name and version are those of the
+        composition, if there is one.
+    file_options: the options for server files such as mcp.json.
     strict: whether to load all parts now, one after the other, and fail if one fails. Otherwise
         each part is loaded in a thread when the composition starts, and a failure is logged.
     traceback: whether to log the whole traceback of such a failure.
@@ -191,11 +193,11 @@ def load_target(
     options: LibraryOptions = NO_LIBRARY,
     file_options: ServerFileOptions = NO_FILE_OPTIONS,
 ) -> LoadedTarget:
-    """Load the backend of a target.
+    """Load the backend of a target of `concertino serve`, such as a Python file.
 
     A file without an attribute must contain a single server, or call run() on one.
-    options: for a folder.
-    file_options: for a server file.
+    options: the options for a folder of Markdown.
+    file_options: the options for a server file such as mcp.json.
     Raises TargetError, and the exceptions of importing the target.
     """
     if os.path.isdir(target):

@@ -14,8 +14,9 @@ __all__ = ["find_watched"]
 def find_watched(
     folders: Sequence[Path], watched: Sequence[str], suffixes: tuple[str, ...] = ()
 ) -> SourceFiles:
-    """Return the files in `folders` with these suffixes, and all files at the paths of --watch.
+    """Return the files in `folders` with these suffixes, and all files at the paths `watched`.
 
+    watched: the values of --watch, each a file or a folder.
     Raises UsageError for a path that does not exist.
     """
     for path in watched:

@@ -62,7 +62,7 @@ _decode = Decoder(ApprovedFile).decode
 
 
 class ApprovalStore:
-    """The approvals of this user.
+    """Reads and writes which servers of server files this user has approved.
 
     folder: the folder for the user's key and for the folder `approvals`; by default the user's
         state folder.
@@ -106,6 +106,7 @@ class ApprovalStore:
     ) -> None:
         """Approve exactly these servers of a file, with the tools that they have listed.
 
+        definitions: name of a server -> its present definition.
         shown: the approvals that the user has read. Their tools are approved, not tools that a
             server has listed later. None for the present approvals.
         Raises UnusableState.

@@ -46,7 +46,7 @@ _decode_names = Decoder(list[str]).decode
 
 
 class ServerList(Struct, frozen=True):
-    """A list of servers in the file.
+    """A list of servers in Claude Code's file.
 
     folder: the folder of the project; "" for the user's own servers.
     text: the undecoded JSON of the list.
@@ -62,7 +62,7 @@ class ServerList(Struct, frozen=True):
 
 
 class ProjectServers(Struct, frozen=True):
-    """The servers for one folder, in the form of an ordinary server file.
+    """The servers that Claude Code's file has for one folder, in the form of an mcp.json.
 
     value: an object with the member `mcpServers`.
     folder: the folder of the project; "" if no project has this folder.
@@ -89,7 +89,7 @@ def read_project_servers(
     wanted: str | None,
     current: Path,
 ) -> ProjectServers:
-    """Return the servers for a project: the project's servers and the user's.
+    """Return the servers that Claude Code's file has for a project: the project's and the user's.
 
     If both have a server of the same name, the project's server is used.
     data: the content of the file.
@@ -97,7 +97,8 @@ def read_project_servers(
     wanted: the project's folder; None for the project of `current`, or of the nearest folder above
         it that is a project.
     current: the current folder.
-    Raises InvalidServerFile. If there is no such project, the error names those with servers.
+    Raises InvalidServerFile. If the file does not have the project `wanted`, the error names the
+    projects that have servers.
     """
     try:
         lists = list(read_server_lists(data))
@@ -135,8 +136,10 @@ def read_project_servers(
 
 
 def read_server_lists(data: bytes) -> Iterator[ServerList]:
-    """Yield the user's list of servers and the list of each project, even if they are empty.
+    """Yield the lists of servers in Claude Code's file: the user's, and one for each project.
 
+    Empty lists are included.
+    data: the content of the file.
     Raises DecodeError and RecursionError if the data is not JSON of the expected structure.
     """
     at = 0

@@ -101,7 +101,7 @@ def define_server(
 
 
 def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
-    """Return the definition with these members.
+    """Return the definition of a server, which the user approves, from the texts of its members.
 
     texts: name of a member -> its text.
     key: the user's secret key for the digests.
@@ -123,10 +123,11 @@ def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
 def visible_texts(
     entry: ServerEntry, file: ServerFile, env_file: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return the whole text of each member of a definition whose text is shown.
+    """Return the whole texts of a server's definition, for the user who is asked to approve it.
 
-    Unlike DefinitionPart.shown, these texts are not shortened, and nothing in a command is
-    redacted: otherwise a file could hide a part of it from the user who approves it.
+    The result has only members whose texts are not secret. Unlike DefinitionPart.shown, these texts
+    are not shortened, and nothing in a command is redacted: otherwise a file could hide a part of
+    it from the user who approves it.
     """
     texts = _member_texts(entry, file, env_file)
     return {member: text.shown for member, text in texts.items() if text.shown}
@@ -236,7 +237,7 @@ def _digests(definition: Definition) -> Mapping[str, str]:
 def compare_definitions(
     approved: Definition | None, current: Definition, texts: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Describe the differences between two definitions in lines for people.
+    """Describe in lines for people how the definition of a server differs from the approved one.
 
     approved: the approved definition; None if the server is new.
     texts: the whole texts of the current definition, see visible_texts(). If this is None, the

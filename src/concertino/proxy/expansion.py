@@ -44,9 +44,9 @@ NOT_SHOWN = "(not shown)"
 
 
 class Expander:
-    """Replaces `${...}` in the texts of one file.
+    """Replaces references such as `${VAR}` in the texts of one server file.
 
-    environment: the environment variables.
+    environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave, which may also be `secret:...`.
     """
 
@@ -235,10 +235,10 @@ def find_inputs(text: str) -> list[str]:
 
 
 def show_references(text: str) -> str:
-    """Return the references in a value, with `(not shown)` for each text around them.
+    """Return the `${...}` references in a value, with `(not shown)` for each text around them.
 
-    These texts may be secrets, and so may those in defaults: `${TOKEN:-(not shown)}`. Returns "" if
-    the value contains no reference.
+    The texts may be secrets. So may the defaults in references, of which only the name is shown:
+    `${TOKEN:-(not shown)}`. Returns "" if the value contains no reference.
     """
     shown = _show_references(text, 0)
     return "" if shown == NOT_SHOWN else shown

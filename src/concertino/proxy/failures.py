@@ -27,8 +27,9 @@ _decode_tool_result = Decoder(CallToolResult).decode
 
 
 def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcError:
-    """Return the error response for a call that has failed: the server's error if it sent one.
+    """Return the error response for a failed call of a proxy: the server's error if it sent one.
 
+    error: why the call to the server has failed.
     name, revision: the name and the protocol revision of the server.
     """
     if isinstance(error, RpcError):

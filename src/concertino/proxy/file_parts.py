@@ -44,8 +44,9 @@ PROCESS_OPTIONS = (
 
 
 class DefinedServer(Struct, frozen=True):
-    """A server of a file, with its definition.
+    """A server of a server file, with the definition that the user must approve.
 
+    entry: the server's entry in the file.
     env_file: the variables in the server's `envFile`.
     texts: the whole texts of the definition, see visible_texts().
     problem: the reason why the server has no definition; "" if it has one.
@@ -90,6 +91,9 @@ def describe_unapproved(
 ) -> list[str]:
     """Return the lines that a user should read before approving a server; [] if it is approved.
 
+    approved: the approvals for the server file.
+    name: the name of the server.
+    definition: the server's present definition, which describes the program that it runs.
     texts: the whole texts of the definition, see visible_texts(); None for a log.
     """
     before = approved.servers.get(name)
@@ -145,10 +149,10 @@ class FileParts:
         )
 
     def update(self, file: ServerFile) -> Mapping[str, Backend]:
-        """Return the parts for the present content of the file: name -> backend.
+        """Return a backend for each server in the present content of the file: name -> backend.
 
-        An unchanged server keeps its part, which is the same object. Call set_options() before
-        using the parts. Raises UnusableState.
+        For an unchanged server, this is the same object as before. Call set_options() before using
+        the backends. Raises UnusableState.
         """
         servers = self._define(file)
         approved = self._store.read(self.path)

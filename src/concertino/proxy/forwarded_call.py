@@ -54,7 +54,7 @@ class Question:
 
 
 class ForwardedCall(Struct, eq=False):
-    """A call that waits for the server's result.
+    """A call that a proxy has forwarded, and that waits for the server's result.
 
     method: the method of the call.
     context: the context of the client's request.

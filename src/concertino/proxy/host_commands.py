@@ -91,9 +91,11 @@ def read_host_commands(
     folder: Path,
     environment: Mapping[str, str],
 ) -> list[HostCommand]:
-    """Return the commands of all servers in the hosts' files of the user and the user's projects.
+    """Return the commands of all servers in the configuration files of hosts (MCP clients).
 
-    folder: the folder of the project in which the user works.
+    home: the user's home folder, in which hosts have files.
+    folder: the folder of the project in which the user works. It and the projects in Claude Code's
+        file may have files, too.
     environment: the environment variables for `${VAR}`.
     Files and entries that cannot be read are skipped, because they are meant for other programs.
     """

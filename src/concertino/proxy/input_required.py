@@ -42,7 +42,7 @@ class _InputRequiredResult(Struct, rename="camel"):
 
 
 class ServerState(Struct, array_like=True, tag="server"):
-    """The proxy's state for a server of 2026-07-28.
+    """The `requestState` that a proxy gives its client if the server speaks 2026-07-28.
 
     asked: the keys of the server's last questions.
     state: the server's `requestState`, as JSON.
@@ -53,7 +53,10 @@ class ServerState(Struct, array_like=True, tag="server"):
 
 
 class ParkedState(Struct, array_like=True, tag="parked"):
-    """The proxy's state for an older server: the handle of a call in ParkedCalls."""
+    """The `requestState` that a proxy gives its client if the server is older.
+
+    handle: identifies the call in ParkedCalls.
+    """
 
     handle: bytes
 

@@ -40,7 +40,7 @@ FORMAT = 1
 
 
 class Manifest(Struct, frozen=True):
-    """The features and lists of a server.
+    """The features and lists of a server, which a proxy keeps for the server's next run.
 
     revision: the protocol revision that the server speaks.
     info, capabilities, instructions: the values that the server declares.
@@ -86,8 +86,9 @@ class ManifestCache:
         era: str,
         principal: bytes,
     ) -> ManifestFile | None:
-        """Return the file for a server; None if its program is not found or the key is unusable.
+        """Return the file for the manifest of a server, which need not exist yet.
 
+        Returns None if the program of the server is not found, or if the user's key is unusable.
         era: the era in which the session with the server is opened.
         principal: the identity of the user for whom the server works.
         """

@@ -46,8 +46,9 @@ OnLearned = Callable[[Manifest | None, Manifest], object]
 
 
 class Manifests:
-    """The manifests of one server: one for each principal, because each may see different lists.
+    """The manifests of a proxy's server: its features and lists from its last run.
 
+    There is one for each principal (verified user), because each may see different lists.
     name: the name of the server.
     find_file: returns the file for a principal's manifest; None if it must not be stored.
     is_lazy: whether a server with a manifest is started only when a call needs it.
@@ -140,8 +141,9 @@ class Manifests:
 
 
 async def read_manifest(client: Client) -> Manifest:
-    """Return the manifest of an open client's server, with the lists that may be stored.
+    """Return the manifest of a server: its features, and its lists as far as they may be stored.
 
+    client: an open client of the server.
     Raises DecodeError for a malformed list.
     """
     # Read before the first `await`, because the server may be replaced by a newer version later.

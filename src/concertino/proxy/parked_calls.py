@@ -22,9 +22,10 @@ MAX_PARKED = 256
 
 
 class ParkedCalls:
-    """The suspended calls of one proxy: random handle -> call.
+    """The calls of one proxy that wait for an answer of their client: random handle -> call.
 
-    The handle is part of the sealed state of the client's request, which is bound to the caller.
+    The client gets the handle inside a `requestState`, which is signed and bound to the caller, and
+    sends it back with the answer.
     expiry_s: the time that a call waits, in seconds; then it is cancelled at the server.
     most: the largest number of waiting calls.
     """
@@ -38,7 +39,7 @@ class ParkedCalls:
         return len(self._calls)
 
     def park(self, call: SuspendableCall) -> bytes:
-        """Keep a call and return its handle.
+        """Keep a call until its client sends the answers, and return the handle of the call.
 
         If too many calls wait already, cancels the call and raises RpcError.
         """

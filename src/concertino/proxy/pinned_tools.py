@@ -45,6 +45,7 @@ class PinnedTools(BackendWrapper):
     """A Backend that serves only the tools of another Backend that are unchanged since approval.
 
     When a server is approved, the first tools that it lists count as approved too.
+    store: the user's approvals.
     path: the server file.
     name: the name of the server in it.
     """

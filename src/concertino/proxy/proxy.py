@@ -292,7 +292,7 @@ class Proxy:
     async def watch(self, uris: frozenset[str]) -> None:
         """Subscribe to these resources at the server.
 
-        A resource is watched by the upstream of the client that has subscribed to it.
+        Each subscription is made over the connection to the server that the subscribed client uses.
         """
         self._watched = uris
         rest = uris
@@ -318,7 +318,8 @@ class Proxy:
     ) -> None:
         """Forward a notification of a client, such as notifications/roots/list_changed.
 
-        Before the client's first call it is dropped, because the client has no upstream yet.
+        Before the client's first call it is dropped, because the client is assigned to a process of
+        the server only then.
         """
         upstream = self._pool.find_for_session(session)
         if upstream is not None and not upstream.is_modern:

@@ -111,8 +111,8 @@ class ReloadingProxy(BackendWrapper):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Forward a call to the code that was saved last, after waiting until that code runs.
 
-        If it cannot start, the next tools/call gets the reason as its result, and later calls go to
-        the older code that still runs. Raises RpcError with the reason if no code runs.
+        If that code cannot start, the next tools/call gets the reason as its result, and later
+        calls go to the older code that still runs. Raises RpcError with the reason if no code runs.
         """
         await self._wait_for_new_code()
         if not self._serves:

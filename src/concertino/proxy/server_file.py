@@ -146,13 +146,13 @@ class ServerFile(Struct, frozen=True):
 
 
 def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
-    """Read a server file. Raises InvalidServerFile.
+    """Read a server file: a file in which an MCP host lists its servers, such as mcp.json.
 
     path: the path of the file. For Claude Code's file, `#` and the folder of a project may follow;
         by default it is the project of the current folder.
 
-    Refuses a file that another user can change, or replace in its folder, because that user could
-    run programs as the present one.
+    Raises InvalidServerFile, also for a file that another user can change, or replace in its
+    folder, because that user could run programs as the present one.
     """
     path, project = split_project(os.fspath(path))
     is_claude_code = Path(path).name == CLAUDE_CODE
@@ -213,10 +213,13 @@ def read_server_entry(
     member: FileMember,
     label: str,
 ) -> ServerEntry:
-    """Read the entry of one server in a file of another format. Raises InvalidServerFile.
+    """Read the entry of one server in a file of another format, such as a plugins.yaml.
 
     source: the path of the file, for errors.
+    name: the name of the server.
+    member: the entry.
     label: the path of the entry within the file, for errors.
+    Raises InvalidServerFile.
     """
     return _FileReader(source).read_entry(name, member, label)
 

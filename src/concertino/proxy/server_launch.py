@@ -60,8 +60,9 @@ def expand_entry(
     expander: Expander,
     env_file: Mapping[str, str],
 ) -> UnreadLaunch:
-    """Replace the references in an entry, except secrets. Raises InvalidServerFile.
+    """Return the program or address in an entry, with all `${...}` replaced except secrets.
 
+    Raises InvalidServerFile.
     env_file: the variables in the server's `envFile`. The variables of the entry override them.
 
     The program runs in the folder of the workspace, unless the entry names another folder; relative

@@ -80,10 +80,10 @@ def read_options(
     label: str,
     defaults: Mapping[str, Any],
 ) -> ServerOptions:
-    """Return the options in an object.
+    """Return the options of a server, from the object under `x-concertino` in its entry.
 
-    defaults: field -> its value if the object does not have the key, from other members of the
-        file.
+    defaults: option -> its value from another key of the entry, such as `disabled_tools`, for
+        options that the object does not have.
     Raises InvalidServerFile. Unknown keys are errors, too: a misspelt `deny` must not allow a tool.
     """
     members = reader.known_members(value, label, OPTION_KEYS)

@@ -55,7 +55,7 @@ FOLDER = Path("concertino") / "proxies"
 
 
 class ServerStatus(Struct, frozen=True, omit_defaults=True):
-    """The state of one server.
+    """The state of one server, as `concertino ps` shows it.
 
     state: `running`, `starting`, `restarting`, `crash loop` (the server is started again for a call
         half a minute later), `idle` (it is started for the next call), `waits for approval`, or
@@ -162,8 +162,9 @@ def remove_source(source: StatusSource) -> None:
 
 
 def status_folders(environment: Mapping[str, str]) -> list[Path]:
-    """Return the possible folders of sockets. A process uses the first one that it can write.
+    """Return the folders in which a process may have its socket for `concertino ps`.
 
+    A process uses the first folder that it can write.
     A host may start this process without the variables that a terminal has, so the folder of the
     system precedes the folder of the user's state.
     """

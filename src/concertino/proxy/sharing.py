@@ -22,11 +22,12 @@ Isolation = Literal["auto", "shared", "principal", "session"]
 
 
 class ServerSharing:
-    """Decides which client sessions share a connection to the server.
+    """Decides which client sessions of a proxy share a connection to the proxy's server.
 
     name: the name of the server, for the log.
     isolation: see Proxy. "auto" is replaced when the features of the server are known.
-    can_reopen: whether the server can be opened again. If not, all sessions share one connection.
+    can_reopen: whether more than one connection to the server can be opened. If not, all sessions
+        share one.
     """
 
     def __init__(self, name: str, isolation: Isolation, can_reopen: bool) -> None:
@@ -47,9 +48,10 @@ class ServerSharing:
         return b"" if session is None else session.principal
 
     def principal_of(self, session: CallerSession | None) -> bytes:
-        """Return the principal for whom lists are remembered; b"" if all sessions share them.
+        """Return the principal (verified user) for whom a session's lists are remembered.
 
-        They are the server's lists of tools, prompts and resources.
+        These are the lists of tools, prompts and resources that the server sends. Returns b"" if
+        all sessions share the lists, and for a call without a session.
         """
         if session is None or self._isolation == "shared":
             return b""

@@ -28,7 +28,7 @@ Places = dict[Path, tuple[int, int]]
 
 
 def parse_toml(text: str) -> FileValue:
-    """Return the value of a text. Dates and times become texts.
+    """Return the value of a TOML document. Dates and times become texts.
 
     The place of a value is the place of its statement. Raises InvalidText.
     """

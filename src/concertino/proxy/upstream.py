@@ -65,7 +65,7 @@ ClientMaker = Callable[..., Client]
 
 
 class UpstreamSettings(Struct, frozen=True):
-    """The settings that all upstreams of a proxy share.
+    """The settings that all upstreams of a proxy share, which are its connections to the server.
 
     name: the name of the server, for logs and errors.
     make_client: makes a Client of the server.
@@ -84,7 +84,7 @@ class UpstreamSettings(Struct, frozen=True):
 
 
 class OpeningOptions(Struct, frozen=True):
-    """How an upstream opens its server.
+    """How an upstream opens its connection to the server.
 
     capabilities: the client capabilities to declare to a server before 2026-07-28.
     era: see Client.
@@ -95,7 +95,7 @@ class OpeningOptions(Struct, frozen=True):
 
 
 class Upstream:
-    """One connection to the server.
+    """One connection of a proxy to its server.
 
     settings: the settings that all upstreams of the proxy share.
     outlet: notified of changes that the server reports while no client session has made a call.
@@ -427,7 +427,7 @@ class Upstream:
 async def resume_parked(
     settings: UpstreamSettings, parked: ParkedState, call: Call, context: Context
 ) -> Raw | InputRequired:
-    """Continue a parked call with the answers of its client.
+    """Continue a parked call, one that has waited for answers of its client, with these answers.
 
     This needs no upstream: the call may have its result already, and the server may have ended.
     parked: the state in the client's request, which identifies the parked call.

@@ -30,7 +30,7 @@ EVERYTHING: Mapping[str, Any] = {
 
 
 class UpstreamMaker:
-    """Makes the upstreams of one proxy.
+    """Makes the upstreams of one proxy, which are its connections to the server.
 
     settings: the settings that all of them share.
     era: see Client. With "auto", a server that speaks both eras is opened in the era of its first
@@ -61,7 +61,7 @@ class UpstreamMaker:
         return self._make(client.capabilities, prefers_handshake)
 
     def make_again(self, before: Upstream | None) -> Upstream:
-        """Return an upstream that replaces another one, for a new process of the server.
+        """Return an upstream (connection to the server) for a new process, in place of an old one.
 
         before: the upstream to replace; None if there is none.
         """

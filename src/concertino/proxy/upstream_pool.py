@@ -39,7 +39,7 @@ class Opening(Struct, frozen=True):
 
 
 class UpstreamPool:
-    """The upstreams of one proxy.
+    """The upstreams of one proxy: its connections to the server.
 
     name: the name of the server, for errors.
 
@@ -83,7 +83,7 @@ class UpstreamPool:
         return list(dict.fromkeys((*self.list_open(), *starting)))
 
     def find_for_lists(self) -> Upstream | None:
-        """Return an open upstream for calls without a session; None if there is none.
+        """Return an open upstream (connection to the server) for calls without a session, or None.
 
         A server may show a verified user lists that others must not see, so no upstream of a
         verified user is returned.
@@ -165,7 +165,7 @@ class UpstreamPool:
             log.debug("%s: %s", self._name, error)
 
     def claim(self, key: object) -> Upstream | None:
-        """Return the open upstream for the sessions with this key.
+        """Return the open upstream (connection to the server) for the sessions with this key.
 
         If they have none, they get the unclaimed upstream. Returns None if there is none either.
         """
@@ -196,7 +196,8 @@ class UpstreamPool:
     async def renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
         """Replace each open upstream by a new one, for example after the server's code has changed.
 
-        Returns the new upstreams that are used now. An old one is closed when its calls have ended.
+        An upstream is a connection to the server. Returns the new upstreams that are used now. An
+        old one is closed when its calls have ended.
         make: returns the new upstream for an old one. It is called with None if none is open.
         Raises ConcertinoError if a new upstream cannot be opened or if the proxy was closed; then
         the old ones stay.
@@ -289,8 +290,9 @@ class UpstreamPool:
 
 
 class IdleTimer:
-    """Ends the upstreams of a pool that have had no call for some time.
+    """Ends upstreams (connections of a proxy to its server) that have had no call for some time.
 
+    pool: the upstreams of the proxy.
     name: the name of the server, for the log.
     idle_s: how long an upstream may be without a call, in seconds; None to end none.
     """

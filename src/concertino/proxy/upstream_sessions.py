@@ -24,7 +24,7 @@ CHANGES: Mapping[str, ChangeKind] = {
 
 
 class UpstreamSessions(set[CallerSession]):
-    """The client sessions that have made calls over one upstream.
+    """The client sessions that have made calls over one upstream, a connection to the server.
 
     outlet: notified of changes that the server reports while no session has made a call.
 

@@ -117,7 +117,7 @@ def process_seal() -> Seal:
 
 
 def open_record(place: str) -> UsedStates:
-    """Return the record of used states that several processes share.
+    """Return the record of the `requestState`s that were used, which several processes share.
 
     place: the path of a file, or the address of NATS servers (nats:// or tls://).
     """
@@ -164,7 +164,7 @@ async def ask(
 async def send_questions(
     session: Session, dialogue: Dialogue, keys: Collection[str], about: Id
 ) -> None:
-    """Send the questions with these keys to the client, and wait for all answers.
+    """Send the questions (client requests) with these keys to the client, and wait for all answers.
 
     Only for revisions before 2026-07-28. The questions must be in dialogue.unanswered, where
     dialogue.ask() puts them. If another task of the handler has already sent one of them, nothing

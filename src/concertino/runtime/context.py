@@ -80,7 +80,8 @@ class CallContext(Struct, eq=False):
 
     connection: the connection that the call came on.
     request: the JSON-RPC request that is handled.
-    posted: the messages that the call's threads have sent; None before the first one.
+    posted: the queue of the progress and log messages that the call's threads send; None before the
+        first message.
     """
 
     connection: CallConnection
@@ -175,7 +176,7 @@ class CallContext(Struct, eq=False):
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context whose call_tool() calls other tools of the server.
 
-        A wrapper around this context calls this method with itself. The called tools then send
+        A wrapper around this context passes itself as `context`, so that the called tools send
         their log messages, for example, through the wrapper.
         context: this context, or a wrapper around it.
         """

@@ -32,12 +32,13 @@ PRESSURE_MMAP_BYTES = 256 * 1024
 
 
 def limit_freed_memory(budget: ProcessBudget) -> None:
-    """Limit the freed memory that the process keeps from now on.
+    """Limit how much freed memory the process keeps from now on.
 
-    These are settings of the whole process, so only a program may call this, before it has started
-    threads. Does nothing where the C library is not glibc, and where variables of the environment
-    have such settings (MALLOC_ARENA_MAX and others).
-    budget: the unread results of the process.
+    This changes settings of the whole process, so only a program may call it, and not a library,
+    and it must not have started threads. Does nothing where the C library is not glibc, and where
+    environment variables such as MALLOC_ARENA_MAX have such settings.
+    budget: counts the unread results of the process. While these take much memory, smaller blocks
+        are returned to the system, too.
     """
     if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ):
         return

@@ -121,7 +121,7 @@ class TimedCall:
     def on_work_done(self) -> None:
         """Stop the timer. Called when the task has ended.
 
-        If the timer has fired before, the hooks' on_late_end() is called.
+        If the timer has fired before, calls on_late_end() of the guards' hooks.
         """
         self._timer.cancel()
         if self._has_expired:

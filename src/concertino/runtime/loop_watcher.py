@@ -37,9 +37,10 @@ MAX_REPORTED = 1000
 
 
 class LoopWatcher:
-    """The thread that watches the running event loop; made by LoopWatch (runtime/tasks.py).
+    """The thread that warns when a handler blocks the running event loop.
 
-    The thread sleeps at first, and again whenever no call runs.
+    LoopWatch (runtime/tasks.py) makes it. The thread sleeps at first, and again whenever no call
+    runs.
 
     fall_asleep: returns whether no call runs, so that the thread may sleep until wake() is called.
         Called on the loop.

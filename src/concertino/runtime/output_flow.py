@@ -35,7 +35,7 @@ LOG_DROPS_AFTER_S = 1.0
 
 
 class OutputFlow:
-    """The backpressure of one connection.
+    """Limits what one connection buffers while its client reads too slowly (backpressure).
 
     session: the session, whose output and unread results are limited.
     connection: reading from it is paused while too much output is buffered.
@@ -122,7 +122,7 @@ class OutputFlow:
         self._unread_timer = self._loop.call_later(delay_s, self._on_unread_timer)
 
     def close(self) -> None:
-        """Log the numbers that were not logged yet, and stop the timer.
+        """Log how many messages were dropped or malformed since the last log, and stop the timer.
 
         Called when the connection is closed.
         """

@@ -89,9 +89,9 @@ def result_turns_of(loop: asyncio.AbstractEventLoop) -> ResultTurns:
 
 
 def least_size(result: Struct | Raw) -> int:
-    """Return how many bytes a result has at least as JSON; takes a microsecond.
+    """Return how many bytes a result has at least as JSON. Takes a microsecond.
 
-    These are the lengths of its texts, or 0 if it cannot be examined.
+    This is the sum of the lengths of texts in it; 0 if the result cannot be examined.
     """
     try:
         return _length(result)

@@ -255,7 +255,7 @@ class ServerConnection:
         self.session.receive(frame)
 
     def open_early(self) -> None:
-        """Process the frames that are held back, and all later ones at once.
+        """Process the frames (messages) that are held back, and all later ones at once.
 
         Called while the backend has not started.
         """

@@ -81,7 +81,7 @@ class SubcallContext(ContextWrapper):
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a SubcallContext whose subcalls use the methods of `context`.
 
-        A wrapper around this context calls this method with itself. The called tools then send
+        A wrapper around this context passes itself as `context`, so that the called tools send
         their log messages, for example, through the wrapper.
         context: this context, or a wrapper around it.
         """
@@ -151,7 +151,7 @@ class SubcallContext(ContextWrapper):
 
 
 def make_subcall_context(context: Context, backend: Backend, call: Call) -> SubcallContext:
-    """Return the SubcallContext for a call that came from a client.
+    """Return the context with which the handler of a client's call calls other tools (subcalls).
 
     context: the context that subcalls use: the one of the call, or a wrapper around it.
     backend: the outermost backend, with all guards.

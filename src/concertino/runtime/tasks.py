@@ -80,8 +80,9 @@ def eager_task_runner(
 
 
 def subject_of(task: asyncio.Task[Any]) -> object:
-    """Return the subject of a task that eager_task_runner() has started; None for other tasks.
+    """Return the subject of a task: the object that start() has got together with its coroutine.
 
+    Returns None for a task that was not started by a start() function of eager_task_runner().
     The subject is read from a local variable in the coroutine's frame, so that starting a call need
     not store it anywhere. May be called from any thread.
     """
@@ -176,8 +177,8 @@ class ReadBatch:
 class LoopWatch:
     """Starts, wakes and ends the thread that warns about handlers that block the loop.
 
-    The thread is a LoopWatcher (runtime/loop_watcher.py); each loop has at most one. All hosts on
-    the loop share it.
+    The thread is a LoopWatcher (runtime/loop_watcher.py); each loop has at most one. All Hosts
+    (runtime/host.py) on the loop share the LoopWatch of the loop.
 
     is_asleep: whether wake() must be called before the next call starts. It is always False on a
         loop without hosts.
@@ -212,7 +213,7 @@ class LoopWatch:
                 await watcher.close()
 
     def wake(self) -> None:
-        """Wake the thread before a call starts.
+        """Wake the thread that watches the loop, or start it, because a call is about to start.
 
         Called on the loop, and only if is_asleep is true.
         """

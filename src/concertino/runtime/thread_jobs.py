@@ -80,7 +80,7 @@ class JobResults:
     """A queue of finished jobs, from the threads to one event loop.
 
     on_large: called on the loop with each job that has a large result, before run() takes it.
-    on_trial_end: called on the loop with each other job that was on trial.
+    on_trial_end: called on the loop with each other job whose call `trials` has counted.
     trials: limits the calls of tools about whose results little is known.
     settled: a cache of handlers whose tools are not on trial any more: id(handler) -> handler. It
         saves 3 us for each call while many calls run.
@@ -148,10 +148,10 @@ def is_of_kind(job: ThreadJob, kind: Kind) -> bool:
 
 
 def is_unexpected(call: IncomingRequest, size: int) -> bool:
-    """Return whether a result of this size is a surprise, so that the call can be kept back.
+    """Return whether a result of this size is unexpected, and the call can still be kept back.
 
-    True if the call was started in the expectation of a result of less than half the size, and if
-    its code has not begun.
+    The call was then started in the expectation of a result of less than half the size, and its
+    code has not begun.
     """
     return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2
 

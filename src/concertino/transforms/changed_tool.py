@@ -44,6 +44,7 @@ class ChangedTool:
     """One tool with its changes.
 
     name: the server's name of the tool.
+    change: the changes.
     hidden: the arguments that clients do not see -> their values.
 
     Attributes:

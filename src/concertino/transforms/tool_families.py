@@ -32,8 +32,9 @@ SATURATION = 8.0
 
 
 class ToolFamilies:
-    """The families of a list of tools. An object never changes.
+    """The families of a list of tools: the tools whose names begin with the same words.
 
+    An object never changes.
     names: the names of the tools. A tool's index in this list is its number.
     postings: term -> number of a tool -> how many times the term occurs in the tool.
     """
@@ -65,7 +66,7 @@ class ToolFamilies:
         }
 
     def tools_of_named_servers(self, query: str) -> frozenset[int]:
-        """Return the tools of all servers that a query names.
+        """Return the numbers of the tools of all servers that a query names.
 
         The beginning of a name is enough if it has at least LEAST_LETTERS letters, such as `argo`
         for `argocd`.

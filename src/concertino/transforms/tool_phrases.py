@@ -70,7 +70,8 @@ class Meanings(Struct, frozen=True):
 def find_meanings(query: str) -> Meanings:
     """Return the meanings of the phrases in a query.
 
-    A line of the vocabulary counts once, even if several of its phrases are found.
+    A line of the vocabulary (tool_meanings.txt) counts once, even if several of its phrases are
+    found.
     """
     stems = _stems_of(query[:MAX_QUERY])
     by_first = _read_vocabulary()

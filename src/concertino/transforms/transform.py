@@ -118,7 +118,7 @@ class Transform(BackendWrapper):
         return _reword_failure(tool, result)
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the arguments of a tool that clients repeat in HTTP headers.
+        """Return which arguments of a tool have `x-mcp-header`, see SupportsParamHeaders.
 
         name: the name of the tool that clients see. The arguments have the names that clients see.
         """

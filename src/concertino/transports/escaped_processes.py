@@ -1,9 +1,9 @@
 """EscapedProcesses: finds and ends processes that have left the process group of a child.
 
 Daemons are such processes, for example. They are found in three ways: by an environment variable
-with a mark of the child, which processes inherit; by their chain of parents, if all of these still
-run; and by the child's stdout or stderr, if they have it open. Processes of other users cannot be
-ended. On systems without /proc, such as macOS, none are found.
+with a mark of the child (process_marks.py), which processes inherit; by their chain of parents, if
+all of these still run; and by the child's stdout or stderr, if they have it open. Processes of
+other users cannot be ended. On systems without /proc, such as macOS, none are found.
 
 A process that has cleared the variable, whose parent has ended and that has closed stdout and
 stderr is not found. Linux could report it to a "subreaper", prctl(2). But that is a setting for the
@@ -46,7 +46,9 @@ SETTLE_S = 0.1
 class EscapedProcesses:
     """Finds and ends processes that one child has started, and that have left its process group.
 
-    variable: the value of STARTED_BY in the environment of the child.
+    Attributes:
+    variable: the value that the child must get for the environment variable STARTED_BY. Processes
+        that the child starts inherit it, and are found by it.
     """
 
     def __init__(self) -> None:
@@ -96,9 +98,9 @@ class EscapedProcesses:
         number: signal.Signals,
         within_s: float,
     ) -> bool:
-        """Send a signal to all escaped processes, and wait up to within_s seconds for their end.
+        """Send a signal to all processes that have left the group, and wait for their end.
 
-        Returns whether all have ended.
+        Waits up to within_s seconds. Returns whether all have ended.
         """
         now = time.monotonic()
         until, settled_at = now + within_s, now + SETTLE_S

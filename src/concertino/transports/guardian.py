@@ -4,7 +4,8 @@ A process that gets SIGKILL cannot close connections or end process groups. Most
 end of their input and end. A server that does not, and the processes that it has started, would
 remain for ever. The guardian reads from a pipe whose other end only this process has open. In an
 orderly end, this process writes a line to the pipe. If the pipe ends without that line, the
-guardian ends every process with a mark of this process (orphans.py).
+guardian ends every process whose environment has a mark of this process (process_marks.py,
+orphans.py).
 
 While the guardian waits, it is a shell, which takes 0.1 MB of memory and no CPU time. It becomes a
 Python interpreter only when there are processes to end. It runs in a separate session, so that it

@@ -66,9 +66,11 @@ def end_processes(
 
 
 def find_started_by(pid: int, started_at: int, namespace: int) -> set[ProcessKey]:
-    """Return the ids and start times of all live processes that carry a mark of a process.
+    """Return the ids and start times of all live processes that a process has started.
 
-    Processes in other pid namespaces are included, because a server may be in a sandbox.
+    They are found by the mark of that process in their environment (process_marks.py), which
+    processes inherit. Processes in other pid namespaces are included, because a server may be in a
+    sandbox.
     pid, started_at, namespace: see end_orphans().
     """
     # The part that all marks of the process have in common. In the environment, a comma or a NUL

@@ -25,7 +25,7 @@ MARK = re.compile(r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})")
 
 
 class Mark(NamedTuple):
-    """A mark of one program that concertino has started.
+    """A mark of one program that concertino has started, for its environment variable STARTED_BY.
 
     id: 24 random hexadecimal digits, which no other program has.
     pid, started_at: identify the process that has started the program; see ProcessState.

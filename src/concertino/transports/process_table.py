@@ -193,6 +193,7 @@ def send_signal(pid: int, started_at: int, number: signal.Signals) -> bool:
     try:
         descriptor = os.pidfd_open(pid)
     except PermissionError:
+        # It is an OSError too, but does not mean that the process has ended.
         raise
     except OSError:
         return False
