@@ -1,9 +1,9 @@
 """ClientEvents: sends events of a hub to the MCP clients of a HubBackend.
 
 - When a stored document or a resource of an MCP server changes, clients that have subscribed to it
-  get notifications/resources/updated. A plugin that offers an MCP server must subscribe to the
-  resources at this server. So ClientEvents regularly publishes an event with the URIs to which
-  clients have subscribed, and the plugin reads them there (mcp_updates.py).
+  get notifications/resources/updated. The plugin that runs the MCP server must subscribe to the
+  resource at the server. So ClientEvents regularly publishes an event with the URIs to which
+  clients have subscribed. Plugins with MCP servers read these URIs (mcp_updates.py).
 - A client of a revision before 2026-07-28 that declares the experimental capability
   `orchestra/events` gets the events of its topics as `notifications/event`, with the members that
   the Go implementation sends.
@@ -111,7 +111,8 @@ class ClientEvents:
     def on_call(self, context: Context) -> None:
         """Find out whether the client of a call wants events. HubBackend calls this for each call.
 
-        The client's capabilities tell it, and are known only when a call arrives.
+        The client says so in its capabilities, which this object sees only in the context of a
+        call.
         """
         session = context.caller.session
         if session is None or session in self._topics:
@@ -148,7 +149,8 @@ class ClientEvents:
     async def _publish_uris(self, uris: list[str]) -> None:
         """Publish the URIs to which clients have subscribed, every REPEAT_S seconds.
 
-        uris: URIs of resources of MCP servers. If there are none, one event tells the plugins so.
+        uris: URIs of resources of MCP servers. If there are none, publish one event without URIs,
+            so that plugins forget the earlier ones.
         """
         payload = {"watcher": self._id, "uris": uris}
         while True:

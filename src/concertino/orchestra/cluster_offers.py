@@ -100,7 +100,7 @@ class ClusterOffers:
 class _Offer:
     """One plugin of this hub that is offered to the cluster.
 
-    It is the ToolFinder of its ToolCalls, because it knows the plugin of each call.
+    It is also the ToolFinder of its ToolCalls, which finds this plugin for each call.
     """
 
     def __init__(self, cluster: NatsCluster, plugin: PluginProcess) -> None:

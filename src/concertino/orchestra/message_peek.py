@@ -45,10 +45,10 @@ _ID_HEADERS = tuple(bytes((_FIRST, size)) for size in range(0x80))
 
 
 def join_id(id: bytes, body: bytes) -> bytes:
-    """Return the message with this request id and these other fields, all serialized.
+    """Return a serialized message that consists of a request id and other fields.
 
-    id: at most 127 bytes; empty for a message without an id.
-    body: the other fields of the message.
+    id: the id, at most 127 bytes; empty for a message without an id.
+    body: the other fields of the message, serialized.
     """
     return _ID_HEADERS[len(id)] + id + body if id else body
 

@@ -1,7 +1,8 @@
-"""SqliteStorage: a store in one SQLite file.
+"""SqliteStorage: a store of documents in one SQLite file.
 
-`concertino plugin sqlite` is a plugin with this store. Content, metadata and version of a document
-are one row, so they change together. storage.py defines the interface and its rules.
+`concertino plugin sqlite` is a plugin that provides this store. The content, metadata and version
+of a document are one row, so they change together. storage.py defines the interface `Storage`, and
+the rules for paths, versions and patterns.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from concertino.orchestra.storage import (
 
 __all__ = ["SqliteStorage"]
 
-# How long a writer waits for writers in other processes.
+# How long a writer waits for writers in other processes, in seconds.
 BUSY_S = 10.0
 # SQLite stores this text in the database, so its line breaks stay as they are.
 _TABLE = (
@@ -53,7 +54,7 @@ class SqliteStorage:
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self._file = Path(file)
-        # All threads share one connection, one at a time.
+        # All threads share one connection. The lock lets one thread use it at a time.
         self._lock = threading.Lock()
         with self._convert_errors():
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,7 +134,7 @@ class SqliteStorage:
 
     @contextmanager
     def _transaction(self) -> Generator[None, None, None]:
-        """Run the body of `with` in a transaction, which is undone if it raises."""
+        """Run the body of `with` in a transaction, which is undone if the body raises."""
         # IMMEDIATE takes the write lock now, so that no other process can write after this one has
         # read the version.
         self._database.execute("BEGIN IMMEDIATE")

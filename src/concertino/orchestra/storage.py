@@ -1,12 +1,13 @@
-"""Storage: documents by path, with metadata and a version for optimistic locking.
+"""Storage: a store of documents by path, with metadata, and a version for optimistic locking.
 
     storage = SqliteStorage("documents.db")
     version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
-    version = storage.write("notes/a.md", b"new", {}, version)    # fails if another has written
+    # Raises StorageError if somebody else has written the document since then:
+    version = storage.write("notes/a.md", b"new", {}, version)
 
-This module has the interface of a store, and the rules for paths, versions and patterns that all
-stores share. The stores are in markdown.py (files), sqlite.py (one database file) and
-nats_storage.py (a bucket of a NATS cluster).
+A plugin provides a Storage to other plugins with Plugin.add_storage(). This module has the
+interface, and the rules for paths, versions and patterns that all stores share. The stores are in
+markdown.py (files), sqlite.py (one database file) and nats_storage.py (a bucket of a NATS cluster).
 Source: the Orchestra plugin protocol, "Storage".
 """
 
@@ -51,15 +52,16 @@ RESOURCES = "mcp"
 # Special values of expected_version. CREATE: fail if the document exists. UPSERT: always write.
 CREATE, UPSERT = 0, -1
 MAX_PATH_BYTES = 4096
-# Limit for a name between two slashes. File systems allow 255 bytes; MarkdownStorage appends
+# Limit for a name between two slashes. File systems allow 255 bytes, and MarkdownStorage appends
 # extensions such as `.version`.
 MAX_PART_BYTES = 240
+# The longest pattern, in characters.
 MAX_PATTERN = 256
 # The longest content, which is also the limit for a frame of the protocol.
 MAX_CONTENT_BYTES = 16 * 2**20
-# The syntax of globs is that of Go's path/filepath. _GLOB matches a whole glob. _GLOB_PART matches
-# one part of it: a class, an escaped character or any other character. _RANGE matches a character
-# or a range in a class.
+# Patterns are globs with the syntax of Go's path/filepath. _GLOB matches a whole glob. _GLOB_PART
+# matches one part of a glob: a class, an escaped character or any other character. _RANGE matches
+# a character or a range within a class.
 _CHARACTER = r"(?:\\.|[^\\\]\-])"
 _RANGE = re.compile(rf"({_CHARACTER})(?:-({_CHARACTER}))?", re.DOTALL)
 _GLOB_PART = re.compile(rf"\[\^?+(?:{_RANGE.pattern})+\]|\\.|[^\[\\]", re.DOTALL)
@@ -69,9 +71,10 @@ _INVALID = re.compile(r"[\x00-\x1f\x7f\\]|[\ud800-\udfff]")
 
 
 class StorageError(ConcertinoError):
-    """An operation of a store failed.
+    """An operation of a store has failed.
 
-    code: `not_found`, `conflict`, `invalid_path`, `too_large` or `storage_error`.
+    code: `not_found`, `conflict` (the document has another version), `invalid_path`, `too_large`
+        or `storage_error`. The code is sent to the caller.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -80,7 +83,7 @@ class StorageError(ConcertinoError):
 
 
 class StoredDocument(Struct, frozen=True):
-    """A document. version: 1 after its creation; each write adds 1."""
+    """A document that was read. version: 1 after the document's creation; each write adds 1."""
 
     content: bytes
     metadata: dict[str, Any]
@@ -88,7 +91,11 @@ class StoredDocument(Struct, frozen=True):
 
 
 class StorageEntry(Struct, frozen=True):
-    """A document in a list. size: of the content, in bytes. modified_at: a UTC time."""
+    """A document in a list.
+
+    size: the size of the content, in bytes.
+    modified_at: when the document was written last, in UTC.
+    """
 
     path: str
     size: int
@@ -114,7 +121,8 @@ class Storage(Protocol):
     ) -> int:
         """Write a document and return its new version.
 
-        expected_version: the document's current version, CREATE or UPSERT.
+        expected_version: the version that the document must have; CREATE if it must not exist;
+            UPSERT to write in any case.
         Raises StorageError with the code `conflict` if the document has another version.
         Content, metadata and version change in one atomic step.
         """
@@ -133,7 +141,11 @@ class Storage(Protocol):
 
 
 def encode_metadata(path: str, metadata: Mapping[str, Any]) -> bytes:
-    """Return metadata as JSON. Raises StorageError for what JSON cannot express, such as inf."""
+    """Return a document's metadata as JSON.
+
+    path: the path of the document, for the error.
+    Raises StorageError for a value that JSON cannot express, such as infinity.
+    """
     try:
         return encode_finite(dict(metadata), "metadata")
     except ValueError as exc:
@@ -187,7 +199,8 @@ def clean_path(path: str) -> tuple[str, ...]:
 def clean_folder(prefix: str) -> str:
     """Return the normalized path of a folder, with a slash at its end; empty for the root folder.
 
-    The path of every document in the folder begins with the result. Raises StorageError.
+    The paths of exactly the documents in the folder and below it begin with the result. Raises
+    StorageError as clean_path() does.
     """
     if not prefix or normpath(prefix).strip("/") in ("", "."):
         return ""
@@ -213,11 +226,11 @@ def check_pattern(pattern: str) -> str:
 def matcher(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a glob, to use with fullmatch().
 
-    The syntax is the same as in Go: `*`, `?`, a class `[a-c]`, its complement `[^a-c]`, and `\\`
-    before a character that stands for itself.
+    pattern: from check_pattern(). `*`, `?`, a class `[a-c]`, its complement `[^a-c]`, and `\\`
+        before a character that stands for itself, with the same meaning as in Go.
     """
-    # For the text between two stars, the first place that fits is always right. So atomic groups
-    # (?>...) forbid backtracking, which would be slow with many stars.
+    # If the text between two stars fits at several places, the first place is always right. So
+    # atomic groups (?>...) forbid backtracking, which would be slow with many stars.
     first, *others = _split_at_stars(pattern)
     if not others:
         return re.compile(first, re.DOTALL)

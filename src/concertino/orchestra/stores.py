@@ -1,7 +1,8 @@
-"""answer_storage(): answers the storage requests of a hub with the stores of a plugin.
+"""answer_storage(): answers the storage requests that a hub sends to a plugin.
 
-PluginRequests calls it. The methods of a store may block, so they run in threads. Their errors
-become the error responses of failures.py.
+PluginRequests (plugin_requests.py) calls it. A request is answered by the plugin's store of the
+requested type (storage.py). The methods of a store may block, so they run in threads. A failed
+request gets a response from failures.py.
 Source: the Orchestra plugin protocol, "Storage".
 """
 
@@ -40,7 +41,7 @@ async def answer_storage(
     """Answer a storage_read, storage_write, storage_delete or storage_list request.
 
     storages: the plugin's stores, by storage type.
-    in_thread: runs a function in a thread.
+    in_thread: runs a function in a thread, and returns its result.
     """
     kind = request.WhichOneof("request") or ""
     content: Any = getattr(request, kind)
@@ -56,7 +57,7 @@ async def answer_storage(
         return await in_thread(partial(_HANDLERS[kind], content, storage))
     except StorageError as exc:
         return storage_failure("", kind, exc.code, str(exc))
-    # MarkdownStorage needs a package that is not installed.
+    # MarkdownStorage imports a package when it is first needed, which may not be installed.
     except ImportError as exc:
         return storage_failure("", kind, "storage_error", str(exc))
     except (NotAStruct, InvalidStruct, PackedTooLarge) as exc:

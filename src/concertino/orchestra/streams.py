@@ -1,8 +1,10 @@
 """Streams: requests with several responses, which are StreamChunks and at last a StreamEnd.
 
-A receiver buffers at most WINDOW_BYTES of chunks. It states this limit in the request, and sends a
-StreamCredit when it has processed chunks, so that a slow receiver slows the sender down. Go
-programs know neither the limit nor credits, so chunks are sent to them as fast as they read.
+A caller can call any tool as a stream, to get the tool's progress as chunks. The receiver of the
+chunks buffers at most WINDOW_BYTES of them. It states this limit, the window, in the request. When
+it has processed chunks, it sends a StreamCredit, which allows as many bytes more. So a slow
+receiver slows the sender down. Go programs have neither windows nor credits, so chunks are sent to
+them as fast as they read.
 
     RpcClient.stream()  --StreamStart-->  RpcServer  -->  the handler of the request
     ReceivedStream      <--StreamChunk--  ChunkSender
@@ -54,31 +56,36 @@ __all__ = [
 ]
 
 ResponseStream = AsyncGenerator[PluginResponse, None]
-"""The responses of a stream: any number of stream_chunk, then one of another kind."""
+"""The responses of a stream: any number with a stream_chunk, then one of another kind."""
 
 # How many bytes of chunks a receiver buffers. Each chunk counts CHUNK_BYTES in addition to its
-# size, so that the number of empty chunks is limited too.
+# size, so that the number of empty chunks is limited, too.
 WINDOW_BYTES = 256 * 1024
 CHUNK_BYTES = 256
 # A receiver sends a credit when it has processed this many bytes.
 CREDIT_BYTES = WINDOW_BYTES // 2
-# A receiver drops a stream whose sender ignores the window, as Go programs do, beyond this size. A
-# sender may send the largest chunk while a single byte of the window is left.
+# If the sender ignores the window, as Go programs do, the receiver ends the stream with an error
+# when more bytes than this are buffered. The limit is larger than the window, because a sender may
+# send the largest chunk while a single byte of the window is left.
 MAX_HELD_BYTES = WINDOW_BYTES + MAX_FRAME_BYTES + CHUNK_BYTES
-# A sender pauses while this many bytes are unread. It checks that every POLL_S.
+# A sender pauses while the receiver has not read this many bytes. It looks again every POLL_S
+# seconds.
 MAX_UNREAD_BYTES = 2**20
 POLL_S = 0.01
-# The largest stream whose chunks become a result.
+# The largest stream whose chunks are collected into one result, in bytes.
 MAX_COLLECTED_BYTES = 8 * 2**20
 
 
 def chunk_size(chunk: StreamChunk) -> int:
-    """Return how many bytes of a window a chunk takes."""
+    """Return how many bytes of the receiver's window a chunk takes."""
     return len(chunk.data) + CHUNK_BYTES
 
 
 class ChunkSender:
-    """Sends the chunks of one stream, as fast as its receiver takes them. Create it on the loop.
+    """Sends the chunks of one stream, as fast as the receiver takes them.
+
+    RpcServer creates one on the event loop for each stream_start. The handler of the request calls
+    send() with each chunk.
 
     request: the stream_start. Its `window` is the number of bytes of chunks that the receiver
         buffers; 0 for no limit.
@@ -86,7 +93,7 @@ class ChunkSender:
     unread: returns how many bytes the receiver has not read.
 
     Attribute:
-    count: how many chunks there were so far.
+    count: how many chunks were passed to send() so far, without those that it dropped.
     """
 
     def __init__(
@@ -100,9 +107,10 @@ class ChunkSender:
         self._unread = unread
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        # The responses that may not be sent yet, each with the bytes of the window that it takes.
+        # The chunks that may not be sent yet: the serialized response, and how many bytes of the
+        # window it takes.
         self._queue: deque[tuple[bytes, int]] = deque()
-        # A future that is done when the queue is empty; None while it is.
+        # A future that is done when the queue is empty; None while nobody waits for that.
         self._drained: asyncio.Future[None] | None = None
         self._poll: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -110,9 +118,9 @@ class ChunkSender:
     def send(self, chunk: StreamChunk) -> Awaitable[None]:
         """Number a chunk, and send it or add it to the queue. After close(), drop it.
 
-        A receiver without a window, such as a Go program, gets no chunks without data.
         On the event loop, await the result to wait until the chunk was sent. In a thread, this
-        method itself blocks. Raises FrameTooLarge.
+        method itself blocks until then. A chunk without data is dropped if the receiver has no
+        window, because a Go program could not use it. Raises FrameTooLarge.
         """
         if threading.get_ident() != self._thread:
             asyncio.run_coroutine_threadsafe(self._send(chunk), self._loop).result()
@@ -129,7 +137,7 @@ class ChunkSender:
         return self.drain()
 
     def drain(self) -> Awaitable[None]:
-        """Wait until the queue is empty."""
+        """Wait until all chunks were sent."""
         if not self._queue:
             return DONE
         self._drained = self._drained or self._loop.create_future()
@@ -137,12 +145,12 @@ class ChunkSender:
         return asyncio.shield(self._drained)
 
     def grant(self, size: int) -> None:
-        """Allow this many more bytes."""
+        """Handle a credit: the receiver takes `size` more bytes of chunks."""
         self._left += max(0, size)
         self._flush()
 
     def close(self) -> None:
-        """Drop the chunks in the queue, and those that are sent later."""
+        """Drop the chunks in the queue, and all chunks that are passed to send() later."""
         self._is_closed = True
         self._queue.clear()
         self._flush()
@@ -151,12 +159,15 @@ class ChunkSender:
         await self.send(chunk)
 
     def _flush(self) -> None:
-        """Send the chunks that may be sent now. The last one may be larger than the window."""
+        """Send the chunks that may be sent now.
+
+        A chunk may be sent while a single byte of the window is left, even if the chunk is larger.
+        """
         if self._poll is not None:
             self._poll.cancel()
             self._poll = None
         while self._queue and self._left > 0:
-            # Poll, since transports do not report when a peer without a window reads.
+            # Poll, because transports do not report when a receiver without a window has read.
             if self._unread() > MAX_UNREAD_BYTES:
                 self._poll = self._loop.call_later(POLL_S, self._flush)
                 return
@@ -169,11 +180,15 @@ class ChunkSender:
 
 
 StreamRun = Callable[[ChunkSender], Awaitable[PluginResponse]]
-"""Runs a stream: sends its chunks with the ChunkSender, and returns the last response."""
+"""A function that runs a tool as a stream: it sends the chunks, and returns the last response."""
 
 
 async def send_all(responses: ResponseStream, sender: ChunkSender) -> PluginResponse:
-    """Send the chunks of a stream, and return its last response."""
+    """Send the chunks of a stream that comes from another connection. Returns its last response.
+
+    responses: the stream that the hub receives from a plugin.
+    sender: sends the chunks to the caller.
+    """
     async with aclosing(responses):
         async for response in responses:
             if not response.HasField("stream_chunk"):
@@ -183,7 +198,10 @@ async def send_all(responses: ResponseStream, sender: ChunkSender) -> PluginResp
 
 
 class _Arrival(PendingOutcome, eq=False):
-    """What take() waits for. The outcome is True when there is something to take."""
+    """An awaitable for the next response of a ReceivedStream. The outcome is True on arrival.
+
+    It takes less time than an asyncio.Future, and resumes the waiting task at once.
+    """
 
     _loop: asyncio.AbstractEventLoop
 
@@ -200,7 +218,7 @@ class _Arrival(PendingOutcome, eq=False):
 
 
 class ReceivedStream:
-    """A queue of the responses of a stream that have arrived. take() removes them."""
+    """A queue of the responses of a stream that have arrived. RpcClient.stream() takes them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -209,14 +227,15 @@ class ReceivedStream:
         self._responses: deque[PluginResponse] = deque()
         self._held_bytes = 0
         self._error: BaseException | None = None
-        # What the task that takes the responses waits for.
+        # The awaitable for which take() waits or has waited last.
         self._arrival: _Arrival | None = None
 
     def add(self, payload: bytes | BaseException) -> None:
-        """Add a serialized response, and run the task that waits for it before returning.
+        """Add a serialized response, and run the task that waits in take() before returning.
 
-        Call this only from a callback of the event loop: a task cannot run inside another task.
-        payload: an exception ends the stream, see fail().
+        Call this only from a callback of the event loop, because a task cannot run inside another
+        task.
+        payload: the response; or an exception, which ends the stream as fail() does.
         """
         if self._is_ended or self._error is not None:
             return
@@ -258,9 +277,9 @@ class ReceivedStream:
             arrival.resume_soon()
 
     async def take(self) -> tuple[PluginResponse, int]:
-        """Wait for the next response. Returns it, and the bytes of the window that it took.
+        """Wait for the next response. Returns it, and how many bytes of the window it took.
 
-        Raises the error that has ended the stream.
+        Raises the error that has ended the stream, after all responses were taken.
         """
         while not self._responses:
             if self._error is not None:
@@ -274,7 +293,11 @@ class ReceivedStream:
 
 
 class CollectedStream:
-    """The chunks of a stream, which become the text of a result if its end has no result."""
+    """Collects the chunks of a stream, for a caller that wants one result.
+
+    The last response of the stream may have the result. If not, as in Go programs, the data of all
+    chunks together is the text of the result.
+    """
 
     def __init__(self) -> None:
         self._data: list[bytes] = []
@@ -290,8 +313,8 @@ class CollectedStream:
         message = chunk.data.decode("utf-8", "replace") or None
         total = chunk.total if chunk.HasField("total") else None
         if chunk.HasField("progress"):
-            # Only peers made with this package send progress. They send the result at the end of
-            # the stream, so the chunks are not collected.
+            # Only programs made with this package send progress. They send the result at the end of
+            # the stream, so the chunks need not be collected.
             return chunk.progress, total, message
         self._data.append(chunk.data)
         self._size += len(chunk.data)
@@ -300,7 +323,7 @@ class CollectedStream:
         return self._count, total, message
 
     def end(self, end: StreamEnd) -> ToolResponse:
-        """Return the response of the tool. end: the last response of the stream."""
+        """Return the result of the tool. end: the last response of the stream."""
         if end.HasField("result"):
             return end.result
         if not end.success:
@@ -314,9 +337,11 @@ def end_response(
 ) -> PluginResponse:
     """Return the last response of a stream.
 
-    stream: its id. count: how many chunks were sent.
-    result: the response of the tool.
-    has_result: whether to send the result too, which Go programs do not read.
+    stream: the id of the stream.
+    count: how many chunks were sent.
+    result: the result of the tool, or its error.
+    has_result: whether the response contains the result, which Go programs do not read, or only
+        says whether the tool has succeeded.
     """
     return PluginResponse(
         stream_end=StreamEnd(
@@ -331,7 +356,7 @@ def end_response(
 
 
 def failed_end(stream: str, code: str, message: str, count: int = 0) -> PluginResponse:
-    """Return the last response of a stream that has failed."""
+    """Return the last response of a stream that has failed. The arguments are as above."""
     result = ToolResponse(error_code=code, error_message=message)
     return end_response(stream, count, result, has_result=False)
 
@@ -341,14 +366,17 @@ _TEXTS = ("tool_name", "caller_plugin", "trace_parent", "provider", "session_id"
 
 
 def start_of_call(call: ToolRequest) -> StreamStart:
-    """Return a StreamStart that calls the same tool as a ToolRequest of this process."""
+    """Return a StreamStart that calls the same tool as a ToolRequest, with this process's window.
+
+    The stream has no id yet.
+    """
     start = StreamStart(window=WINDOW_BYTES)
     _copy_call(call, start)
     return start
 
 
 def tool_call_of(start: StreamStart) -> ToolRequest:
-    """Return the ToolRequest that calls the same tool as a StreamStart."""
+    """Return a ToolRequest that calls the same tool as a StreamStart, with the same arguments."""
     call = ToolRequest()
     _copy_call(start, call)
     return call

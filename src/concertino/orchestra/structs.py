@@ -3,18 +3,19 @@
     packed = pack({"text": "hello"})             # PackedObject(struct=b"...", json=None)
     value = unpack(packed.struct, packed.json)   # {"text": "hello"}
 
-The arguments and results of tools, and the payloads of events, are Structs in the plugin protocol.
-A Struct's numbers are doubles, so integers beyond 2^53 do not fit. For an object with such integers
-pack() also returns the JSON text, which is sent in an additional field such as `arguments_json`.
-unpack() uses that text only if it encodes to the same Struct. Otherwise a sender could put one
-value into the Struct, which a user is shown, and another into the JSON, which a tool gets.
+In the plugin protocol, the arguments and results of tools and the payloads of events are Structs. A
+Struct is Protobuf's message for any JSON object. Its numbers are doubles, so integers beyond 2^53
+do not fit. For an object with such integers, pack() also returns the JSON text, which is sent in an
+additional field such as `arguments_json`. unpack() uses this text only if it encodes to the same
+Struct. Otherwise a sender could put one value into the Struct, which a user is shown, and another
+into the JSON, which a tool gets.
 
 Whole numbers up to 2^53 are decoded as integers. The order of keys is kept. If a key is repeated,
 the last value counts. NaN, infinities, lone surrogates, keys that are not strings, and more than
 MAX_DEPTH levels are refused.
 
-The encoder writes a message from its end to its beginning. So the length of each part is known when
-it is written.
+In Protobuf, the length of a part comes before the part. So the encoder writes a message from its
+end to its beginning: when it writes a length, it has written the part already.
 Sources: protobuf.dev "Encoding", struct.proto; RFC 8259; the Orchestra plugin protocol,
 "Struct fidelity".
 """
@@ -72,15 +73,15 @@ _parse = Decoder().decode
 
 
 class NotAStruct(ConcertinoError):
-    """A value that a Struct cannot represent. This is the caller's mistake (-32602)."""
+    """A value to encode is not a JSON object, or a Struct cannot represent it."""
 
 
 class PackedTooLarge(ConcertinoError):
-    """A Struct and its additional JSON text do not fit into one frame (-32603)."""
+    """A Struct and its additional JSON text do not fit into one frame of the plugin protocol."""
 
 
 class InvalidStruct(ConcertinoError):
-    """Bytes that are not a Struct, or a Struct without a JSON form. This is the peer's mistake."""
+    """The bytes to decode are not a Struct, or the Struct has a value that JSON does not have."""
 
 
 class PackedObject(NamedTuple):
@@ -97,6 +98,7 @@ class PackedObject(NamedTuple):
 def pack(value: Mapping[str, Any]) -> PackedObject:
     """Encode a JSON object. Raises NotAStruct, PackedTooLarge."""
     struct, is_exact = _encode(value)
+    # Most objects have no integers beyond 2^53, so the Struct alone is enough.
     if is_exact:
         return PackedObject(struct, None)
     return _check_size(struct, encode(value))
@@ -182,7 +184,7 @@ def _type_name(value: object) -> str:
 
 
 def encode_struct(value: Mapping[str, Any]) -> bytes:
-    """Return a JSON object as the bytes of a Struct, numbers as doubles. Raises NotAStruct."""
+    """Encode a JSON object as a Struct. Integers beyond 2^53 are rounded. Raises NotAStruct."""
     return _encode(value)[0]
 
 
@@ -198,9 +200,9 @@ def _encode(value: Mapping[str, Any]) -> tuple[bytes, bool]:
 
 
 def _encode_flat(value: Mapping[str, Any]) -> bytes | None:
-    """Encode an object that has only short strings, as most arguments have.
+    """Encode an object whose values are short strings, as in most arguments of tools.
 
-    This takes half the time of _Encoder. Returns None for any other object.
+    Takes half the time of _Encoder. Returns None for any other object.
     """
     pieces: list[bytes] = []
     try:
@@ -209,7 +211,9 @@ def _encode_flat(value: Mapping[str, Any]) -> bytes | None:
                 return None
             name, content = key.encode(), text.encode()
             size = len(content)
+            # 6 bytes are the tags and lengths of the key, the Value and the string in it.
             entry_size = len(name) + size + 6
+            # Larger lengths take two bytes.
             if entry_size >= 0x80:
                 return None
             pieces.append(
@@ -221,15 +225,18 @@ def _encode_flat(value: Mapping[str, Any]) -> bytes | None:
     return b"".join(pieces)
 
 
+# The tag and the length of a short string. The index is the length.
 _STRING_TAGS = tuple(bytes((_STRING, number)) for number in range(0x80))
+# The Values null, true and false.
 _CONSTANT = {None: b"\x08\x00", True: b"\x20\x01", False: b"\x20\x00"}
 
 
 class _Encoder:
-    """Encodes a Struct backwards.
+    """Encodes one Struct, from its end to its beginning.
 
-    pieces: the parts of the message so far, the last part first.
-    is_exact: whether the parts so far decode to the same JSON.
+    Attributes:
+    pieces: the parts that are written so far, the last part of the message first.
+    is_exact: whether these parts decode to the same values. False after an integer beyond 2^53.
     """
 
     __slots__ = ("is_exact", "pieces")
@@ -239,7 +246,10 @@ class _Encoder:
         self.is_exact = True
 
     def add_entries(self, value: Mapping[str, Any], depth: int) -> int:
-        """Add the content of a Struct and return its size in bytes."""
+        """Add the entries of an object, which are the content of a Struct. Returns their size.
+
+        depth: how many objects and arrays are nested up to this one.
+        """
         if depth > MAX_DEPTH:
             raise NotAStruct(f"more than {MAX_DEPTH} levels")
 
@@ -248,20 +258,22 @@ class _Encoder:
         for key in reversed([*value]):
             if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise NotAStruct(f"a key: expected a string, got {_type_name(key)}")
-            size = self.add_value(value[key], depth)
-            header = encode_varint(size)
+            # An entry is: tag, size of the entry; tag, length of the key, key; tag, size of the
+            # value, value.
+            value_size = self.add_value(value[key], depth)
+            value_length = encode_varint(value_size)
             name = _encode_utf8(key)
-            length = encode_varint(len(name))
-            pieces.append(b"\x12" + header)
+            name_length = encode_varint(len(name))
+            pieces.append(b"\x12" + value_length)
             pieces.append(name)
-            inner = size + len(header) + len(name) + len(length) + 2
-            outer = encode_varint(inner)
-            pieces.append(b"\x0a" + outer + b"\x0a" + length)
-            total += inner + len(outer) + 1
+            entry_size = value_size + len(value_length) + len(name) + len(name_length) + 2
+            entry_length = encode_varint(entry_size)
+            pieces.append(b"\x0a" + entry_length + b"\x0a" + name_length)
+            total += entry_size + len(entry_length) + 1
         return total
 
     def add_items(self, value: list[Any] | tuple[Any, ...], depth: int) -> int:
-        """Add the content of a ListValue and return its size in bytes."""
+        """Add the items of an array, which are the content of a ListValue. Returns their size."""
         if depth > MAX_DEPTH:
             raise NotAStruct(f"more than {MAX_DEPTH} levels")
 
@@ -274,7 +286,7 @@ class _Encoder:
         return total
 
     def add_value(self, value: Any, depth: int) -> int:
-        """Add the content of a Value and return its size in bytes."""
+        """Add any JSON value, which is the content of a Value. Returns its size in bytes."""
         pieces = self.pieces
         if isinstance(value, str):
             text = _encode_utf8(value)
@@ -318,6 +330,7 @@ class _Encoder:
 
 
 def _check_range(value: int) -> None:
+    """Raise NotAStruct for an integer beyond the largest double, which cannot even be rounded."""
     try:
         float(value)
     except OverflowError:
@@ -351,14 +364,16 @@ def decode_struct(data: bytes) -> dict[str, Any]:
 
 
 def _decode_flat(data: bytes, into: dict[str, Any]) -> bool:
-    """Decode a Struct of short strings, as _encode_flat() writes it.
+    """Decode a Struct of short strings, as _encode_flat() writes it, and add its entries to `into`.
 
-    This takes a third of the time of _decode_entries(). Adds the entries to `into`. Returns False
-    for any other Struct; then discard `into`.
+    Takes a third of the time of _decode_entries(). Returns False for any other Struct; `into` may
+    then have some of the entries.
     """
     at, end = 0, len(data)
     try:
         while at < end:
+            # The offsets of the parts of one entry, if all lengths have one byte. Below, each tag
+            # and length between these parts is compared with the expected one.
             key = at + 4
             value = key + data[at + 3]
             text = value + 4
@@ -395,9 +410,10 @@ def _skip_field(
     at: int,
     end: int,
 ) -> int:
-    """Return the offset after an unknown field. tag: the field's tag, which ends at `at`.
+    """Return the offset after a field that is not in the schema, and must be ignored.
 
-    Raises InvalidStruct, also for groups, which proto3 does not have.
+    tag: the tag of the field, which ends at `at`.
+    Raises InvalidStruct if the field is malformed, or a group, which proto3 does not have.
     """
     if tag >> 3 == 0 or tag > 0xFFFFFFFF:
         raise InvalidStruct(f"field number {tag >> 3}")
@@ -427,7 +443,10 @@ def _decode_entries(
     into: dict[str, Any],
     depth: int,
 ) -> None:
-    """Decode the entries of a Struct between the offsets `at` and `end`, and add them to `into`."""
+    """Decode the entries of a Struct between the offsets `at` and `end`, and add them to `into`.
+
+    depth: how many objects and arrays are nested up to this one.
+    """
     if depth > MAX_DEPTH:
         raise InvalidStruct(f"more than {MAX_DEPTH} levels")
 
@@ -479,10 +498,10 @@ def _decode_value(
     value: Any,
     depth: int,
 ) -> Any:
-    """Decode a Value between the offsets `at` and `end`. An empty Value is null.
+    """Decode a Value between the offsets `at` and `end`, and return it. An empty Value is null.
 
-    value: the value of an earlier occurrence of the same field, which Protobuf merges with this
-        one.
+    value: the value of an earlier occurrence of the same field; None if there is none. Protobuf
+        merges repeated fields, so an object or array is continued.
     """
     while at < end:
         tag, at = _read_tag(data, at, end)

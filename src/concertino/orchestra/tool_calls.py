@@ -1,9 +1,9 @@
 """encode_tool_call() and others: encode tool calls and their results as Protobuf messages.
 
-A hub's front end encodes calls (translation.py), and a plugin encodes results (plugin_requests.py).
-These functions take a third of the time that the package protobuf takes. The messages have no id;
-message_peek.join_id() adds it. For all other messages, and for responses that another serializer
-has written differently, the classes of the package protobuf are used.
+A hub or bridge encodes the calls of MCP clients (translation.py), and a plugin encodes the results
+(plugin_requests.py). These functions take a third of the time that the package protobuf takes. The
+messages have no request id; message_peek.join_id() adds it. The package protobuf is used for all
+other messages, and for responses that another program has serialized differently.
 Source: protobuf.dev "Encoding"; the Orchestra plugin protocol, ToolRequest and ToolResponse.
 """
 
@@ -22,6 +22,7 @@ __all__ = [
     "read_text_result",
 ]
 
+# The constants are tags of length-delimited fields, if their comments do not say otherwise.
 # Field 20 of PluginRequest and of PluginResponse.
 _TOOL_CALL = b"\xa2\x01"
 # Fields of ToolRequest.
@@ -36,18 +37,18 @@ _ARGUMENTS_JSON = b"\xc2\x3e"
 _SUCCESS = b"\x08\x01\x12"
 _STRUCTURED = b"\xc8\x3e"
 
-# The header of a text result has five nested lengths. For texts of up to _SHORT bytes each length
-# has one byte; for texts of 128 to 16,355 bytes each has two, which makes _LENGTHS more bytes.
+# The bytes before the text of a text result contain five nested lengths. For a text of up to _SHORT
+# bytes, each length has one byte. For a text of 128 to 16,355 bytes, each length has two, so there
+# are _LENGTHS more bytes.
 _SHORT = 0x7F - 16
 _LENGTHS = 5
 
 
 def encode_caller(plugin: str, session: str) -> bytes:
-    """Return the encoded fields that name the caller, for encode_tool_call().
+    """Return the encoded fields of a ToolRequest that name the caller, for encode_tool_call().
 
-    plugin: the caller's plugin id.
-    session: the id of the MCP session.
-    Empty values are omitted.
+    plugin: the caller's plugin id; empty to leave out the field.
+    session: the id of the MCP session; empty to leave out the field.
     """
     return _encode_text(_CALLER_PLUGIN, plugin) + _encode_text(_SESSION_ID, session)
 
@@ -59,11 +60,13 @@ def encode_tool_call(
     trace_parent: str = "",
     provider: str = "",
 ) -> bytes:
-    """Return a serialized PluginRequest that calls a tool.
+    """Return a PluginRequest that calls a tool, serialized without its id.
 
-    arguments: None for a call without arguments.
+    name: the name of the tool.
+    arguments: the arguments from pack() or pack_json(); None for a call without arguments.
     caller: from encode_caller().
-    provider: the AI provider whose bridge is to run the tool; empty for none.
+    trace_parent: the W3C trace context of the call; empty if it has none.
+    provider: the AI provider whose plugin must run the tool; empty if any plugin may run it.
     """
     content = _encode_text(_TOOL_NAME, name)
     if arguments is None:
@@ -81,15 +84,17 @@ def encode_tool_call(
 
 
 def _encode_text(tag: bytes, text: str) -> bytes:
+    """Return an encoded field with a string; empty for an empty string, as in proto3."""
     encoded = text.encode()
     return tag + encode_varint(len(encoded)) + encoded if encoded else b""
 
 
 def encode_result(struct: bytes, structured: int = 0) -> bytes:
-    """Return a serialized PluginResponse for a successful call.
+    """Return the PluginResponse for a successful call, serialized without its id.
 
-    struct: the result, the bytes of a Struct.
-    structured: a value of the enum ToolResponse.Structured.
+    struct: the result, as the bytes of a Struct.
+    structured: a value of the enum ToolResponse.Structured, which says what the result contains
+        (plugin_requests.py); 0 is UNKNOWN.
     """
     header = _SUCCESS + encode_varint(len(struct))
     end = _STRUCTURED + encode_varint(structured) if structured else b""
@@ -98,9 +103,9 @@ def encode_result(struct: bytes, structured: int = 0) -> bytes:
 
 
 def encode_text_result(text: str) -> bytes:
-    """Return a serialized PluginResponse with the result {"text": text}, which most tools have.
+    """Return a PluginResponse with the result {"text": text}, serialized without its id.
 
-    Raises NotAStruct for a lone surrogate.
+    Most tools have such a result. Raises NotAStruct if the text has a lone surrogate.
     """
     try:
         encoded = text.encode()
@@ -110,18 +115,20 @@ def encode_text_result(text: str) -> bytes:
 
 
 def read_text_result(payload: bytes) -> str | None:
-    """Return the text of a response, if encode_text_result() has encoded it.
+    """Return the text of a response that encode_text_result() has encoded.
 
     payload: the response, with or without its id.
-    Returns None for any other response, and for some texts, because of their lengths. The caller
-    then decodes the response with the package protobuf.
+    Returns None for any other response, and also for texts of some lengths. The caller then decodes
+    the response with the package protobuf.
     """
     try:
         start = payload[1] + 2 if payload[0] == 0x0A and payload[1] < 0x80 else 0
     except IndexError:
         return None
 
-    # Guess the size of the text from the size of the response, and compare the header for it.
+    # Compute the size of the text as if all lengths had one byte, or two: _TOOL_CALL and its length
+    # have 3 bytes, and the bytes between them and the text 16. Then compare all bytes before the
+    # text with those for a text of this size.
     size = len(payload) - start - 3 - 16
     if size > _SHORT:
         size -= _LENGTHS
@@ -139,11 +146,12 @@ def read_text_result(payload: bytes) -> str | None:
 
 @lru_cache(1024)
 def _text_header(size: int) -> bytes:
-    """Return the bytes of a response before its text.
+    """Return the bytes of a text result that come before the text.
 
-    size: the size of the text in bytes. They are the tags and lengths of nested messages. From the
-        innermost to the outermost: the string in a Value, an entry with the key "text", the result
-        (after success = true), the tool_call.
+    They are the tags and lengths of nested messages. From the innermost to the outermost: the
+    string in a Value, the Value in an entry with the key "text", the entry, the result (after
+    success = true), the tool_call.
+    size: the size of the text in bytes.
     """
     header = b""
     for tag in (b"\x1a", b"\x0a\x04text\x12", b"\x0a", _SUCCESS, _TOOL_CALL):

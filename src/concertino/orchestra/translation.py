@@ -1,10 +1,11 @@
-"""Converts calls of tools and prompts to requests of the plugin protocol, and their responses back.
+"""Converts MCP requests for tools and prompts to requests of the plugin protocol, and back.
 
-hub_backend.py calls these functions, and does the I/O. Resources are in resource_translation.py.
+hub_backend.py calls these functions, sends the requests and receives the responses. Resources are
+in resource_translation.py.
 
-    tools/call       ToolRequest. The text of the result is the member `text` of the response's
-                     object if that is a string, else the whole object as JSON. The text of a failed
-                     call is error_message, or `tool error: CODE`.
+    tools/call       ToolRequest. The response contains a JSON object. If its member `text` is a
+                     string, this is the text of the result; otherwise the whole object as JSON is.
+                     The text of a failed call is error_message, or `tool error: CODE`.
     tools/list       ListToolsRequest
     prompts/list     ListPromptsRequest
     prompts/get      PromptGetRequest
@@ -78,11 +79,12 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra.translation")
 
-# The plugin id of the caller. The bridge of the Go implementation has the same id.
+# The plugin id that calls of MCP clients have as their caller. The Go implementation uses the same.
 CALLER = "transport.stdio"
-# The member of a request's `_meta` that names the AI provider whose bridge is to run the tool.
+# The member of a request's `_meta` that names the AI provider whose plugin must run the tool.
 PROVIDER = "orchestra/provider"
-# Error codes for the client's mistakes (-32602). For all others the client gets -32603.
+# Error codes of the plugin protocol for the client's mistakes, which become -32602. All others
+# become -32603.
 REFUSED_ARGUMENTS = "validation_error"
 CLIENT_ERRORS = ("prompt_not_found", REFUSED_ARGUMENTS)
 # Go programs report a failed prompts/get by a description that begins with one of these texts.
@@ -107,10 +109,10 @@ encode_sorted = Encoder(order="sorted").encode
 
 
 def read_response(response: PluginResponse, kind: str) -> Any:
-    """Return the content of a response: the Protobuf message in its field `kind`.
+    """Return the Protobuf message in the expected field of a response.
 
-    kind: the expected field of PluginResponse, such as "list_tools".
-    Raises RpcError for an error response, and for a response of any other kind.
+    kind: the name of this field of PluginResponse, such as "list_tools".
+    Raises RpcError for an error response, and for a response with any other field.
     """
     got = response.WhichOneof("response")
     if got == kind:
@@ -131,19 +133,19 @@ def _error_text(response: ToolResponse) -> str:
 
 
 def caller_fields(session: str) -> bytes:
-    """Return the encoded fields that name the caller, for call_request().
+    """Return the encoded fields that name the caller of a tool, for call_request().
 
-    session: an id for the MCP session, which the caller of this function chooses.
+    session: an id for the session of the MCP client. Plugins see it.
     """
     return encode_caller(CALLER, session)
 
 
 def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
-    """Return the serialized PluginRequest for a tools/call.
+    """Return the PluginRequest for a tools/call, serialized without its id.
 
     params, meta: the params of the MCP request, and their `_meta`.
     caller: the result of caller_fields().
-    Raises RpcError.
+    Raises RpcError if the params are invalid or too large.
     """
     name = _read_name(params)
     arguments = None
@@ -160,9 +162,9 @@ def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
 
 
 def _read_provider(value: Raw) -> str:
-    """Return the AI provider that a call names. Raises RpcError.
+    """Return the AI provider that a call names. Raises RpcError if it is not a string.
 
-    An invalid value is not ignored: the call would go to another company.
+    If an invalid value were ignored, the call could go to another company than the user wants.
     """
     try:
         return _parse_text(value)
@@ -190,14 +192,15 @@ def read_call_response(payload: bytes) -> CallToolResult:
 
 
 def call_result(response: ToolResponse) -> CallToolResult:
-    """Return the result of a tools/call.
+    """Return the MCP result of a tools/call.
 
-    An object with other members than `text` becomes structured content too; plugin_requests.py
-    describes the members `content` and `data`. Keys are sorted, because Go programs send the
+    The response contains a JSON object. If the object has other members than `text`, it becomes
+    structured content, too. plugin_requests.py describes the field `structured`, and the members
+    `content` and `data` in responses of this package. Keys are sorted, because Go programs send the
     members of a Struct in another order each time.
 
-    Raises ArgumentsRefused, with the result, if the plugin found the arguments invalid. Raises
-    RpcError if the response holds an invalid Struct.
+    A failed call gives a result with is_error. Raises ArgumentsRefused, which has this result, if
+    the plugin found the arguments invalid. Raises RpcError if the response has an invalid Struct.
     """
     kind = response.structured
     if not response.success:
@@ -214,7 +217,7 @@ def call_result(response: ToolResponse) -> CallToolResult:
     except InvalidStruct as exc:
         raise RpcError(INTERNAL_ERROR, f"the result of the tool: {exc}") from None
 
-    # Go programs show only this member to the model.
+    # Go programs show only the member `text` to the model.
     text = result.get("text")
     if not isinstance(text, str):
         json = encode_sorted(result)
@@ -234,7 +237,10 @@ def call_result(response: ToolResponse) -> CallToolResult:
 
 
 def _other_content(content: object) -> list[ContentBlock]:
-    """Return the content blocks that are not text. Empty if any block is not valid MCP content."""
+    """Return the content blocks that are not text. Empty if any block is not valid MCP content.
+
+    content: the member `content` of a response's object.
+    """
     if not isinstance(content, list):
         return []
     try:
@@ -245,9 +251,9 @@ def _other_content(content: object) -> list[ContentBlock]:
 
 
 def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool]:
-    """Return the tools, sorted by name, without invalid tools.
+    """Return the tools in a response as MCP tools, sorted by name. Leaves out invalid tools.
 
-    If two tools have the same name, the choice does not depend on their order in the response.
+    Of two tools with the same name, the same one is chosen whatever their order in the response.
     warn: called with a sentence for each tool that is left out.
     """
     tools: list[Tool] = []
@@ -270,9 +276,9 @@ def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool
 
 
 def _tool_content(definition: ToolDefinition) -> bytes:
-    """Return bytes that identify the content of a definition, so that two can be compared.
+    """Return the description and the schema of a tool as bytes, to compare two tools.
 
-    They are the description, and the schema with sorted keys.
+    The keys of the schema are sorted, because Go programs send them in another order each time.
     """
     try:
         schema = encode_sorted(unpack(definition.input_schema, definition.input_schema_json))
@@ -284,7 +290,8 @@ def _tool_content(definition: ToolDefinition) -> bytes:
 def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | None:
     """Return the output schema of a tool; None if there is none, or if it is not for objects.
 
-    Results that are not objects become text, so a schema would wrongly promise structured content.
+    A result that is not an object becomes text, so a schema for it would wrongly promise structured
+    content.
     """
     if not definition.output_schema:
         return None
@@ -305,7 +312,7 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
 
 
 def prompts_of(response: ListPromptsResponse, warn: Warn = log.warning) -> list[Prompt]:
-    """Return the prompts, sorted by name, without invalid prompts. See tools_of()."""
+    """Return the prompts in a response as MCP prompts, sorted by name. See tools_of()."""
     return [
         Prompt(
             definition.name,
@@ -326,7 +333,7 @@ def prompts_of(response: ListPromptsResponse, warn: Warn = log.warning) -> list[
 
 
 def prompt_request(params: Params) -> PluginRequest:
-    """Return the request for a prompts/get. Raises RpcError."""
+    """Return the request for a prompts/get. Raises RpcError if the params are invalid."""
     name = _read_name(params, "prompts/get")
     try:
         arguments = _parse_texts(params.get("arguments", b"{}"))
@@ -338,7 +345,7 @@ def prompt_request(params: Params) -> PluginRequest:
 
 
 def prompt_result(response: PromptGetResponse) -> GetPromptResult:
-    """Return the result of a prompts/get. Raises RpcError."""
+    """Return the MCP result of a prompts/get. Raises RpcError if the response has an error."""
     if (failure := _prompt_failure(response)) is not None:
         raise failure
     messages = [
@@ -364,10 +371,10 @@ def _prompt_failure(response: PromptGetResponse) -> RpcError | None:
 
 
 def _prompt_content(kind: str, text: str) -> ContentBlock:
-    """Return the content of a prompt's message.
+    """Return the MCP content of a prompt's message.
 
-    kind: the content's type. For types other than text, plugins made with concertino send the
-        content as JSON in `text`.
+    kind: the type of the content, such as "text" or "image". For types other than text, plugins
+        made with this package send the content as JSON in `text`.
     """
     if kind not in ("", "text"):
         try:
@@ -413,8 +420,9 @@ def _sort_by_name(
     """Return definitions sorted by name, without nameless ones and without duplicates.
 
     kind: "tool" or "prompt", for messages.
-    content: returns the content of a definition. Of several definitions with one name, the one with
-        the smallest content is used, because a Go hub sends them in another order each time.
+    content: returns the content of a definition as bytes. Of several definitions with one name, the
+        one with the smallest content is used, because a Go hub sends them in another order each
+        time.
     warn: called with a sentence for each definition that is left out.
     """
     # T has an attribute `name`. The classes of protobuf do not match a Protocol that says so.

@@ -1,8 +1,9 @@
 """UdpSocket: a UDP transport that delivers all datagrams that have arrived in one call.
 
-asyncio's own transport delivers one datagram per iteration of the loop. If QUIC handles many
-datagrams at once, it can answer several with one packet: for 64 concurrent calls from a Go client
-this halves the CPU time of a call (bench/orchestra_go.py).
+quic_link.py and quic_listener.py use it. asyncio's own transport delivers one datagram in each
+iteration of the loop. If QUIC handles many datagrams at once, it can answer several of them with
+one packet. For 64 concurrent calls from a Go client, this halves the CPU time of a call
+(bench/orchestra_go.py).
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ __all__ = ["Address", "UdpHandler", "UdpSocket", "resolve_udp", "split_quic_addr
 
 Address = tuple[Any, ...]
 
-# Requested size of a socket's buffers. Datagrams wait there while Python is busy.
+# The size that is requested for a socket's buffers, in which datagrams wait while Python is busy.
 SOCKET_BYTES = 4 * 2**20
 # The largest datagram of UDP.
 MAX_DATAGRAM_BYTES = 2**16
-# One call delivers datagrams for at most TURN_S seconds, and at most TURN_DATAGRAMS of them; then
-# the loop continues. Handling a datagram takes 50 us, or milliseconds if it begins a handshake.
+# One call delivers at most TURN_DATAGRAMS datagrams, and for at most TURN_S seconds, so that other
+# tasks get their turn. Handling a datagram takes 50 us, or milliseconds if it begins a handshake.
 TURN_S, TURN_DATAGRAMS = 0.002, 64
 
 
 class UdpHandler(Protocol):
-    """Receives the datagrams of a UdpSocket."""
+    """Receives the datagrams of a UdpSocket.
+
+    The other methods are those of asyncio.DatagramProtocol. datagrams_received() takes the place of
+    datagram_received(): it is called with an iterator over (data, address of the sender).
+    """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None: ...
@@ -39,12 +44,16 @@ class UdpHandler(Protocol):
 class UdpSocket(asyncio.DatagramTransport):
     """A transport over a UDP socket, without an output buffer.
 
-    A datagram that the system does not accept at once is dropped, like a datagram that is lost on
-    the network: QUIC sends it again.
+    A datagram that the system does not accept at once is dropped. QUIC sends it again, as it does
+    with a datagram that is lost on the network.
     """
 
     def __init__(self, sock: socket.socket, handler: UdpHandler) -> None:
-        """Begin to read. sock: a bound or connected socket, which close() closes."""
+        """Begin to read from a socket, and call handler.connection_made().
+
+        sock: a bound or connected socket, which close() closes.
+        handler: called with the datagrams and errors.
+        """
         super().__init__()
         sock.setblocking(False)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -61,9 +70,9 @@ class UdpSocket(asyncio.DatagramTransport):
 
     def _on_readable(self) -> None:
         """Pass the datagrams that have arrived to the handler. The event loop calls it."""
-        self._handler.datagrams_received(self._waiting())
+        self._handler.datagrams_received(self._read_datagrams())
 
-    def _waiting(self) -> Iterator[tuple[bytes, Address]]:
+    def _read_datagrams(self) -> Iterator[tuple[bytes, Address]]:
         """Yield the datagrams that have arrived, within the limits of one turn."""
         until = self._loop.time() + TURN_S
         for _ in range(TURN_DATAGRAMS):
@@ -118,8 +127,8 @@ def _is_connected(sock: socket.socket) -> bool:
 def split_quic_address(address: str) -> tuple[str, int]:
     """Split `HOST:PORT` or `[IPv6]:PORT` into the host and the port.
 
-    Raises ValueError for any other form. The message also names `unix:PATH`, because link.py
-    accepts both.
+    Raises ValueError for any other form. Its message also names `unix:PATH`, because the functions
+    of link.py, whose users get the error, accept such an address as well.
     """
     try:
         return split_address(address)

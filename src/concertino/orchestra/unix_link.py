@@ -1,7 +1,8 @@
 """UnixLink, listen_unix_links(): RPC connections over a Unix socket, for processes of one user.
 
-Concurrent requests share a connection, and responses are matched by request_id. The socket has mode
-0600 and is in a folder that other users cannot enter. Each side also checks the other's user id.
+The functions of link.py call open_unix_link() and listen_unix_links(). Concurrent requests share a
+connection, and a response has the request_id of its request. The socket has mode 0600 and is in a
+folder that other users cannot enter. Each side also checks the other's user id.
 
 Frames that are sent in the same loop iteration share one write() where possible. While the output
 buffer is full, the server side stops reading requests, and RpcClient.request() waits.
@@ -56,22 +57,22 @@ log = logging.getLogger("concertino.orchestra")
 # Buffered output: above high_water_bytes the producer of more output pauses, and below
 # low_water_bytes it continues.
 LIMITS = Limits(high_water_bytes=2**20, low_water_bytes=2**18)
-# Time limit for a frame to arrive completely, from its first byte.
+# Time limit for a frame to arrive completely, from its first byte, in seconds.
 FRAME_S = 30.0
 MAX_CONNECTIONS = 512
-# How long no connection is accepted after the process had no file descriptors left.
+# How long no connection is accepted after the process had no file descriptors left, in seconds.
 PAUSE_S = 1.0
-# Time for the peer to read the remaining output when the connection is closed.
+# How long the peer may take to read the remaining output when the connection is closed, in seconds.
 FLUSH_S = 0.5
 # The reason for an orderly end, which is not logged.
 END_OF_STREAM = "the connection ended"
 
 
 class _FrameConnection(SocketConnection):
-    """A Connection for frames of the plugin protocol (frames.py). Both sides use it.
+    """A Connection for frames of the plugin protocol: a length, then a message (frames.py).
 
-    A frame must arrive completely within FRAME_S. An invalid frame is reported with
-    on_disconnect(); then the receiver must close the connection.
+    Both sides use it. A frame must arrive completely within FRAME_S. A frame that is late or too
+    long is reported with on_disconnect(); then the receiver must close the connection.
     """
 
     terminator = b""
@@ -85,7 +86,8 @@ class _FrameConnection(SocketConnection):
         self._frame_timer: asyncio.TimerHandle | None = None
         # Whether flush() will be called at the end of this loop iteration.
         self.is_flush_scheduled = False
-        # The id of the last read batch of a single message in which a frame was written at once.
+        # The single_id of the last read batch in which a frame was written at once; see
+        # send_payload().
         self._last_single_id = 0
 
     def open(self, receiver: Receiver) -> None:
@@ -141,12 +143,13 @@ class _FrameConnection(SocketConnection):
     # Writing
 
     def send_payload(self, payload: bytes) -> int:
-        """Send a frame. Returns the number of bytes left in the buffer.
+        """Send a message as a frame. Returns the number of bytes left in the buffer.
 
-        The first frame of a loop iteration is written at once. Further frames are buffered, and
-        share one write at the end of the iteration. While the messages of one read are handled (a
-        read batch), all frames share one write at the end of the batch. If the batch has only one
-        message, its first frame is written at once, since there is usually no second one.
+        The first frame of a loop iteration is written at once. Later frames of the iteration are
+        buffered, and share one write at its end. While the messages of one read are handled (a
+        read batch, runtime/tasks.py), all frames share one write at the end of the batch. If the
+        batch has only one message, the first frame is written at once, because the answer to one
+        message is usually one frame.
         """
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
@@ -166,10 +169,11 @@ class _FrameConnection(SocketConnection):
         return self.send(frame, None)
 
     def send_lone_payload(self, payload: bytes) -> int:
-        """Send a frame. Write it at once unless others are already waiting to be flushed.
+        """Send a message that is probably the only one of this loop iteration.
 
-        Unlike send_payload(), it schedules no flush for further frames, which saves a callback.
-        Returns the bytes left in the buffer.
+        Unlike send_payload(), this method schedules no flush for later frames, which saves a
+        callback. The frame is written at once unless other frames are waiting to be flushed.
+        Returns the number of bytes left in the buffer.
         """
         if self._batch.in_progress or self.is_flush_scheduled:
             return self.send_payload(payload)
@@ -190,7 +194,7 @@ class _FrameConnection(SocketConnection):
 
 
 async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
-    """Connect to the listener at a path. See open_link()."""
+    """Connect to the listener at a path. The errors are those of open_link() (link.py)."""
     name = unix_name(path)
     try:
         async with asyncio.timeout(timeout_s):
@@ -224,7 +228,7 @@ class UnixLink(RpcClient):
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
         connection = self._connection
-        # A single pending request is probably not followed by others in this loop iteration.
+        # If no other request is pending, this one is probably the only one of this loop iteration.
         held = (
             connection.send_payload(payload)
             if self._pending
@@ -243,7 +247,7 @@ class UnixLink(RpcClient):
         self._connection.pause(True)
         await self._connection.close(FLUSH_S)
         self._on_end(reason)
-        # Let the tasks continue that wait for the end of the connection or for a response.
+        # Let tasks that wait for the end of the connection, or for a response, continue first.
         await asyncio.wait((self.end_reason,))
 
     def _on_end(self, reason: str) -> None:
@@ -285,7 +289,12 @@ class UnixLink(RpcClient):
 def listen_unix_links(
     path: str, handler: RequestHandler, relay: RelayHandler | None = None
 ) -> RpcListener:
-    """Listen at a path, in a folder of mode 0700. See listen_for_links()."""
+    """Listen at a path, in a folder of mode 0700.
+
+    handler, relay: as for listen_for_links() (link.py); handler is called `answer` there.
+    Raises PermissionError if other users can enter the folder, and OSError if the path cannot be
+    used.
+    """
     folder = Path(unix_name(path)).absolute().parent
     try:
         mode = folder.stat().st_mode
@@ -326,9 +335,9 @@ class _UnixRpcListener:
         self._loop.add_reader(self._listener.socket, self._accept)
 
     def _accept(self) -> None:
-        """Accept a connection.
+        """Accept a connection. A callback of the event loop, called when a client has connected.
 
-        This is a callback, because a task that is cancelled could lose an accepted connection.
+        A task that calls loop.sock_accept() could lose an accepted connection if it is cancelled.
         """
         try:
             sock, _ = self._listener.socket.accept()
@@ -383,7 +392,9 @@ class _UnixServerConnection:
     """The server's side of one connection, and the Receiver of its frames.
 
     handler, relay: answer the requests; see listen_for_links().
-    connections: the open connections of the listener; this one adds and removes itself.
+    connections: the open connections of the listener. This object adds and removes itself.
+
+    Attribute:
     rpc: handles the requests.
     """
 
@@ -400,7 +411,8 @@ class _UnixServerConnection:
         )
         self._connections = connections
         self._loop = asyncio.get_running_loop()
-        # Two reasons to pause reading: the output buffer is full; too many requests in progress.
+        # The two reasons to pause reading: the output buffer is full, and the requests in progress
+        # take too much memory.
         self._is_output_full = False
         self._is_rpc_full = False
         self._closing: asyncio.Task[None] | None = None

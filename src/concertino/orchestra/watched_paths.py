@@ -1,6 +1,7 @@
 """WatchedPaths: the files whose changes restart a plugin (`watch` in a plugins file).
 
-plugin_entries.py finds the paths, and PluginWatch watches them.
+When plugin_entries.py reads an entry, it finds the paths with the functions of this module. While
+the hub runs, PluginWatch (plugin_watch.py) watches them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["WatchedPaths", "find_server_files", "watch_programs"]
 class WatchedPaths(Struct, frozen=True):
     """Files and folders to watch, as absolute paths.
 
-    folders: folders in which the files with one of `suffixes` are watched.
+    folders: folders in which the files with one of the `suffixes`, such as ".py", are watched.
     paths: files, and folders in which all files are watched.
     """
 
@@ -29,10 +30,11 @@ class WatchedPaths(Struct, frozen=True):
 
 
 def watch_programs(programs: Sequence[str]) -> WatchedPaths | None:
-    """Return the paths to watch: each program, and the files in its folder with the same suffix.
+    """Return the paths to watch for programs.
 
-    For a program without a suffix, such as a compiled one, only the program itself is watched.
-    Returns None if none of them is an absolute path.
+    A program with a suffix, such as ".py", is watched together with the files in its folder that
+    have the same suffix, because it may import them. A program without a suffix, such as a compiled
+    one, is watched alone. Returns None if no program is an absolute path.
     """
     files = [path for path in map(Path, programs) if path.is_absolute()]
     if not files:
@@ -48,8 +50,9 @@ def watch_programs(programs: Sequence[str]) -> WatchedPaths | None:
 def find_server_files(server: str, folder: Path) -> list[str]:
     """Return the files among the words of an MCP server's command, as absolute paths.
 
-    server: a server file with this one server, as JSON.
-    folder: the folder of the plugins file.
+    server: the server, as JSON in the form of a file that lists this one server
+        (proxy/server_file.py).
+    folder: the folder of the plugins file, against which paths are resolved.
     """
     [entry] = decode(server, type=dict[str, dict[str, dict[str, Any]]])["mcpServers"].values()
     base = folder / Path(str(entry.get("cwd", ""))).expanduser()

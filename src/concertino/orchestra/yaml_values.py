@@ -1,8 +1,9 @@
-"""YamlValue and YamlMembers: the values of a plugins file, each with its place for errors.
+"""YamlValue and YamlMembers: check the values of a plugins file, and report errors with their line.
 
-plugins_file.py, plugin_entries.py and mcp_entry.py read plugins.yaml with these classes. A method
-such as text() returns the value with one Python type. A value of another type is an error that
-names the file, the line, the path of the value in the file, what was expected, and what is there.
+plugins_file.py, plugin_entries.py and mcp_entry.py read plugins files with these classes. A method
+such as text() checks that the value has one type, and returns it as a Python object. A value of
+another type is an error, InvalidPluginsFile. The error names the file, the line, the path of the
+value in the file, what was expected, and what is there.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class InvalidPluginsFile(ConcertinoError):
 
 
 class YamlValue(Struct, frozen=True):
-    """A value in a plugins file.
+    """A value in a plugins file. Its methods raise InvalidPluginsFile if the value is invalid.
 
+    node: the parsed value.
     label: the path of the value in the file, such as "plugins[0].id"; "" for the whole file.
     file: the path of the file.
     """
@@ -81,7 +83,10 @@ class YamlValue(Struct, frozen=True):
         return YamlValue(node, label, self.file)
 
     def members(self, known: Sequence[str]) -> YamlMembers:
-        """Return the members of a mapping. known: the names that members may have."""
+        """Return the members of a mapping.
+
+        known: the names that members may have. Any other name is an error.
+        """
         values: dict[str, YamlValue] = {}
         for key, value in self.pairs():
             name = key.text()
@@ -119,7 +124,10 @@ class YamlValue(Struct, frozen=True):
         ]
 
     def text(self) -> str:
-        """Return any scalar as a string: `port: 8080` gives "8080", as in the Go implementation."""
+        """Return any scalar as a string: `port: 8080` gives "8080", as in the Go implementation.
+
+        An empty string is an error.
+        """
         node = self.node
         if node.kind != "scalar" or is_null(node) or not node.value or "\0" in node.value:
             raise self._expected("a text")
@@ -144,9 +152,10 @@ class YamlValue(Struct, frozen=True):
         return "" if is_empty else self.text()
 
     def environment(self) -> dict[str, str | None]:
-        """Return environment variables by name.
+        """Return a mapping of environment variables: name -> value.
 
-        A variable without a value gets None, and must exist in the hub's environment.
+        None stands for a variable without a value in the file. It must exist in the hub's
+        environment, from which the plugin gets it.
         """
         variables: dict[str, str | None] = {}
         for key, value in self.pairs():
@@ -197,7 +206,10 @@ class YamlMembers:
         return name in self.by_name
 
     def require(self, name: str, kind: str = "a text") -> YamlValue:
-        """Return a member. A missing one is an error. kind: what is expected, for the error."""
+        """Return a member. Raises InvalidPluginsFile if it is missing.
+
+        kind: what is expected, for the error.
+        """
         if name not in self.by_name:
             label = f"{self.owner.label}.{name}" if self.owner.label else name
             missing = YamlValue(self.owner.node, label, self.owner.file)
