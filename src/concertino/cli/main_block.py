@@ -38,6 +38,10 @@ def _is_main_test(test: ast.expr) -> bool:
 
 
 def _execute(statements: list[ast.stmt], module: ModuleType, path: str) -> None:
+    """Execute the statements of a main block before its first run(), and that call if it is ours.
+
+    run() may also be a function of another package, such as asyncio.run().
+    """
     calls = [number for number, statement in enumerate(statements) if _is_run_call(statement)]
     if not calls:
         return

@@ -93,6 +93,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _run_plugin(args: Namespace) -> NoReturn:
+    """Run the plugin of the kind in `args` until its hub ends it, and end the process."""
     try:
         from concertino.errors import ConcertinoError
         from concertino.orchestra.plugin import Plugin

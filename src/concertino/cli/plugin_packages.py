@@ -65,6 +65,7 @@ def run_package_command(args: Namespace) -> int:
 
 
 def _install(packages: InstalledPackages, source: Path, digest: str | None) -> int:
+    """Describe a package, and install it if the user agrees, or if it has this digest."""
     from concertino.cli.approve import confirm
 
     def agree(package: InstalledPackage) -> bool:

@@ -130,6 +130,7 @@ class ServerSession:
         return code
 
     async def _send(self, command: ServerCommand) -> int:
+        """Send the requests of a command, print the result, and return the exit code."""
         match command.command:
             case "call":
                 return await self._call_tool(command)
@@ -142,6 +143,11 @@ class ServerSession:
         return 0
 
     async def _call_tool(self, command: ServerCommand) -> int:
+        """Call a tool and print its result. Returns FAILED if the result is an error.
+
+        The list of tools is read before, because the tool's schema says how to convert the texts
+        that the user has typed. If all arguments are JSON, that is not necessary.
+        """
         given = command.given
         arguments: dict[str, Any] = {**given.texts, **given.values}
         hint = ""
@@ -169,6 +175,7 @@ class ServerSession:
         return FAILED if result.is_error else 0
 
     async def _get_prompt(self, command: ServerCommand) -> None:
+        """Get a prompt and print it, after checking the names of the arguments."""
         given = command.given
         if given.texts or not given.has_json:
             prompts = await _list_if_possible(self.client.list_prompts)
@@ -185,6 +192,7 @@ class ServerSession:
         print_json(raw) if self.as_json else print_prompt(result)
 
     async def _read_resource(self, command: ServerCommand) -> None:
+        """Read a resource and print its contents."""
         uri = command.name
         raw = await self._request("resource", uri, "resources/read", {"uri": uri})
         result = decode_result(f"resources/read {command.name}", raw, ReadResourceResult)

@@ -159,6 +159,10 @@ class Shell:
         return failure.exit_code
 
     async def _run(self, words: Sequence[str]) -> int:
+        """Run the words of a line as a command, and return the exit code.
+
+        Raises CommandFailure and ConcertinoError.
+        """
         if not words:
             return 0
         command, *rest = words
@@ -184,6 +188,7 @@ class Shell:
         return 0
 
     async def _send(self, command: str, words: Sequence[str]) -> int:
+        """Run one of NAMED_COMMANDS or LIST_COMMANDS in the session, and return the exit code."""
         session = self._require_session()
         if command in LIST_COMMANDS:
             _expect_no_words(command, words)
@@ -195,6 +200,7 @@ class Shell:
         return await session.run(ServerCommand(command, name, arguments, given))
 
     async def _configure(self, command: str, words: Sequence[str]) -> None:
+        """Run `subscribe`, `unsubscribe` or `level`, which print no result."""
         client = self._require_session().client
         takes = COMMANDS[command][0]
         if len(words) != 1:

@@ -120,6 +120,7 @@ class _Supervisor:
         return self._code
 
     def _start(self, number: int) -> None:
+        """Start the worker with this number, unless the server is ending."""
         if self._is_ending:
             return
         ours, theirs = socket.socketpair()
@@ -144,6 +145,7 @@ class _Supervisor:
                 os.close(descriptor)
             link_number = FIRST_INHERITED + len(sockets)
             place = WorkerPlace(link_number, number, self._count, self._folder)
+            # The worker gets the listening sockets as from systemd; see inherited_listeners().
             environment = {
                 **self._environment,
                 "LISTEN_PID": str(os.getpid()),

@@ -171,6 +171,7 @@ def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
             at += len(bytes(project))
             continue
         servers = members.get("mcpServers", Raw(b"{}"))
+        # Find the index at which the list of servers begins, after all members before it.
         start = at
         for name, member in members.items():
             start = data.index(member, start)

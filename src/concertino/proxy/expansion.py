@@ -163,6 +163,7 @@ class Expander:
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
+        """Yield the value of `${VAR}` or `${env:VAR}`, or the parts of its default."""
         variable, has_default, default = name.removeprefix("env:").partition(":-")
         if VARIABLE.fullmatch(variable) is None:
             raise self._error(
@@ -191,6 +192,7 @@ class Expander:
         template: Template,
         label: str,
     ) -> str | SecretReference:
+        """Return the value of `${input:ID}`: from --input, a variable, or the input's default."""
         declared = self._declared.get(id, InputEntry(id))
         value = self._inputs.get(id, self._environment.get(input_variable(id), declared.default))
         if value is None:
@@ -245,6 +247,7 @@ def show_references(text: str) -> str:
 
 
 def _show_references(text: str, depth: int) -> str:
+    """Return a text like show_references(). depth: how many defaults contain it."""
     if depth > MAX_DEPTH:
         return NOT_SHOWN
     shown: list[str] = []

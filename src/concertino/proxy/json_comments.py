@@ -51,7 +51,7 @@ class _Parser:
     def parse(self) -> FileValue:
         """Return the value of the whole text."""
         self._skip_space()
-        value = self._value()
+        value = self._read_value()
         self._skip_space()
         if self._at < len(self._text):
             self._fail(f"expected nothing after the value, got {self._next()}")
@@ -82,18 +82,20 @@ class _Parser:
 
     # Values
 
-    def _value(self) -> FileValue:
+    def _read_value(self) -> FileValue:
+        """Read the value at `_at`, and move `_at` behind it, like the methods below."""
         line, column = self._place(self._at)
         character = self._text[self._at : self._at + 1]
         if character == "{":
-            return FileValue(self._object(), line, column)
+            return FileValue(self._read_object(), line, column)
         if character == "[":
-            return FileValue(self._list(), line, column)
+            return FileValue(self._read_list(), line, column)
         if character == '"':
-            return FileValue(self._string(), line, column)
-        return FileValue(self._scalar(), line, column)
+            return FileValue(self._read_string(), line, column)
+        return FileValue(self._read_scalar(), line, column)
 
-    def _scalar(self) -> Scalar:
+    def _read_scalar(self) -> Scalar:
+        """Read a number, true, false or null."""
         start = self._at
         word = WORD.match(self._text, start)
         if word is None:
@@ -115,7 +117,8 @@ class _Parser:
             self._fail(f"expected a smaller number, got {word[0]}", start)
         return value
 
-    def _object(self) -> Mapping[str, FileMember]:
+    def _read_object(self) -> Mapping[str, FileMember]:
+        """Read an object. A name that comes twice is an error."""
         opened = self._enter()
         members: dict[str, FileMember] = {}
         while not self._closes("}"):
@@ -124,7 +127,7 @@ class _Parser:
             if self._text[start : start + 1] != '"':
                 hint = "" if start >= len(self._text) else "; names stand in double quotes"
                 self._fail(f"expected a name or '}}', got {self._next()}{hint}")
-            name = self._string()
+            name = self._read_string()
             if (first := members.get(name)) is not None:
                 self._fail(
                     f"expected {name!r} once, got it again; it is in line {first.line}", start
@@ -134,15 +137,15 @@ class _Parser:
                 self._fail(f"expected ':' after the name {name!r}, got {self._next()}")
             self._at += 1
             self._skip_space()
-            members[name] = FileMember(self._value(), line, column)
+            members[name] = FileMember(self._read_value(), line, column)
             self._separate("}", opened)
         return members
 
-    def _list(self) -> tuple[FileValue, ...]:
+    def _read_list(self) -> tuple[FileValue, ...]:
         opened = self._enter()
         items: list[FileValue] = []
         while not self._closes("]"):
-            items.append(self._value())
+            items.append(self._read_value())
             self._separate("]", opened)
         return tuple(items)
 
@@ -181,7 +184,8 @@ class _Parser:
                 f"got {self._next()}"
             )
 
-    def _string(self) -> str:
+    def _read_string(self) -> str:
+        """Read a string in double quotes."""
         opened = self._at
         self._at += 1
         parts: list[str] = []
@@ -200,7 +204,7 @@ class _Parser:
                     f"expected '\"' at the end of this text, got {problem}",
                     opened if character in ("", "\n", "\r") else None,
                 )
-            parts.append(self._escape())
+            parts.append(self._read_escape())
         joined = "".join(parts)
         if not any("\ud800" <= character <= "\udfff" for character in joined):
             return joined
@@ -210,7 +214,8 @@ class _Parser:
         except UnicodeDecodeError:
             self._fail("expected both halves of a surrogate pair in this text", opened)
 
-    def _escape(self) -> str:
+    def _read_escape(self) -> str:
+        """Read an escape in a string, and return the character that it stands for."""
         start = self._at
         letter = self._text[start + 1 : start + 2]
         if letter == "u":

@@ -72,6 +72,10 @@ class PinnedTools(BackendWrapper):
         await self.inner.start(_ForgettingNotifier(self, outlet))
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        """Leave unapproved tools out of lists, and refuse calls of them; forward all other calls.
+
+        Raises RpcError for a call of an unapproved tool.
+        """
         if call.method == "tools/list":
             await self._check()
             page = decode_page(await self.inner.handle(call, context), LISTING)

@@ -104,6 +104,7 @@ def secrets_folder(environment: Mapping[str, str]) -> Path:
 
 
 def _read_named(name: str, folder: Path) -> str:
+    """Return the secret `secret:NAME`: from the user's folder of secrets, or from a keyring."""
     path = secrets_folder(os.environ) / name
     label = f"{SECRET}{name}"
     if path.exists():
@@ -120,6 +121,7 @@ def _read_named(name: str, folder: Path) -> str:
 
 
 def _read_file(path: Path, label: str) -> str:
+    """Return the content of a file. label: the reference to the secret, for errors."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode

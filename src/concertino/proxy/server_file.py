@@ -176,6 +176,7 @@ def _parse_claude_code(
     source: str,
     project: str | None,
 ) -> ServerFile:
+    """Return the servers of one project in Claude Code's file. See read_project_servers()."""
     if len(data) > MAX_CLAUDE_CODE_BYTES:
         raise InvalidServerFile(f"{source}: expected at most {MAX_CLAUDE_CODE_BYTES} bytes")
     servers = read_project_servers(data, source, project, Path.cwd())
@@ -384,6 +385,7 @@ class _FileReader:
     # The keys of concertino for the whole file
 
     def _read_tools(self, value: FileValue) -> ToolListOptions:
+        """Return the options of tool search, from the object `x-concertino` of the whole file."""
         reader = self._reader
         members = reader.known_members(value, OPTIONS_KEY, ("tools", "tools_budget"))
         fields: dict[str, Any] = {}
@@ -398,6 +400,7 @@ class _FileReader:
     # Inputs
 
     def _read_inputs(self, value: FileValue) -> dict[str, InputEntry]:
+        """Return the inputs that the file declares, by id."""
         inputs: dict[str, InputEntry] = {}
         for index, item in enumerate(self._reader.items(value, "inputs")):
             entry = self._read_input(item, f"inputs[{index}]")

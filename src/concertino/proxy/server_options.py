@@ -158,6 +158,7 @@ def _read_renames(
     value: FileValue,
     label: str,
 ) -> dict[str, str]:
+    """Return the new names of tools, by the server's names. Two equal new names are an error."""
     renames = reader.mapping(value, label, reader.text)
     owners: dict[str, str] = {}
     for name, new in renames.items():

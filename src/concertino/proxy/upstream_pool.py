@@ -217,6 +217,7 @@ class UpstreamPool:
             raise
 
     async def _renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
+        """Do the work of renew(), in a task that close() can cancel."""
         if self.openings:
             # The servers that are starting may have loaded the old code, so replace them, too.
             await asyncio.wait([opening.task for opening in self.openings.values()])

@@ -4,7 +4,8 @@
         await client.request("initialize", {...})
 
 It sends JSON-RPC requests and notifications as they are: it makes no MCP handshake and has no types
-for results. The full client is concertino.Client.
+for results. The full client is concertino.Client. A Peer (jsonrpc/peer.py) encodes the messages and
+matches responses with requests; the Connection carries the messages.
 """
 
 from __future__ import annotations

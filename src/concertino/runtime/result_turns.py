@@ -100,6 +100,7 @@ def least_size(result: Struct | Raw) -> int:
 
 
 def _length(value: Any, depth: int = 4) -> int:
+    """Return the sum of the lengths of the texts in a value, down to `depth` levels."""
     if isinstance(value, str | bytes | Raw):
         return len(cast("str", value))
     items: Any = ()

@@ -265,6 +265,7 @@ class ToolIndex:
 
 
 def _count_terms(tool: ToolText) -> dict[str, dict[str, int]]:
+    """Return field -> term -> how many times the term occurs in this text of the tool."""
     fields: dict[str, dict[str, int]] = {}
     for field in FIELDS:
         counts = fields[field] = {}

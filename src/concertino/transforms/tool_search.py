@@ -199,6 +199,7 @@ class ToolSearch(BackendWrapper):
     # The list
 
     async def _list(self, call: Call, context: Context) -> Struct | Raw:
+        """Return find_tools and call_tool, or the inner list if it is short enough."""
         if "cursor" in call.params:
             # Further pages exist only if the whole list is shown.
             return await self.inner.handle(call, context)
@@ -233,6 +234,7 @@ class ToolSearch(BackendWrapper):
     # find_tools
 
     async def _find(self, call: Call, context: Context) -> CallToolResult:
+        """Return the result of find_tools: the definitions of the tools that fit the query best."""
         query = call.arguments.get("query")
         if not isinstance(query, str) or not query.strip():
             return error_result("Missing required field: query (a text that says what to do)")
@@ -251,6 +253,7 @@ class ToolSearch(BackendWrapper):
     # call_tool
 
     async def _call(self, call: Call, context: Context) -> Struct | Raw:
+        """Return the result of call_tool: the result of the tool that the call names."""
         name, arguments = _read_target(call)
         if name is None:
             return error_result(

@@ -97,6 +97,10 @@ class Transform(BackendWrapper):
         super().__init__(inner)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        """Translate lists of tools, calls of changed tools and their errors; forward other calls.
+
+        Raises RpcError if a call names a tool by the old name of a renamed one.
+        """
         if call.method == "tools/list":
             return self._show_page(call, await self.inner.handle(call, context))
         if call.method != "tools/call" or (name := call.name) is None:

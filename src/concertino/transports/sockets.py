@@ -117,6 +117,10 @@ class AcceptedSocket(SocketConnection):
         self._is_checked = False
 
     def on_chunk(self, chunk: bytes) -> None:
+        """Hold input back until the first line is known not to be HTTP or TLS.
+
+        chunk: b"" at the end of input.
+        """
         if self._is_checked:
             super().on_chunk(chunk)
             return
