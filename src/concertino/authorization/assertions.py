@@ -35,7 +35,8 @@ def sign_assertion(key: str, algorithm: str, client_id: str, issuer: str) -> str
 
     key: the client's private key, in PEM.
     algorithm: the signature algorithm, one of KEYS.
-    issuer: the authorization server that gets the assertion.
+    client_id: the id under which the client is registered.
+    issuer: the issuer identifier of the authorization server that gets the assertion.
     Raises AuthorizationError if the key cannot sign with this algorithm.
     """
     if algorithm not in KEYS:

@@ -81,7 +81,10 @@ class CodeRequest:
         self.page = f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(fields)}"
 
     def expects(self, query: str) -> bool:
-        """Return whether a response belongs to this request. query: the query of its URL."""
+        """Return whether a response has the `state` of this request.
+
+        query: the query of the URL to which the browser was redirected.
+        """
         return hmac.compare_digest(_fields(query).get("state", "").encode(), self._state.encode())
 
     def read_response(self, address: str) -> str:

@@ -64,7 +64,10 @@ async def request_by_device(
 ) -> TokenResponse:
     """Return the tokens, once the user has permitted access on another device.
 
-    fields: the fields `resource` and `scope` of the request; the latter is optional.
+    endpoint: the token endpoint of the authorization server.
+    metadata: the metadata of the authorization server.
+    fields: the fields of the request: `resource`, and `scope` unless no scopes are requested.
+    prompt: called once, with the URL of the page and the code for the user.
     Raises AuthorizationError if the server refuses or the user does not respond in time, and
     OSError if the server cannot be reached.
     """

@@ -36,8 +36,10 @@ DISCOVERY_HEADERS = {"MCP-Protocol-Version": MODERN.name}
 class Fetcher:
     """Sends requests, each on a connection of its own.
 
-    policy: checks their URLs.
+    policy: checks the URL of each request and of each redirect.
     within_s: the time limit of each request with all of its redirects, in seconds.
+    All methods raise AuthorizationError if the policy refuses a URL, or if the response is too
+    large, and OSError if the server cannot be reached in time.
     """
 
     def __init__(self, policy: AddressPolicy, within_s: float = WITHIN_S) -> None:
@@ -46,23 +48,23 @@ class Fetcher:
         self._requests = SingleRequests()
 
     async def get(self, url: str) -> FetchedResponse:
-        """Send a GET request for metadata, and follow redirects.
-
-        Raises AuthorizationError, OSError.
-        """
+        """Send a GET request for metadata, and follow up to MAX_REDIRECTS redirects."""
         return await limit(url, self._get(url), self._within_s)
 
     async def post_form(
         self, url: str, fields: Mapping[str, str], headers: Mapping[str, str]
     ) -> FetchedResponse:
-        """Send a form with POST, and follow no redirects. Raises AuthorizationError, OSError."""
+        """Send a form with POST. Redirects are not followed."""
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return await self._post(url, lines, urlencode(fields).encode())
 
     async def post_json(
         self, url: str, value: Any, headers: Mapping[str, str] | None = None
     ) -> FetchedResponse:
-        """Send JSON with POST, and follow no redirects. Raises AuthorizationError, OSError."""
+        """Send a value as JSON with POST. Redirects are not followed.
+
+        headers: headers in addition to Content-Type.
+        """
         lines = {"Content-Type": "application/json", **(headers or {})}
         return await self._post(url, lines, encode(value))
 

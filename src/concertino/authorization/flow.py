@@ -47,7 +47,10 @@ class PageOpener:
     """Shows the page of a login to the user. Subclasses implement how."""
 
     def show(self, page: str) -> None:
-        """Show the page of this URL. A RedirectListener gets the response of the page."""
+        """Show the page of this URL, for example in a browser, and return at once.
+
+        When the user has permitted access there, the browser is redirected to a RedirectListener.
+        """
         raise NotImplementedError
 
     def show_code(self, page: str, code: str) -> None:
@@ -61,24 +64,30 @@ class Discovery(Struct, frozen=True):
     resource: the metadata of the server.
     issuer: the metadata of its authorization server.
     challenge: the parameters of the Bearer challenge in the server's response.
-    is_guessed: True if neither the server nor its origin has metadata. Then `issuer` names the
-        default endpoints of 2025-03-26, which may not exist.
+    has_default_endpoints: True if neither the server nor its origin has metadata. Then `issuer`
+        names the default endpoints of 2025-03-26, which may not exist.
     """
 
     resource: ResourceMetadata
     issuer: IssuerMetadata
     challenge: Mapping[str, str]
-    is_guessed: bool = False
+    has_default_endpoints: bool = False
 
 
 async def make_fetcher(server: ServerUrl) -> Fetcher:
-    """Return a Fetcher for the URLs that an MCP server names."""
+    """Return a Fetcher for the URLs that an MCP server names.
+
+    The Fetcher refuses addresses that are nearer to this machine than the server, for example in
+    a private network, because the server could be malicious.
+    """
     return Fetcher(AddressPolicy(await find_reach(server)))
 
 
 class LoginFlow:
-    """Obtains access tokens for one server.
+    """Obtains access tokens for one MCP server.
 
+    settings: how to log in.
+    fetcher: sends the requests to the servers that take part in the login.
     opener: shows pages to the user; None if no user is there. Then only logins without a user, or
         with `settings.authorize`, succeed.
     """
@@ -91,12 +100,12 @@ class LoginFlow:
         self._fetcher = fetcher
         self._opener = opener
 
-    async def discover(self, challenge: Mapping[str, str], known: Login | None) -> Discovery:
+    async def discover(self, challenge: Mapping[str, str], previous: Login | None) -> Discovery:
         """Fetch the metadata of the server and of its authorization server.
 
         challenge: the parameters of the Bearer challenge in the server's response; empty if it had
             none.
-        known: the previous login; None if there was none.
+        previous: the previous login; None if there was none.
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
         url = challenge.get("resource_metadata", "")
@@ -108,26 +117,33 @@ class LoginFlow:
             return await self._discover_own_issuer(challenge)
         issuers = resource.authorization_servers
         # If the server names several, one that this client already uses is best.
-        preferred = (self._settings.issuer, "" if known is None else known.issuer)
+        preferred = (self._settings.issuer, "" if previous is None else previous.issuer)
         issuer = next((name for name in preferred if name and name in issuers), issuers[0])
         return Discovery(resource, await discover_issuer(self._fetcher, issuer), challenge)
 
     async def _discover_own_issuer(self, challenge: Mapping[str, str]) -> Discovery:
-        """Return what is known about a server without metadata: it may be one of 2025-03-26."""
+        """Return the Discovery for a server without metadata, which may be one of 2025-03-26.
+
+        Such a server is its own authorization server.
+        """
         resource = own_resource(self._server)
         [origin] = resource.authorization_servers
         try:
             return Discovery(resource, await discover_issuer(self._fetcher, origin), challenge)
         except IssuerNotFound:
-            return Discovery(resource, default_endpoints(origin), challenge, is_guessed=True)
+            return Discovery(
+                resource, default_endpoints(origin), challenge, has_default_endpoints=True
+            )
 
     async def _discover_behind_refusal(
         self, challenge: Mapping[str, str], refusal: MetadataRefused
     ) -> Discovery:
-        """Return what is known about a server that refuses paths which it may not have.
+        """Return the Discovery for a server that refuses the request for its metadata.
 
-        A server of 2025-03-26 may refuse all paths but those that it has. Endpoints are not
-        guessed, because the refused document may name others.
+        A server of 2025-03-26, which has no such metadata, may refuse all paths that it does not
+        have. The server is then its own authorization server. Default endpoints are not used,
+        because the refused document may name others.
+        refusal: the error of the request for the metadata.
         """
         resource = own_resource(self._server)
         [origin] = resource.authorization_servers
@@ -139,44 +155,45 @@ class LoginFlow:
                 f"({refusal}); it may want something else, such as an API key in a header"
             ) from None
 
-    async def log_in(self, found: Discovery, known: Login | None) -> Login:
+    async def log_in(self, discovery: Discovery, previous: Login | None) -> Login:
         """Obtain access tokens, and return the new login.
 
-        known: the previous login; None if there was none. If it is of the same authorization
+        discovery: what discover() has returned.
+        previous: the previous login; None if there was none. If it is of the same authorization
             server, its client registration is used again, and its scopes are requested again.
         Raises AuthorizationError, and OSError if a server cannot be reached.
         """
-        settings, issuer = self._settings, found.issuer.issuer
-        if found.is_guessed and settings.client_secret and settings.issuer != issuer:
+        settings, issuer = self._settings, discovery.issuer.issuer
+        if discovery.has_default_endpoints and settings.client_secret and settings.issuer != issuer:
             # The metadata may only be missing for a moment, and name another server.
             raise AuthorizationError(
                 f"{issuer} has no metadata; to send it the client's secret nevertheless, set "
                 f"issuer={issuer!r} in OAuth(...) or in `auth` of the server file"
             )
         try:
-            return await self._log_in(found, known)
+            return await self._log_in(discovery, previous)
         except AuthorizationError as exc:
-            if found.is_guessed:
+            if discovery.has_default_endpoints:
                 text = f"{exc}; {issuer} has no metadata that names other endpoints"
                 raise AuthorizationError(text) from None
             raise
 
-    async def _log_in(self, found: Discovery, known: Login | None) -> Login:
-        settings, metadata = self._settings, found.issuer
-        is_same = known is not None and known.issuer == metadata.issuer
-        scopes = self._choose_scopes(found, known if is_same else None)
+    async def _log_in(self, discovery: Discovery, previous: Login | None) -> Login:
+        settings, metadata = self._settings, discovery.issuer
+        is_same = previous is not None and previous.issuer == metadata.issuer
+        scopes = self._choose_scopes(discovery, previous if is_same else None)
         if not metadata.token_endpoint:
             raise AuthorizationError(
                 f"{metadata.issuer}: expected a token_endpoint in its metadata"
             )
         if settings.grant == "authorization_code":
-            client, tokens = await self._log_in_by_code(found, known, scopes)
+            client, tokens = await self._log_in_by_code(discovery, previous, scopes)
         else:
-            client = await self._identify(found, known, "")
-            tokens = await self._log_in_without_redirect(found, client, scopes)
+            client = await self._identify(discovery, previous, "")
+            tokens = await self._log_in_without_redirect(discovery, client, scopes)
         login = Login(
             server=self._server.text,
-            resource=found.resource.resource,
+            resource=discovery.resource.resource,
             issuer=metadata.issuer,
             token_endpoint=metadata.token_endpoint,
             revocation_endpoint=metadata.revocation_endpoint,
@@ -186,46 +203,46 @@ class LoginFlow:
         return with_tokens(login, tokens)
 
     async def _identify(
-        self, found: Discovery, known: Login | None, redirect_uri: str
+        self, discovery: Discovery, previous: Login | None, redirect_uri: str
     ) -> ClientIdentity:
-        """Return the OAuth client under whose id to log in. Registers one if there is none."""
+        """Return the OAuth client with whose id to log in, and register one if there is none."""
         return await identify_client(
             self._fetcher,
-            found.issuer,
+            discovery.issuer,
             self._settings,
             redirect_uri,
-            None if known is None else known.client,
-            "" if known is None else known.issuer,
+            None if previous is None else previous.client,
+            "" if previous is None else previous.issuer,
         )
 
-    def _token_endpoint(self, found: Discovery, client: ClientIdentity) -> TokenEndpoint:
+    def _token_endpoint(self, discovery: Discovery, client: ClientIdentity) -> TokenEndpoint:
         """Return the token endpoint of the authorization server."""
-        issuer = found.issuer
+        issuer = discovery.issuer
         return TokenEndpoint(
             self._fetcher, issuer.issuer, issuer.token_endpoint, client, self._settings
         )
 
-    def _choose_scopes(self, found: Discovery, known: Login | None) -> tuple[str, ...]:
+    def _choose_scopes(self, discovery: Discovery, previous: Login | None) -> tuple[str, ...]:
         """Return the scopes to request.
 
         These are the scopes in the settings, and the scopes in the server's challenge or, if it
         names none, in the server's metadata. A challenge names only the scopes that the refused
         operation needs. So the scopes of the previous login are added, because the new tokens would
         otherwise lack them.
-        known: the previous login at this authorization server; None if there was none.
+        previous: the previous login at this authorization server; None if there was none.
         """
-        challenge = found.challenge.get("scope", "").split()
-        wanted = [*self._settings.scopes, *(challenge or found.resource.scopes_supported)]
-        if known is not None and (challenge or self._settings.scopes):
-            wanted = [*known.scopes, *wanted]
-        offered = found.issuer.scopes_supported or ()
+        challenge = discovery.challenge.get("scope", "").split()
+        wanted = [*self._settings.scopes, *(challenge or discovery.resource.scopes_supported)]
+        if previous is not None and (challenge or self._settings.scopes):
+            wanted = [*previous.scopes, *wanted]
+        offered = discovery.issuer.scopes_supported or ()
         wanted = [scope for scope in wanted if scope != OFFLINE]
         if OFFLINE in offered and self._settings.grant != "client_credentials":
             wanted.append(OFFLINE)
         return _unique(wanted)
 
     async def _log_in_by_code(
-        self, found: Discovery, known: Login | None, scopes: tuple[str, ...]
+        self, discovery: Discovery, previous: Login | None, scopes: tuple[str, ...]
     ) -> tuple[ClientIdentity, TokenResponse]:
         """Let the user permit access on a page, and exchange the resulting code for tokens.
 
@@ -234,31 +251,35 @@ class LoginFlow:
         """
         authorize, redirect_uri = self._settings.authorize, self._settings.redirect_uri
         if authorize is not None:
-            client = await self._identify(found, known, redirect_uri)
-            request = self._code_request(found, client, redirect_uri, scopes)
+            client = await self._identify(discovery, previous, redirect_uri)
+            request = self._code_request(discovery, client, redirect_uri, scopes)
             return client, await self._exchange(
-                found, client, request, redirect_uri, await authorize(request.page)
+                discovery, client, request, redirect_uri, await authorize(request.page)
             )
         opener = self._opener
         if opener is None:
             raise AuthorizationError("a person has to log in")
-        async with RedirectListener(_port_of(redirect_uri, known)) as listener:
+        async with RedirectListener(_port_of(redirect_uri, previous)) as listener:
             redirect_uri = listener.redirect_uri
-            client = await self._identify(found, known, redirect_uri)
-            request = self._code_request(found, client, redirect_uri, scopes)
+            client = await self._identify(discovery, previous, redirect_uri)
+            request = self._code_request(discovery, client, redirect_uri, scopes)
             opener.show(request.page)
             address = await listener.wait(request.expects)
-        return client, await self._exchange(found, client, request, redirect_uri, address)
+        return client, await self._exchange(discovery, client, request, redirect_uri, address)
 
     def _code_request(
-        self, found: Discovery, client: ClientIdentity, redirect_uri: str, scopes: tuple[str, ...]
+        self,
+        discovery: Discovery,
+        client: ClientIdentity,
+        redirect_uri: str,
+        scopes: tuple[str, ...],
     ) -> CodeRequest:
-        resource = found.resource.resource
-        return CodeRequest(found.issuer, client.client_id, redirect_uri, resource, scopes)
+        resource = discovery.resource.resource
+        return CodeRequest(discovery.issuer, client.client_id, redirect_uri, resource, scopes)
 
     async def _exchange(
         self,
-        found: Discovery,
+        discovery: Discovery,
         client: ClientIdentity,
         request: CodeRequest,
         redirect_uri: str,
@@ -270,22 +291,22 @@ class LoginFlow:
         address: the URL to which the authorization server redirected the browser. Its query
             contains the code.
         """
-        return await self._token_endpoint(found, client).request(
+        return await self._token_endpoint(discovery, client).request(
             {
                 "grant_type": "authorization_code",
                 "code": request.read_response(address),
                 "redirect_uri": redirect_uri,
                 "code_verifier": request.verifier,
-                "resource": found.resource.resource,
+                "resource": discovery.resource.resource,
             }
         )
 
     async def _log_in_without_redirect(
-        self, found: Discovery, client: ClientIdentity, scopes: tuple[str, ...]
+        self, discovery: Discovery, client: ClientIdentity, scopes: tuple[str, ...]
     ) -> TokenResponse:
         """Obtain tokens with the client's own credentials, or through another device."""
-        endpoint = self._token_endpoint(found, client)
-        fields = {"resource": found.resource.resource}
+        endpoint = self._token_endpoint(discovery, client)
+        fields = {"resource": discovery.resource.resource}
         if scopes:
             fields["scope"] = " ".join(scopes)
         if self._settings.grant == "client_credentials":
@@ -293,7 +314,7 @@ class LoginFlow:
         if self._opener is None:
             raise AuthorizationError("a person has to log in")
         prompt: DevicePrompt = self._opener.show_code
-        return await request_by_device(endpoint, found.issuer, fields, prompt)
+        return await request_by_device(endpoint, discovery.issuer, fields, prompt)
 
 
 def with_tokens(login: Login, tokens: TokenResponse) -> Login:
@@ -321,13 +342,13 @@ def _unique(scopes: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(scopes))
 
 
-def _port_of(redirect_uri: str, known: Login | None) -> int:
+def _port_of(redirect_uri: str, previous: Login | None) -> int:
     """Return the port of the redirect URI in the settings or in the registration; 0 without both.
 
     redirect_uri: the redirect URI in the settings; "" if there is none.
-    known: the previous login, which has the registration.
+    previous: the previous login, which has the registration.
     """
-    registered = "" if known is None else known.client.redirect_uri
+    registered = "" if previous is None else previous.client.redirect_uri
     for uri in (redirect_uri, registered):
         if uri:
             return urlsplit(uri).port or 0

@@ -106,6 +106,7 @@ async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHI
 
     A thread is necessary, because a locked keyring blocks its caller until the user unlocks it. The
     thread cannot be ended, so it is a daemon.
+    access: the function.
     within_s: the time limit, in seconds.
     Raises AuthorizationError after the time limit, and the exceptions of the function.
     """

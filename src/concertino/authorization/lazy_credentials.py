@@ -1,6 +1,6 @@
 """LazyCredentials: Credentials for a server that perhaps needs no authorization.
 
-Most servers do not. So OAuthCredentials and the rest of this package, which take long to import,
+Most servers need none. OAuthCredentials and the rest of this package take long to import. So they
 are only imported when the server refuses a request, or when settings or stored logins exist.
 """
 

@@ -23,11 +23,14 @@ ACCEPT = "application/json, text/event-stream"
 async def log_in(
     url: str, settings: OAuth, opener: PageOpener, store: LoginStore | None = None
 ) -> Login:
-    """Log in at a server, and store the login.
+    """Log in at an MCP server, and store the login.
 
+    url: the URL of the server.
+    settings: how to log in.
     opener: shows pages to the user.
-    Raises AuthorizationError, ValueError for a malformed URL, and OSError if a server cannot be
-    reached.
+    store: stores the login; None for the store of this user.
+    Raises AuthorizationError if the login fails, ValueError for a malformed URL, and OSError if a
+    server cannot be reached.
     """
     server = parse_url(url)
     store = store or LoginStore()
@@ -35,22 +38,23 @@ async def log_in(
     flow = LoginFlow(server, settings, fetcher, opener)
     status, header = await _send_without_token(fetcher, server)
     key = login_key(server.text, settings.client_id, settings.grant)
-    known = await store.load(key)
+    previous = await store.load(key)
     try:
-        found = await flow.discover(bearer_challenge(header), known)
+        discovery = await flow.discover(bearer_challenge(header), previous)
     except AuthorizationError as exc:
         if status < 400:
             raise AuthorizationError(f"{server.text} asks for no login") from exc
         raise
-    if found.is_guessed and status < 400:
+    if discovery.has_default_endpoints and status < 400:
         raise AuthorizationError(f"{server.text} asks for no login")
-    if settings.client_secret and not settings.issuer and known is None:
+    if settings.client_secret and not settings.issuer and previous is None:
         # A malicious server could name an authorization server of its own, to get the secret.
+        issuer = discovery.issuer.issuer
         raise AuthorizationError(
-            f"the client's secret would go to {found.issuer.issuer}, which {server.text} names; if "
-            f"the client is registered there, add --issuer {quote(found.issuer.issuer)}"
+            f"the client's secret would go to {issuer}, which {server.text} names; if the client "
+            f"is registered there, add --issuer {quote(issuer)}"
         )
-    login = await flow.log_in(found, known)
+    login = await flow.log_in(discovery, previous)
     async with store.lock(key):
         await store.save(key, login)
     return login
@@ -82,10 +86,12 @@ async def _send_without_token(fetcher: Fetcher, server: ServerUrl) -> tuple[int,
 
 
 async def log_out(url: str, store: LoginStore | None = None) -> list[Login]:
-    """Remove all logins at a server, and return them.
+    """Remove all logins at an MCP server, and return them; [] if there is none.
 
     Their tokens are revoked if the authorization server has a revocation endpoint.
-    Raises AuthorizationError, and ValueError for a malformed URL.
+    url: the URL of the MCP server.
+    store: the stored logins; None for those of this user.
+    Raises AuthorizationError if a login cannot be read, and ValueError for a malformed URL.
     """
     server = parse_url(url)
     store = store or LoginStore()
@@ -119,7 +125,11 @@ async def _revoke(server: ServerUrl, login: Login) -> None:
 
 
 def list_logins(store: LoginStore | None = None) -> list[tuple[str, Login]]:
-    """Return all logins of this user, each after its name in the store, sorted by server."""
+    """Return all stored logins as pairs (name in the store, login), sorted by server.
+
+    store: the stored logins; None for those of this user.
+    Raises AuthorizationError if a login cannot be read.
+    """
     store = store or LoginStore()
     logins = ((key, store.read(key)) for key in store.names())
     found = [(key, login) for key, login in logins if login is not None]

@@ -142,6 +142,7 @@ class _LoginFile(Struct, frozen=True):
 class LoginStore:
     """The stored logins of this user.
 
+    The parameter `key` of the methods is the name of a login, from login_key().
     folder: the folder of their files; None for logins_folder().
     """
 
@@ -149,7 +150,7 @@ class LoginStore:
         self.folder = logins_folder() if folder is None else folder
 
     def has(self, key: str) -> bool:
-        """Return whether a login is stored. key: its name, from login_key()."""
+        """Return whether a login is stored."""
         return self._path(key).exists()
 
     def names(self) -> list[str]:
@@ -157,11 +158,11 @@ class LoginStore:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def newest(self, server: str) -> str:
-        """Return the name of the login that a person has made last at a server.
+        """Return the name of the last login that a person has made at a server.
 
+        If there is none, returns the name under which `concertino login` would store one. Ignores
+        files that cannot be read.
         server: the URL of the server.
-        Returns the name that a first login will get if there is none. Ignores files that cannot be
-        read.
         """
         newest, obtained_at = login_key(server, "", PERSON_GRANTS[0]), -math.inf
         for key in self.names():
@@ -178,7 +179,7 @@ class LoginStore:
     def read(self, key: str) -> Login | None:
         """Return a login; None if there is none.
 
-        It blocks while the keyring is locked; load() does not.
+        Blocks while the system's keyring is locked; load() does not.
         Raises AuthorizationError if its file or the keyring cannot be read.
         """
         file = self._read_file(key)
@@ -225,7 +226,7 @@ class LoginStore:
     def write(self, key: str, login: Login) -> None:
         """Store a login. Raises AuthorizationError if it cannot be written.
 
-        It blocks while the keyring is locked; save() does not.
+        Blocks while the system's keyring is locked; save() does not.
         """
         _learn_secrets(key, login)
         keyring = find_keyring()
@@ -256,7 +257,10 @@ class LoginStore:
             raise AuthorizationError(f"{path}: {exc.strerror}") from None
 
     async def remove(self, key: str) -> bool:
-        """Remove a login. Returns whether there was one. Raises AuthorizationError."""
+        """Remove a login, and return whether there was one.
+
+        Raises AuthorizationError if the system's keyring fails.
+        """
         keyring = find_keyring()
         if keyring.is_available:
             await wait_for_keyring(lambda: keyring.remove(key))

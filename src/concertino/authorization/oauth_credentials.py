@@ -30,10 +30,10 @@ __all__ = ["OAuthCredentials"]
 
 _log = logging.getLogger("concertino.authorization")
 
-# How long before its expiry a token is refreshed. For a token that is valid for less than ten
-# minutes, it is a tenth of that time.
+# How long before its expiry a token is refreshed. A token that is valid for less than ten minutes
+# is refreshed when nine tenths of its time have passed.
 MARGIN_S = 60.0
-# How long no refresh before the expiry is tried again after one has failed.
+# If such an early refresh has failed, the next one is tried after this time.
 PAUSE_S = 30.0
 # The largest number of requests for more scopes because of one operation.
 MAX_STEP_UPS = 2
@@ -42,9 +42,12 @@ MAX_OPERATIONS = 1000
 
 
 class OAuthCredentials:
-    """Provides access tokens for one server: from the stored login, or by a new login.
+    """Provides access tokens for one MCP server: from the stored login, or by a new login.
 
+    It implements Credentials (http_client/credentials.py). The connection calls header() for each
+    request, and on_refusal() if the server has refused one.
     settings: how to log in; None to use only logins that `concertino login` has stored.
+    store: the stored logins; None for those of this user.
     """
 
     def __init__(
@@ -65,10 +68,10 @@ class OAuthCredentials:
         self._step_ups: dict[str, int] = {}
 
     def _choose_key(self) -> str:
-        """Return the name of the login to use, see login_key().
+        """Return the name of the login to use; see login_key().
 
-        If the settings do not say how to log in, it is the last login that `concertino login` has
-        made, with whatever options.
+        If the settings do not say how to log in, this is the name of the last login that
+        `concertino login` has made at the server, with any options.
         """
         settings, server = self._settings, self._server.text
         if (settings.client_id, settings.grant, settings.authorize) == ("", PERSON_GRANTS[0], None):
@@ -141,24 +144,28 @@ class OAuthCredentials:
                 self._login = await self._store.load(self._key)
                 if self._has_newer(sent):
                     return self._valid_header()
-                found = await flow.discover(challenge, self._login)
-                if not await self._try_refresh(found):
-                    await self._log_in(flow, found)
+                discovery = await flow.discover(challenge, self._login)
+                if not await self._try_refresh(discovery):
+                    await self._log_in(flow, discovery)
             return self._valid_header()
 
     def _has_newer(self, sent: str) -> bool:
-        """Return whether there is a valid access token other than the refused one (`sent`)."""
+        """Return whether there is a valid access token other than the refused one, `sent`.
+
+        Another request or another process may have obtained it meanwhile.
+        """
         login = self._login
         return login is not None and login.is_valid() and login.access_token != sent
 
-    async def _try_refresh(self, found: Discovery) -> bool:
+    async def _try_refresh(self, discovery: Discovery) -> bool:
         """Refresh the login, after the server has refused its token. The caller holds the lock.
 
-        Returns False if that is not possible: there is no refresh token, the MCP server has changed
-        to another authorization server, or the authorization server refuses.
+        Returns whether the login was refreshed. That is not possible if there is no refresh token,
+        if the MCP server has changed to another authorization server, or if the authorization
+        server refuses.
         """
         login = self._login
-        if login is None or not login.refresh_token or login.issuer != found.issuer.issuer:
+        if login is None or not login.refresh_token or login.issuer != discovery.issuer.issuer:
             return False
         try:
             await self._refresh_once(login)
@@ -191,7 +198,7 @@ class OAuthCredentials:
                 await self._log_in(flow, await flow.discover(challenge, self._login))
             return self._valid_header()
 
-    async def _log_in(self, flow: LoginFlow, found: Discovery) -> None:
+    async def _log_in(self, flow: LoginFlow, discovery: Discovery) -> None:
         """Log in without a user or with `settings.authorize`. The caller holds the lock.
 
         Raises AuthorizationError if only the command `concertino login` can log in.
@@ -200,10 +207,11 @@ class OAuthCredentials:
         if settings.grant == "device_code" or (
             settings.grant == "authorization_code" and settings.authorize is None
         ):
-            command = self._login_command(found)
+            command = self._login_command(discovery)
             login = self._login
-            if found.is_guessed and (login is None or login.issuer != found.issuer.issuer):
-                # It may want something else, such as an API key in a header.
+            is_new_issuer = login is None or login.issuer != discovery.issuer.issuer
+            if discovery.has_default_endpoints and is_new_issuer:
+                # The server may want something else, such as an API key in a header.
                 raise AuthorizationError(
                     f"{self._server.text} asks for authorization, and has no metadata about it: "
                     "send a token that you have in a header (HttpParameters(url, headers), or "
@@ -211,11 +219,11 @@ class OAuthCredentials:
                     f"2025-03-26, run: {command}"
                 )
             raise LoginRequired(f"{self._server.text} asks for a login; run: {command}", command)
-        login = await flow.log_in(found, self._login)
+        login = await flow.log_in(discovery, self._login)
         await self._store.save(self._key, login)
         self._login = login
 
-    def _login_command(self, found: Discovery) -> str:
+    def _login_command(self, discovery: Discovery) -> str:
         """Return the command with which the user logs in at this server."""
         words = f"concertino login {self._server.text}"
         client_id, secret, issuer = _registered_client(self._settings, self._login)
@@ -226,8 +234,8 @@ class OAuthCredentials:
             words += f" --issuer {issuer}" if issuer else ""
         if self._settings.grant == "device_code":
             words += " --device"
-        needed = found.challenge.get("scope", "").split()
-        if found.challenge.get("error") == "insufficient_scope" and needed:
+        needed = discovery.challenge.get("scope", "").split()
+        if discovery.challenge.get("error") == "insufficient_scope" and needed:
             words += "".join(f" --scope {scope}" for scope in needed)
         return words
 
@@ -249,6 +257,8 @@ class OAuthCredentials:
                 await self._refresh_once(login)
             except (OSError, AuthorizationError) as exc:
                 if not login.is_valid():
+                    # After a TokenError, the request is sent without a token. The server refuses
+                    # it, and on_refusal() logs in again.
                     if isinstance(exc, TokenError):
                         return
                     raise

@@ -30,17 +30,21 @@ REFUSED = "This is not the answer to the login that is under way."
 
 
 class RedirectListener:
-    """Listens at a port of this machine. Use it with `async with`.
+    """Listens at a port of this machine, and receives the redirect at the end of a login.
 
-    port: the port to use if it is free, or 0 for any. With the port of the client's registration,
-        the registered redirect URI stays valid.
+    Use it with `async with`.
+    port: the port to use if it is free; 0 for any free port. If the client is registered with a
+        redirect URI, pass the port in it, so that the registration stays valid.
     """
 
     def __init__(self, port: int = 0) -> None:
         self._port = port
         self._server: asyncio.Server | None = None
+        # Returns whether the query of a URL belongs to the login; None before wait() is called.
         self._belongs: Callable[[str], bool] | None = None
+        # A future of the path and query of the response to the login.
         self._answer_url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        # The number of open connections.
         self._connections = 0
 
     @property

@@ -1,8 +1,9 @@
-"""identify_client(): chooses the OAuth client under whose id to log in.
+"""identify_client(): chooses the OAuth client with whose id this program logs in.
 
-The first possible one of these is used: the client that the user has registered and named in the
-settings, a client id metadata document, the client of an earlier login, and a client that is now
-registered dynamically (RFC 7591).
+An authorization server knows each program that requests tokens as a *client* with an id. There are
+four ways to get an id, and the first possible one is used: the client that the user has registered
+and named in the settings, a client id metadata document, the client of the previous login, and a
+client that is now registered dynamically (RFC 7591).
 Spec: 2026-07-28 basic/authorization "Client Registration".
 """
 
@@ -52,21 +53,22 @@ async def identify_client(
     metadata: IssuerMetadata,
     settings: OAuth,
     redirect_uri: str,
-    known: ClientIdentity | None,
-    known_issuer: str,
+    previous: ClientIdentity | None,
+    previous_issuer: str,
 ) -> ClientIdentity:
-    """Return the OAuth client as which to log in at an authorization server.
+    """Return the OAuth client with whose id to log in at an authorization server.
 
     metadata: the metadata of the authorization server.
+    settings: the user's settings, which may name a client.
     redirect_uri: the redirect URI of this login; "" if it needs none.
-    known: the client of an earlier login; None if there was none. If it was registered dynamically
-        at the same server and with the same redirect URI, it is used again.
-    known_issuer: the authorization server of that login; "" if there was none.
+    previous: the client of the previous login; None if there was none. If it was registered
+        dynamically at the same server and with the same redirect URI, it is used again.
+    previous_issuer: the authorization server of that login; "" if there was none.
     Raises AuthorizationError if there is no way to get a client, and OSError if the server cannot
     be reached.
     """
     if settings.client_id:
-        return _registered_before(metadata, settings, known_issuer)
+        return _registered_before(metadata, settings, previous_issuer)
     if settings.issuer not in ("", metadata.issuer):
         raise AuthorizationError(
             f"the server names the authorization server {metadata.issuer}, and the login was to be "
@@ -74,8 +76,12 @@ async def identify_client(
         )
     if settings.client_metadata_url and metadata.client_id_metadata_document_supported:
         return ClientIdentity(client_id=settings.client_metadata_url)
-    if known is not None and known_issuer == metadata.issuer and _is_usable(known, redirect_uri):
-        return known
+    if (
+        previous is not None
+        and previous_issuer == metadata.issuer
+        and _is_usable(previous, redirect_uri)
+    ):
+        return previous
     if metadata.registration_endpoint:
         return await _register(fetcher, metadata, settings, redirect_uri)
     raise AuthorizationError(
@@ -86,14 +92,14 @@ async def identify_client(
 
 
 def _registered_before(
-    metadata: IssuerMetadata, settings: OAuth, known_issuer: str
+    metadata: IssuerMetadata, settings: OAuth, previous_issuer: str
 ) -> ClientIdentity:
-    """Return the client in the settings.
+    """Return the client in the settings, which the user has registered.
 
-    Raises AuthorizationError if it belongs to another authorization server, which alone may get its
-    secret.
+    Raises AuthorizationError if the client is registered at another authorization server, because
+    only that server may get its secret.
     """
-    expected = settings.issuer or known_issuer
+    expected = settings.issuer or previous_issuer
     if expected and expected != metadata.issuer:
         raise AuthorizationError(
             f"the client {settings.client_id!r} is registered at {expected}, and the server now "

@@ -29,8 +29,8 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
     and the user logs in with the command `concertino login`.
     client_id: the id of a client that was registered at the authorization server before.
     client_secret: the secret of that client.
-    issuer: the URL of the authorization server that knows this client. If it is set, no login is
-        made at another one, and the client's secret is sent to no other one.
+    issuer: the URL of the authorization server at which this client is registered. If it is set, no
+        login is made at another authorization server, and none gets the client's secret.
     client_metadata_url: an https URL that identifies this client and returns its description (a
         client id metadata document), for authorization servers that accept such documents.
     private_key: a private key in PEM, which signs assertions in place of a secret. It requires the
@@ -40,10 +40,11 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
         another device (`device_code`), or with the client's own secret or key
         (`client_credentials`).
     scopes: the scopes to request in addition to the scopes that the server names.
-    redirect_uri: the URL to which the authorization server redirects the browser; "" for a port of
-        this machine.
-    authorize: shows the page of a login to the user, and returns the URL to which the browser was
-        redirected. If it is None, only `concertino login` can log in with a browser.
+    redirect_uri: the URL to which the authorization server redirects the browser; "" for a free
+        port of this machine.
+    authorize: a function that gets the URL of the page of a login. It shows the page to the user,
+        and returns an awaitable of the URL to which the browser was redirected. It needs a
+        redirect_uri. If it is None, only `concertino login` can log in with a browser.
     Raises ValueError if fields contradict each other. The text shows no secrets.
     """
 

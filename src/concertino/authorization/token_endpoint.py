@@ -56,7 +56,10 @@ class _ErrorResponse(Struct, frozen=True):
 
 
 class TokenError(AuthorizationError):
-    """An authorization server has refused a request. code: its `error`, as `invalid_grant`."""
+    """An authorization server has refused a request.
+
+    code: the member `error` of its response, such as `invalid_grant`; "" without one.
+    """
 
     def __init__(self, text: str, code: str) -> None:
         super().__init__(text)
@@ -68,10 +71,12 @@ _error_decoder = Decoder(_ErrorResponse)
 
 
 def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool) -> str:
-    """Return the `token_endpoint_auth_method` (RFC 7591) for a client of an authorization server.
+    """Return how a client authenticates at the token endpoint of an authorization server.
 
-    It is private_key_jwt for a client with a private key; client_secret_basic or
-    client_secret_post, whichever the server accepts, for one with a secret; otherwise none.
+    This is a value of `token_endpoint_auth_method` (RFC 7591): "private_key_jwt" for a client with
+    a private key; "client_secret_basic" or else "client_secret_post", whichever the server accepts,
+    for a client with a secret; "none" for a client with neither.
+    metadata: the metadata of the authorization server.
     Raises AuthorizationError if the server accepts neither method for the secret.
     """
     if not has_secret and not has_key:
@@ -144,15 +149,16 @@ class TokenEndpoint:
     async def post(self, url: str, fields: Mapping[str, str]) -> FetchedResponse:
         """Send a form to another endpoint of the authorization server, authenticated as the client.
 
-        Raises AuthorizationError, OSError.
+        Raises AuthorizationError if the URL must not be used, and OSError if the server cannot be
+        reached.
         """
         form, headers = self._authenticate(dict(fields))
         return await self._fetcher.post_form(url, form, headers)
 
     def _authenticate(self, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return a form and headers by which the server knows the client.
+        """Return a form and headers that prove to the server which client sends the request.
 
-        form: the fields of the request. The fields of the authentication are added.
+        form: the fields of the request. The fields for the authentication are added to it.
         """
         client = self._client
         headers: dict[str, str] = {}
@@ -184,8 +190,8 @@ class TokenEndpoint:
 def make_error(response: FetchedResponse) -> Exception:
     """Return the exception for an error response.
 
-    It is a ConnectionError if the server has failed or is busy (HTTP 5xx, 429), so that the caller
-    tries again; otherwise a TokenError.
+    It is a ConnectionError if the server has failed or is busy (HTTP 5xx, 429), because the caller
+    may then try again; otherwise a TokenError.
     """
     try:
         body = _error_decoder.decode(response.body)
