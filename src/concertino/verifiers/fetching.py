@@ -53,15 +53,20 @@ class IssuerClient:
         """Send a GET request, and return its decoded response.
 
         Returns None for a response with a status below 500 other than 200, such as 404.
-        is_trusted: whether the operator has configured the URL.
-        Raises VerifierUnavailable.
+        decoder: decodes the body of a response with the status 200.
+        is_trusted: whether the operator has configured the URL. If not, its host must not be nearer
+            to this machine than the issuer.
+        Raises VerifierUnavailable if the issuer does not answer as expected.
         """
         return await self._send("GET", url, {}, b"", decoder, is_trusted)
 
     async def post(
         self, url: str, fields: Mapping[str, str], headers: Mapping[str, str], decoder: Decoder[T]
     ) -> T | None:
-        """Send a form with POST to a URL that the operator has configured; see get()."""
+        """Send a form with POST to a URL that the operator has configured.
+
+        Returns the decoded response, or None, and raises, as get() does.
+        """
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return await self._send("POST", url, lines, urlencode(fields).encode(), decoder, True)
 

@@ -24,9 +24,10 @@ __all__ = ["Introspection"]
 class Introspection:
     """A TokenVerifier that asks the issuer of a token about it (RFC 7662).
 
-    issuer: the URL of the issuer.
+    issuer: the URL of the issuer, an authorization server.
     url: the URL of its introspection endpoint.
-    audience: the audience that tokens must have (`aud`); usually the public URL of this server.
+    audience: one audience, or several; a token must be issued for one of them (`aud`). Usually it
+        is the public URL of this server.
     client_id: the id under which this server is registered at the issuer.
     client_secret: the secret of that registration.
     wall_clock: returns the seconds since the epoch; for tests.

@@ -57,7 +57,7 @@ class _Header(Struct, frozen=True):
 
 
 class _Issuer(Struct, frozen=True):
-    """The claim that is read before the signature is verified."""
+    """The only claim that is read before the signature is verified."""
 
     iss: str = ""
 
@@ -71,8 +71,10 @@ class JwtVerifier:
     """A TokenVerifier for the JSON Web Tokens of one issuer.
 
     issuer: the URL of the issuer, exactly as its tokens have it in `iss`.
-    audience: the audience that tokens must have (`aud`); usually the public URL of this server.
-    algorithms: the accepted algorithms of signatures; by default ALGORITHMS.
+    audience: one audience, or several; a token must be issued for one of them (`aud`). Usually it
+        is the public URL of this server.
+    algorithms: the accepted algorithms of signatures, such as "RS256"; None for ALGORITHMS, which
+        are all supported ones.
     jwks_url: the URL of the issuer's keys; None to read it from the issuer's metadata.
     leeway_s: the accepted difference between clocks, in seconds.
     wall_clock: returns the seconds since the epoch; for tests.
@@ -174,6 +176,7 @@ class JwtVerifier:
                 text = str(exc) if isinstance(exc, ValidationError) else "no JSON"
                 raise InvalidToken(f"the claims of the token are malformed: {text}") from None
             except (JoseError, ValueError, TypeError):
+                # This key has not signed the token.
                 continue
             return claims.to_principal(
                 self._issuer, self._audience, self._wall_clock(), self._leeway_s

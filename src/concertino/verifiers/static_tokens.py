@@ -101,7 +101,10 @@ class TokenFile:
             raise
 
     def state(self) -> tuple[int, int, int]:
-        """Return a value that changes when the file changes. Raises ValueError without a file."""
+        """Return a value that changes when the file changes.
+
+        Raises ValueError if there is no file.
+        """
         try:
             status = self.path.stat()
         except OSError as exc:
@@ -116,6 +119,7 @@ class StaticTokens:
     Raises ValueError if the file cannot be read or is malformed.
     """
 
+    # No authorization server issues these tokens.
     issuers = ()
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -124,7 +128,11 @@ class StaticTokens:
         self._tokens = self._file.read()
 
     def verify(self, token: str) -> Principal:
-        """Return the principal of a token. Raises InvalidToken, and ValueError as _reload()."""
+        """Return the principal of a token.
+
+        Raises InvalidToken for an unknown or expired token, and ValueError if the file has changed
+        and cannot be read or is malformed. Then no token is accepted.
+        """
         self._reload()
         digest = sha256(token.encode()).hexdigest()
         found: StaticToken | None = None
@@ -142,7 +150,7 @@ class StaticTokens:
     def _reload(self) -> None:
         """Read the file again if it has changed.
 
-        Raises ValueError if it cannot be read or is malformed. Then no token is accepted.
+        Raises ValueError if it cannot be read or is malformed.
         """
         state = self._file.state()
         if state != self._state:

@@ -21,8 +21,14 @@ MAX_NAME = 512
 
 
 class TokenClaims(Struct, frozen=True, kw_only=True):
-    """The claims of a token that are used here.
+    """The claims that decide whether a token is accepted, and who its principal is.
 
+    iss: the issuer.
+    sub: the user to whom the token was issued.
+    aud: the servers for which the token was issued.
+    exp, nbf, iat: when the token expires, becomes valid, and was issued, in seconds since 1970.
+    client_id, azp: the OAuth client to which the token was issued.
+    scope, scp: the scopes of the token.
     cnf: a key of the token's owner, without which the token proves nothing (RFC 7800).
     active: whether the token is valid, in an introspection response (RFC 7662).
     """
