@@ -127,6 +127,7 @@ class ToolResultContent(
 
     Since 2025-11-25.
     tool_use_id: the id of the ToolUseContent that has called the tool.
+    content, structured_content, is_error: as in a CallToolResult.
     """
 
     tool_use_id: str
@@ -140,7 +141,10 @@ SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | T
 
 
 class SamplingMessage(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """One message to or from a model, with one content block or several."""
+    """One message to or from a model, with one content block or several.
+
+    role: the speaker, "user" or "assistant".
+    """
 
     role: Role
     content: SamplingContent | list[SamplingContent]
@@ -151,6 +155,16 @@ class Sampling(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True,
     """Asks the client to let its model continue a conversation.
 
     The client must respect max_tokens. It may ignore the other settings.
+
+    messages: the conversation so far.
+    max_tokens: the largest length of the model's message, in tokens.
+    system_prompt: instructions for the model.
+    model_preferences: hints for the choice of the model, in the form of MCP's `modelPreferences`.
+    include_context: the MCP servers whose context the client adds to the prompt.
+    temperature, stop_sequences: settings of the model.
+    metadata: data for the provider of the model.
+    tools, tool_choice: the tools that the model may call, and whether it must call one, in the form
+        of MCP. Since 2025-11-25.
     """
 
     messages: list[SamplingMessage]
@@ -226,7 +240,7 @@ ClientRequest = Elicitation | Sampling | ListRoots | InputRequest
 class InputRequiredResult(Struct, frozen=True, rename="camel"):
     """A result with resultType `input_required`: the client repeats the call with its answers.
 
-    input_requests: the client requests, by key.
+    input_requests: the client requests: key -> request. The client's answers have the same keys.
     request_state: a JSON value that the client sends back unchanged; an empty Raw if there is none.
     """
 

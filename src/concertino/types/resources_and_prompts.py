@@ -30,7 +30,9 @@ __all__ = [
 class Resource(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """A resource as `resources/list` returns it.
 
-    size: the size of its content in bytes.
+    name, title: the name for programs, and the name for people.
+    mime_type: the type of its content; None if it is not known.
+    size: the size of its content in bytes; None if it is not known.
     """
 
     uri: str
@@ -84,7 +86,10 @@ class ListResourceTemplatesResult(
 
 
 class PromptArgument(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """An argument of a prompt; its values are strings."""
+    """An argument of a prompt; its values are strings.
+
+    required: whether the argument must be given; None means the same as False.
+    """
 
     name: str
     title: str | None = None

@@ -68,7 +68,7 @@ class Icon(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, ren
 
     src: an https: or data: URI.
     sizes: sizes such as `48x48`, or `any` for a format such as SVG.
-    theme: the theme of the user interface for which the picture is meant.
+    theme: the theme of the user interface for which the picture is meant; None for any theme.
     """
 
     src: str
@@ -209,7 +209,12 @@ class ResourceLink(
 class ResourceContents(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """Content of a resource: either `text` or `blob`, which is base64 on the wire."""
+    """Content of a resource: either a text or bytes.
+
+    uri: the URI of the resource.
+    text: the content, if it is a text; otherwise UNSET.
+    blob: the content, if it is bytes; otherwise UNSET. It is base64 on the wire.
+    """
 
     uri: str
     text: str | UnsetType = UNSET
@@ -242,7 +247,14 @@ ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | Embedd
 class ToolAnnotations(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """Hints about what a tool does. Clients must not rely on them. Since 2025-03-26."""
+    """Hints about what a tool does. Clients must not rely on them. Since 2025-03-26.
+
+    title: the name of the tool for people. Since 2025-06-18, Tool has a title itself.
+    read_only_hint: whether the tool changes nothing.
+    destructive_hint: whether the tool may destroy data.
+    idempotent_hint: whether a second call with the same arguments has no further effect.
+    open_world_hint: whether the tool uses systems outside of the server.
+    """
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -273,6 +285,7 @@ class CallToolResult(
 ):
     """The result of a tool call.
 
+    content: the content blocks, which the model gets.
     structured_content: any JSON value, or undecoded JSON as Raw. None is the value null; UNSET
         means that there is no structured content.
     is_error: whether the tool has failed; then the content describes the error.
@@ -350,7 +363,10 @@ class ListToolsResult(
 class ReadResourceResult(
     Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """The content of a resource: at least one part, each with its own URI."""
+    """The result of `resources/read`: the content of a resource.
+
+    contents: at least one part of the content, each with its own URI.
+    """
 
     contents: list[ResourceContents]
     meta: Meta | None = field(name="_meta", default=None)
