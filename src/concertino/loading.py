@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyDescription", "lazy_names", "load"]
 
-# If more objects than this are frozen, the application has called gc.freeze(). CPython 3.12 itself
-# freezes 375 objects; an application has more than 1000.
+# If more objects than this are frozen (ignored by the garbage collector), the application has
+# called gc.freeze(). CPython 3.12 itself freezes 375 objects; an application has more than 1000.
 FROZEN = 1000
 
 
@@ -82,10 +82,10 @@ def lazy_names(
         setattr(sys.modules[package], name, value)
         return value
 
-    def names() -> list[str]:
+    def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *module_of})
 
-    return list(module_of), get, names
+    return list(module_of), get, list_names
 
 
 class LazyDescription:

@@ -43,7 +43,10 @@ def suggestion(
     known: Iterable[str],
     similarity: float = 0.6,
 ) -> str:
-    """Return `; did you mean 'x'?` with the most similar known name, or "" if none is similar."""
+    """Return `; did you mean 'x'?` with the most similar known name, or "" if none is similar.
+
+    similarity: how similar the name must be, from 0 to 1; see difflib.get_close_matches.
+    """
     close = nearest_name(name, known, similarity)
     return "" if close is None else f"; did you mean {close!r}?"
 
@@ -64,6 +67,7 @@ def unknown_keyword(owner: str, keyword: str, known: Iterable[str], advice: str 
 def hint_keywords(function: F) -> F:
     """Return a function like `function` whose errors for unknown keywords contain a suggestion.
 
+    For example, `Server("x", titel="X")` raises a TypeError that ends with "did you mean 'title'?".
     Use it as a decorator of a function or an `__init__`. Python itself makes such suggestions only
     since 3.13. help() and inspect see the signature of `function`.
     """

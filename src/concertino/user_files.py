@@ -22,6 +22,7 @@ def user_folder(
     variable: the name of the variable that sets the folder, such as `XDG_CACHE_HOME`. A relative
         value is ignored, as the specification says.
     default: the folder if the variable is not set, such as `.cache`, below the home directory.
+    environment: the environment variables, usually os.environ.
     Raises RuntimeError for a user without a home directory.
     """
     value = environment.get(variable, "")

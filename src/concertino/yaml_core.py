@@ -83,7 +83,7 @@ _TIME = re.compile(
 class InvalidYaml(Exception):
     """Raised if a text is not valid YAML.
 
-    line: the line number, from 1; None if it is not known.
+    line: the number of the line with the mistake, from 1; None if it is not known.
     """
 
     def __init__(self, line: int | None, problem: str) -> None:
@@ -102,6 +102,7 @@ class InvalidYamlKey(YamlLimit):
 class YamlNode(Struct, frozen=True):
     """A node of a document.
 
+    kind: whether the node is a scalar (a single value), a sequence (a list) or a mapping.
     value: for a scalar its text, for a sequence the list of its nodes, and for a mapping the list
         of its pairs (node of the key, node of the value).
     tag: the explicit tag, such as `!!int`, in its long form; None if there is none.
@@ -282,7 +283,7 @@ def is_null(node: YamlNode) -> bool:
 
 
 def read_value(node: YamlNode) -> Any:
-    """Return a node as JSON values, except that floats may also be NaN and infinity.
+    """Return the value of a node, as JSON values and the floats NaN and infinity.
 
     Raises InvalidYaml for invalid values, such as a repeated key.
     """

@@ -90,7 +90,7 @@ class _Writer:
         self._parts: list[str] = []
         # The column of the next character.
         self._column = 0
-        # Whether a space or the start of the line precedes it.
+        # Whether a space or the start of the line precedes the next character.
         self._after_blank = True
         # Whether the line contains only spaces, `-`, `?` and `:` so far. If it does, a nested
         # collection continues in this line, as in `- a: 1`.

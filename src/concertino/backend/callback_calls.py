@@ -69,9 +69,8 @@ class SupportsCallbacks(Protocol):
     def callback_beginner(self) -> BeginByCallback | None:
         """Return the function that begins calls which are answered from a callback.
 
-        Returns None if only `handle` may be used.
-
-        A class must return None if a subclass has overridden its `handle`.
+        Returns None if only `handle` may be used. A class must return None if a subclass has
+        overridden its `handle`.
         """
         ...
 
