@@ -1,13 +1,15 @@
 """The server side of MCP over HTTP ("Streamable HTTP"). It requires the extra http.
 
-HttpServer serves a Host at listening sockets, and AsgiApplication serves one inside of an ASGI
-server. HttpOptions has the settings of both.
+A Host (runtime/host.py) serves a backend on any number of connections. HttpServer serves a Host at
+listening sockets, and AsgiApplication serves one inside of an ASGI server. HttpOptions has the
+settings of both.
 
 An HttpConnection (connection.py) reads each request and makes an Exchange of it (exchange.py).
-HttpServer (server.py) checks where it comes from, and who has sent it (admission.py). McpEndpoint
-(endpoint.py) passes its message on: of 2026-07-28 to a StatelessConnection (stateless.py), of older
-revisions to a SessionConnection (session_connection.py). The Host serves these two as it serves a
-connection over stdio, and they write its responses to the Exchange.
+HttpServer (server.py) checks where the request comes from (access.py) and who has sent it
+(admission.py). Then McpEndpoint (endpoint.py) reads the message in the request. A message of
+2026-07-28 is passed to a StatelessConnection (stateless.py), and one of an older revision to a
+SessionConnection (session_connection.py). To the Host, both look like a connection over stdio. They
+send the Host's response with the Exchange.
 """
 
 from __future__ import annotations

@@ -112,10 +112,11 @@ class Admission:
     def admit(
         self, head: RequestHead, facts: Mapping[str, object]
     ) -> Principal | asyncio.Future[Principal] | None:
-        """Return the principal of a request, as RequestHandler.on_head() does.
+        """Return the principal of a request; None if the user is not known.
 
+        Returns a future of the principal if another server must first verify the token.
         facts: the facts about the client, see Connection.facts.
-        Raises HttpError to refuse the request.
+        Raises HttpError, from this method or from the future, to refuse the request.
         """
         if self._proxies is not None:
             self._check_forwarded(self._proxies, head, facts)

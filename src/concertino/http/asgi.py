@@ -185,7 +185,8 @@ class _Service:
         except Exception as exc:
             if self.is_ready:
                 raise
-            # Only now, when the backend is closed, so that the next start does not overlap.
+            # Report the failure only now, when the backend is closed, so that the next start does
+            # not overlap with this one.
             self._failed_at = self.loop.time()
             self.started.set_exception(exc)
 

@@ -1,7 +1,7 @@
-"""HttpCaller: the user whose requests are carried by one Connection of a Host.
+"""HttpCaller: the user whose requests one Connection of a Host carries.
 
-A Connection carries requests of one user only, so that sealed states, sessions and proxied servers
-cannot get from one user to another. The user's token may change.
+Sessions, sealed states (protocol/seal.py) and servers behind a proxy belong to a Connection. So a
+Connection carries the requests of one user only. The user's token may change.
 """
 
 from __future__ import annotations

@@ -53,9 +53,10 @@ BATCH_REVISION = "2025-03-26"
 
 
 class McpEndpoint:
-    """Serves a Host to the clients of an HTTP server.
+    """Serves a Host to the clients of an HTTP server. HttpServer calls its methods.
 
-    wrap: wraps each connection before it is attached, for example to trace its messages.
+    wrap: wraps each connection before it is attached to the Host, for example to trace its
+        messages.
     sessions: the sessions of older revisions.
     challenges: makes refusals; None if there is no authorization.
     """
@@ -112,8 +113,8 @@ class McpEndpoint:
     ) -> None:
         """Refuse a POST whose body is not a message.
 
-        If the body is a response in a session, the question that it answers fails.
-        Raises HttpError if there is no such session.
+        If the body is a response in a session, the server's request that it answers fails.
+        Raises HttpError if the body is a response, and the session does not exist.
         """
         if malformed.is_response and headers.session is not None:
             session = self._sessions.find(exchange, headers.session)

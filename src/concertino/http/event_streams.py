@@ -104,7 +104,8 @@ class EventStream:
     store: keeps the events.
     ids: the ids of the requests whose responses are sent on this stream. It is empty for the stream
         of messages that belong to no request.
-    is_primed: whether a response begins with an event that only has an id (2025-11-25).
+    is_primed: whether a response begins with an event that only has an id, so that the client can
+        resume the stream even if it gets no other event (2025-11-25).
     accepted: the forms of a response that the client accepts.
 
     Attributes:

@@ -197,7 +197,8 @@ class Exchange(Struct, eq=False):
         """End the exchange without a complete response, because the connection is closed."""
         self.is_done = True
         on_end, on_disconnect = self.on_end, self.on_disconnect
-        # They may refer to this exchange, whose body must not stay until a garbage collection.
+        # These functions may refer to this exchange. Without this cycle of references, the memory
+        # of the body is freed at once, and not at a garbage collection.
         self.on_end = self.on_disconnect = self.on_idle = self.on_data = None
         if on_end is not None:
             on_end()
@@ -206,7 +207,10 @@ class Exchange(Struct, eq=False):
 
 
 class RequestConnection(Protocol):
-    """The connection on which a request has come, for those who answer it. See HttpConnection."""
+    """The connection on which a request has come, as the code that answers it sees it.
+
+    HttpConnection implements it, and describes the members.
+    """
 
     is_ending: bool
     reserved_bytes: int

@@ -18,7 +18,7 @@ __all__ = ["check_exposure"]
 
 # The header Origin of a page, such as https://app.example.com or chrome-extension://abc.
 ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*]+/?", re.ASCII)
-# A name or an IPv6 address. A name with a port could be taken for neither.
+# A name or an IPv6 address, without a port.
 HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 
 

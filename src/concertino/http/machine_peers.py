@@ -171,7 +171,7 @@ class MachinePeers:
             log.info("a session is lost: no front end at %s: %s", format_address(known), exc)
             raise
 
-    # In the thread
+    # Methods that run in the thread
 
     def _register(self) -> None:
         """Store the address of this front end. Raises BucketError."""

@@ -47,7 +47,11 @@ class InvalidAnnotation(ValueError):
 
 
 def read_annotations(schema: object) -> ParamHeaders:
-    """Return the annotated properties of an input schema. Raises InvalidAnnotation."""
+    """Return the annotated properties of an input schema: path of the property -> name.
+
+    The path consists of the names of nested properties. The name is that in the annotation, without
+    `Mcp-Param-`. Raises InvalidAnnotation.
+    """
     found: dict[tuple[str, ...], str] = {}
     try:
         _read_schema(schema, (), found, reachable=True)
@@ -62,9 +66,12 @@ def read_annotations(schema: object) -> ParamHeaders:
 def _read_schema(
     schema: object, path: tuple[str, ...], found: dict[tuple[str, ...], str], reachable: bool
 ) -> None:
-    """Collect the annotations of a schema.
+    """Add the annotations of a schema, and of the schemas in it, to `found`.
 
-    reachable: whether only `properties` lead to it.
+    path: the names of the properties that lead to the schema.
+    found: path of a property -> name in its annotation.
+    reachable: whether only `properties` lead to the schema. Annotations in other places are
+        invalid.
     """
     if not isinstance(schema, dict):
         return
@@ -84,7 +91,7 @@ def _read_schema(
 
 
 def _other_schemas(members: dict[str, Any]) -> Iterator[object]:
-    """Yield the schemas inside of a schema, except the schemas of its properties."""
+    """Yield the schemas inside of a schema, except those in `properties`."""
     for keyword in ONE_SCHEMA:
         yield members.get(keyword)
     for keyword in LISTS:

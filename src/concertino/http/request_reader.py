@@ -47,7 +47,7 @@ class RequestReader:
     on_head: called with the head of each request before its body is read, unless the head is
         `admitted`. It sets `principal`, or `awaits_user`. Raises HttpError to refuse the request.
     on_body_due: called with the head after on_head, if the body has not arrived together with the
-        head and the request is not held.
+        head, and the user need not be verified first.
     on_reserve: called with the size of a large body before it is read. If the size is not known in
         advance, it is called again as the body grows. Raises HttpError to refuse the body.
     max_body_bytes: the limit for a body, in bytes.
@@ -125,10 +125,11 @@ class RequestReader:
         return self._read_body(read) if isinstance(read, RequestHead) else read
 
     def next(self) -> HttpRequest | None:
-        """Return the next complete request; None if more bytes are needed.
+        """Return the next complete request.
 
-        Raises HttpError if the request is malformed or not acceptable. Then the rest of the bytes
-        cannot be read any more.
+        Returns None if more bytes are needed, or if the user must be verified first. Raises
+        HttpError if the request is malformed or not acceptable. Then the rest of the bytes cannot
+        be read any more.
         """
         head = self.head
         if head is None:
@@ -141,7 +142,10 @@ class RequestReader:
         return self._read_body(head)
 
     def _read_body(self, head: RequestHead) -> HttpRequest | None:
-        """Return the request with this head; None if its body is not complete, or it is held."""
+        """Return the request with this head.
+
+        Returns None if the body is not complete, or if the user must be verified first.
+        """
         self.head = head
         if self.awaits_user:
             return None

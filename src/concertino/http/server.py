@@ -164,7 +164,7 @@ class HttpServer:
             await self._open_servers()
         except BaseException:
             self.stop()
-            # Those for which no server was opened are still open.
+            # stop() closes the servers that were opened. Also close the listeners of the others.
             for listener in self._listeners:
                 listener.close()
             raise
@@ -347,9 +347,10 @@ class _ListenerHandler:
 
 
 class _WorkerHandler:
-    """The RequestHandler of the requests that other workers pass on.
+    """The RequestHandler of the requests that other processes of this server pass on.
 
-    The other worker has already checked the request and its user.
+    The other process has already checked the request and its user.
+    examine: see SessionPeers.serve().
     """
 
     checks_each_head = False
@@ -366,7 +367,7 @@ class _WorkerHandler:
         self.on_disconnect = server.connections.remove
 
     def on_connect(self, connection: HttpConnection) -> bool:
-        # The other worker has already counted the client's connection against the limit.
+        # The other process has already counted the client's connection against the limit.
         self._server.connections.add_unlimited(connection)
         return True
 

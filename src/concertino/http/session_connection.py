@@ -49,7 +49,7 @@ _decode_batch = Decoder(list[_BatchItem]).decode
 
 
 class SessionConnection:
-    """The Connection of one session.
+    """The Connection (transports/connection.py) of one session.
 
     id: the id of the session, which the client sends in Mcp-Session-Id.
     caller: the user who has opened the session.

@@ -34,7 +34,10 @@ class SessionPeers(Protocol):
     """The processes of a server that share their sessions."""
 
     def create_id(self) -> str:
-        """Return an id for a session of this process. It has 128 random bits: none can guess it."""
+        """Return an id for a session of this process.
+
+        It has 128 random bits, so nobody can guess it.
+        """
         ...
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
@@ -48,7 +51,8 @@ class SessionPeers(Protocol):
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
         """Begin to accept the requests that other processes pass on.
 
-        make: returns the function that makes the protocol of each connection.
+        make: called once, with the function that examines such a process. Returns the function that
+            makes the protocol of each connection.
         Raises OSError.
         """
         ...
@@ -63,8 +67,8 @@ def create_session_id(peers: SessionPeers | None) -> str:
 def pass_on(peers: SessionPeers | None, exchange: Exchange, id: str) -> bool:
     """Pass a request whose session is not in this process on to the process that has it.
 
-    A request that was passed on to this process is not passed on again: it could go in a circle,
-    for example if this process has the address of one that was killed.
+    A request that was passed on to this process is not passed on again, because it could go in a
+    circle, for example if this process has the address of one that was killed.
     peers: None if this process shares its sessions with no other.
     Returns False if the request must be answered here. Raises HttpError 404 if the id is malformed.
     """

@@ -105,7 +105,7 @@ class SseEndpoint:
 
 
 class SseConnection:
-    """The Connection of one session of 2024-11-05.
+    """The Connection (transports/connection.py) of one session of 2024-11-05.
 
     exchange: the GET whose response is the stream.
     caller: the user who has sent it.

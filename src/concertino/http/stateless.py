@@ -44,7 +44,9 @@ STATUSES = {
 
 
 class StatelessConnection:
-    """The Connection of one client's requests of 2026-07-28, on one HTTP connection.
+    """The Connection (transports/connection.py) of one client's requests of 2026-07-28.
+
+    It is bound to one HTTP connection at a time.
 
     caller: the user who sends the requests.
 
@@ -89,7 +91,7 @@ class StatelessConnection:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        # The client's next request may come on another HTTP connection.
+        # may_return: the client's next request may come on another HTTP connection.
         return {**self.caller.facts, "may_return": True}
 
     def open(self, receiver: Receiver) -> None:

@@ -118,7 +118,7 @@ def _select_subprotocol(
 
 
 class WebSocketConnection:
-    """The Connection of one client with a WebSocket.
+    """The Connection (transports/connection.py) of one client with a WebSocket.
 
     exchange: the request with the handshake; it lasts as long as the WebSocket.
     caller: the user who has sent the handshake.

@@ -60,7 +60,8 @@ class Batches:
         """Return the error for a batch that is not accepted; None if it is accepted.
 
         A batch is refused if it is empty or too long, or if the revision has no batches. The
-        `answers` of the error are the ids of the requests of ours that the batch answers.
+        `answers` of the error are the ids of the requests, sent by this side, to which the batch
+        has responses.
         """
         limit = self._limits.max_batch
         if not self.accepted:

@@ -61,7 +61,8 @@ class ProcessBudget:
     held: how many bytes the unread responses take now.
     expected: how many bytes the running calls will probably return, except the calls in `unknown`.
     waiting: the total size of the responses that wait until they fit, in bytes.
-    postponed: how many bytes the results have that postpone() counts, for all connections.
+    postponed: the total size of the results that will be sent in a later iteration of the loop, see
+        UnreadResults.postpone().
     sizes: for each kind of call, the size of the largest recent response in bytes.
     unknown: for each kind that has never returned a response, how many calls of it are running.
     is_strained: whether the limit is nearly reached, so that each call must be checked before it
@@ -197,10 +198,14 @@ class UnreadResults:
     def __init__(self, limits: Limits, budget: ProcessBudget | None) -> None:
         self.small_bytes = min(limits.max_message_bytes, LARGE_BYTES)
         self._limit = limits.max_unread_bytes
-        # `held` is not updated below this mark.
+        # A client with fewer unread bytes than this counts as one that has read everything, because
+        # the transport does not report how many are left below this mark.
         self._nearly_read_bytes = limits.low_water_bytes
+        # How much of RESERVE_BYTES this connection may use. It is all of it from the time when the
+        # client has first read a large result.
         self._reserve_bytes = RESERVE_BYTES // 2
         self.budget = ProcessBudget(limits) if budget is None else budget
+        # How many bytes the running calls will probably return, except the calls in _unknown.
         self._expected = 0
         # How many bytes of ProcessBudget.postponed are results of this connection.
         self._postponed = 0

@@ -216,8 +216,8 @@ class Stream:
         self._task: asyncio.Task[None] | None = None
         # When the stream was created, as the servers say it.
         self._created = ""
-        # If the servers have lost the last messages of the stream since: a text that distinguishes
-        # its new messages from the lost ones, which had the same numbers. Otherwise "".
+        # A text that distinguishes new messages of the stream from lost ones, which had the same
+        # numbers. "" if the servers have lost no messages since the stream was created.
         self._loss = ""
 
     async def open(self) -> None:

@@ -104,7 +104,10 @@ class HubPlugin(PluginProvider, Protocol):
         ...
 
     def end_forward(self) -> None:
-        """Count a call that forward() has sent as ended. A plugin is replaced after its calls."""
+        """Count a call that forward() has sent as ended.
+
+        A plugin whose process is replaced must know when the old process has no calls left.
+        """
         ...
 
 
@@ -283,13 +286,17 @@ class ToolCalls:
 
 
 class _RelayedCall:
-    """A relayed call of a Go plugin. work: the call, or the task that repeats it as a stream."""
+    """A relayed call of a Go plugin, which the hub may have to repeat as a stream.
+
+    Attribute:
+    work: the call, or the task that repeats it; None if the call could not be sent.
+    """
 
     def __init__(self) -> None:
         self.work: Cancellable | None = None
 
     def cancel(self) -> object:
-        """Cancel whichever of the two is in progress."""
+        """Cancel the call, or the task that repeats it."""
         return None if self.work is None else self.work.cancel()
 
 

@@ -114,7 +114,8 @@ class McpSessions:
             self._main = await self._connect(host, changed=self._on_change, updated=self._on_update)
         except BaseException as exc:
             await self.close()
-            # The client gets a general error; that of the server's start tells the reason.
+            # The error of the client is general. If the server has failed to start, raise the error
+            # that says why.
             failure = host.start_failure if host.started.done() else None
             if isinstance(exc, ConcertinoError) and isinstance(failure, ConcertinoError):
                 raise failure from None
@@ -163,7 +164,8 @@ class McpSessions:
 
         path: the plugins that have passed the request on (request_path.py). The result also has
             this plugin.
-        Raises RpcError if this plugin is on the path already: the request has gone in a circle.
+        Raises RpcError if this plugin is on the path already, because the request has then gone in
+        a circle.
         """
         return {PATH: extend_path(path, self._step)}
 

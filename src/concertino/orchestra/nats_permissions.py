@@ -16,12 +16,15 @@ No user has `allow_responses`, because it lets a client publish to the reply sub
 that it receives, whatever that subject is. A plugin that calls itself with the reply subject
 `o.OTHER.orchestrator` could then send requests in the name of the hub (docs/decisions/0137).
 
-Only a hub may create buckets. NATS does not check the settings of a stream against the permissions
-of the user who creates it: with foreign `subjects`, `sources` or a `republish`, a stream reads and
-forges messages of others. It does not check the reply subject of a request to JetStream either. So
-a plugin can have the answer stored in another bucket or among the events, as an unreadable document
-or event; permissions cannot prevent that. As a heartbeat, announcement, request or control message
-such an answer is ignored, because of what it contains.
+Only a hub may create buckets, which are streams of JetStream. NATS does not check the settings of a
+new stream against the permissions of the user who creates it. With the settings `subjects`,
+`sources` or `republish`, a stream could read messages of other users, or forge some.
+
+NATS does not check the reply subject of a request to JetStream either. So a plugin can let the
+server publish the answer to any subject. In another bucket or among the events, such an answer
+becomes a document or event that cannot be read; permissions cannot prevent that. A process that
+receives one as a heartbeat, announcement, request or control message ignores it, because of its
+content.
 
 Source: docs.nats.io, "Authorization".
 """

@@ -102,8 +102,9 @@ class NatsStorage:
         server = BlockingNats(servers, nats_options(servers, name, certificates))
         self._bucket = Bucket(server, bucket_name(name), replicas=replicas, owner=name)
         # Path -> the revision and version that the last write of this process has created. The next
-        # write of the document need not read first, but may take it that no other process has
-        # written since then: the server compares the revision anyway.
+        # write of the document need not read it first, but assumes that no other process has
+        # written it since then. If one has, the server refuses the write, because the revision
+        # differs.
         self._written: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._lock = Lock()
         # Read any key, to create the bucket and to report now that it cannot be reached.

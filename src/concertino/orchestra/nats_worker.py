@@ -2,10 +2,10 @@
 
 NatsListener (nats_listener.py) has a worker for each connection: usually one, and two while one
 connection replaces the other. A worker receives requests, refuses them if it has too many, and
-tells the caller that it has accepted a request (ack). A RpcServer for each caller then handles
-them. The worker sends the responses, in pieces if they are long, and heartbeats, by which callers
-notice that it is alive. nats_messages.py describes the messages, and nats_link.py is the callers'
-side.
+tells the caller that it has accepted a request (ack). For each caller there is an RpcServer, which
+handles the requests. The worker sends the responses, in pieces if they are long, and heartbeats, by
+which callers notice that it is alive. nats_messages.py describes the messages, and nats_link.py is
+the callers' side.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ DRAIN_POLL_S = 0.05
 # How many requests a worker may have in progress. Further ones are refused, and the caller tries
 # another worker.
 MAX_IN_FLIGHT = 1024
-# The largest total size of the requests in progress, and of those that are arriving in pieces.
-# Requests that are sent whole do not reach it.
+# The largest total size of the requests in progress, and of those that are arriving in pieces. It
+# limits only requests in pieces: MAX_IN_FLIGHT requests that are sent whole do not exceed it.
 MAX_BYTES_IN_FLIGHT = MAX_IN_FLIGHT * MAX_WHOLE_BYTES
 # How long to wait for the next piece of a request, or for the receipt of a piece of a response, in
 # seconds. After this time, the request or response is dropped, because its caller is probably gone.

@@ -1,7 +1,7 @@
 """ResultEncoder: encodes results as JSON for clients of one revision.
 
-Inside the server, all results have the form of revision 2026-07-28 ("canonical" below). On its way
-to the client, a result is changed as follows:
+Inside the server, all results have the form of revision 2026-07-28. On its way to the client, a
+result is changed as follows:
 
 - For 2026-07-28, the members are added that every result has in that revision: resultType, `_meta`
   with serverInfo, and for some methods ttlMs and cacheScope.
