@@ -55,6 +55,7 @@ def project_files(project: Project) -> dict[str, str]:
         files["make_commands.py"] = _MAKE_COMMANDS
         files["commands/shorten.md"] = _COMMAND
         files["test_plugin.py"] = _PLUGIN_TEST
+    # A requirement of the form `concertino @ file:...` names a copy on this computer.
     has_release = "@" not in project.requirement
     values = {
         "NAME": name,
@@ -91,6 +92,7 @@ def _format_json(value: object) -> str:
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
+    """Replace each @NAME@ in a text by its value."""
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
     return text

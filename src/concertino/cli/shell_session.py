@@ -96,6 +96,7 @@ class Shell:
             except KeyboardInterrupt:
                 if not self._input.is_terminal:
                     raise
+                # Ctrl-C discards the line that the user is typing.
                 text, prompt = "", f"{self._name}> "
                 continue
             line = split_line(text)
@@ -130,6 +131,7 @@ class Shell:
             return await task
         except asyncio.CancelledError:
             current = asyncio.current_task()
+            # The session itself was cancelled, for example by SIGTERM.
             if current is not None and current.cancelling():
                 task.cancel()
                 raise

@@ -1,8 +1,8 @@
 """EventStreams: the requests `events/stream` of a proxy's clients, and their notifications.
 
 A client keeps such a request open, and the server sends notifications that belong to it: their
-`_meta` has the id of the request. At the server this is an id of the proxy, so each notification
-goes to the client that has sent the request, with the id that the request has there.
+`_meta` has the id of the request. This is the id with which the proxy has forwarded the request, so
+the proxy finds the client's request by it, and replaces it by the id that the client knows.
 """
 
 from __future__ import annotations

@@ -135,6 +135,7 @@ class FileParts:
         self._shown: dict[str, Definition] = {}
 
     def _define(self, file: ServerFile) -> list[DefinedServer]:
+        """Return the servers of a file with their definitions, and set `path`."""
         self.path = file.target
         return define_servers(
             file, Expander(file, self._environment, self._inputs), self._store.key()

@@ -111,7 +111,8 @@ class FileServer:
         except BaseException as exc:
             await proxy.close()
             if type(exc) is ConcertinoError:
-                # Remove the name, because the composition adds it too.
+                # Remove the name, because the composition adds it too. Errors of derived classes
+                # are passed on as they are.
                 raise ConcertinoError(str(exc).removeprefix(f"{self.name}: ")) from None
             raise
         self._outlet, self._server = outlet, started

@@ -18,7 +18,7 @@ from concertino.proxy.file_values import FileMember, FileValue, InvalidText, Sca
 
 __all__ = ["parse_json"]
 
-# The deepest nesting of lists and objects; the known formats need 6 levels.
+# The deepest nesting of lists and objects; the files of hosts need 6 levels.
 MAX_DEPTH = 64
 # The longest number, in characters. Python's time to parse an integer grows with its square.
 MAX_DIGITS = 300

@@ -157,7 +157,9 @@ class Proxy:
             )
         self.name = name or location.name
         self._sharing = ServerSharing(self.name, isolation, location.can_reopen)
+        # A target that can be opened again and is not an address is a command.
         self._starts_program = location.can_reopen and not isinstance(target, str)
+        # Whether start() has started the guardian (transports/guardian.py).
         self._is_guarded = False
         make_client = partial(
             Client,
@@ -174,6 +176,7 @@ class Proxy:
             limits=limits,
             stderr=stderr,
             restart=RESTART if restart is None and location.can_reopen else restart,
+            # Results are passed on as they are; their clients validate them.
             validate=False,
         )
         # Raise an error for a wrong argument now, and not when the first client connects.
@@ -189,11 +192,12 @@ class Proxy:
         self._maker = UpstreamMaker(settings, era)
         self._opening_s = opening_s
         self._manifests = make_manifests(self.name, target, era, cache, lazy)
-        # None before they are known.
+        # The features of the server; None before they are known.
         self._features: ServerFeatures | None = None
         self._outlet: Notifier
         self._pool = UpstreamPool(self.name)
         self._idle_timer = IdleTimer(self._pool, self.name, idle_s)
+        # The resources that clients subscribe to.
         self._watched: frozenset[str] = frozenset()
 
     # Backend
@@ -208,6 +212,7 @@ class Proxy:
         if self._starts_program:
             guardian.acquire()
             self._is_guarded = True
+        # No client is known yet, so take the manifest for unverified users (b"").
         known = None if self._manifests is None else self._manifests.get(b"")
         if self._manifests is not None and known is not None:
             self._learn_features(known)

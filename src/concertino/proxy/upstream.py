@@ -125,6 +125,7 @@ class Upstream:
         # A dict, because it keeps the order: the newest call is at the end.
         self._calls: dict[ForwardedCall, None] = {}
         self._questions = ServerQuestions(self._calls)
+        # The level of log messages that the server was asked for.
         self._level: Level = DEFAULT_LEVEL
         self.client = settings.make_client(
             era=options.era,
@@ -203,6 +204,7 @@ class Upstream:
 
     async def close(self) -> None:
         """End the server, with all processes that it has started."""
+        # Cancel the calls that wait for answers of their clients, who may never send them.
         suspended = frozenset(call for call in self._calls if isinstance(call, SuspendableCall))
         self._settings.parked.cancel(suspended)
         await self.client.aclose()
@@ -228,6 +230,7 @@ class Upstream:
         if not is_modern:
             if level is not None and level != self._level:
                 await self._set_level(level)
+            # The server may ask its client something, and this client cannot get requests.
             if by_name[context.client.protocol_version].modern:
                 return await self._forward_suspendably(call, context)
 
@@ -246,6 +249,7 @@ class Upstream:
             del self._calls[forwarded]
         if is_modern and (question := to_input_required(raw)) is not None:
             return question
+        # If the client speaks the server's revision, the session sends it this JSON unchanged.
         caller.pass_result(raw, client.protocol_version)
         return raw
 
@@ -279,6 +283,7 @@ class Upstream:
                 call, context.client, level, partial(self._on_reply, forwarded)
             )
         finally:
+            # The call was not sent: begin_forward() has raised an exception, or cannot send now.
             if reply is None:
                 del self._calls[forwarded]
         if reply is None:

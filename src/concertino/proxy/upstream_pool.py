@@ -188,6 +188,7 @@ class UpstreamPool:
         if upstream is None:
             return
         upstream.on_session_end(session)
+        # An upstream whose key is a session was opened for this session alone.
         if self._by_key.get(session) is upstream:
             self.end(upstream)
 

@@ -40,6 +40,7 @@ def make_message_log(
     def wrap(connection: Connection, name: str) -> Connection:
         prefix = f"{name} " if name else ""
 
+        # `direction` is "<-" for a message that was received, and "->" for one that was sent.
         def show(direction: str, text: str) -> None:
             token = current_context.set(log_context_of(text)) if format == "json" else None
             if is_traced:

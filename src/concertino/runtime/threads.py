@@ -114,6 +114,8 @@ class Threads:
                 trials = ThreadTrials(self._limit)
                 self._results[loop] = JobResults(loop, trials, self._on_large, self._on_trial_end)
             job = ThreadJob(function, self._results[loop])
+            # A handler comes as partial(handler, ...). A call may start without a look at its tool
+            # while few jobs run, and if the handler's tool is not on trial any more.
             handler = function.func if isinstance(function, partial) else None
             if (
                 len(self._running) + len(self._jobs) < FIRST_CALLS

@@ -78,7 +78,7 @@ def find_started_by(pid: int, started_at: int, namespace: int) -> set[ProcessKey
     owner = f"-{pid}-{started_at}-{namespace}".encode()
     found: set[ProcessKey] = set()
     for other, state in live_processes():
-        # Reading an environment takes time, so skip processes that are older than this one.
+        # Reading an environment takes time, so skip processes that are older than that process.
         if state.started_at >= started_at:
             environment = read_environment(other) or b""
             if owner + b"," in environment or owner + b"\0" in environment:
