@@ -215,3 +215,34 @@ async def test_a_request_with_another_kind_of_reply_subject_is_not_run(end: str)
         [connection] = listener._workers
         await connection.flush()
         assert not begun
+
+
+@on_a_loop
+async def test_an_announcement_that_repeats_a_manifest_is_not_decoded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = fresh_name()
+    decoded: list[str] = []
+    is_manifest_of = cluster_plugins._is_manifest_of
+
+    def decode(id: str, payload: bytes) -> bool:
+        decoded.append(id)
+        return is_manifest_of(id, payload)
+
+    monkeypatch.setattr(cluster_plugins, "_is_manifest_of", decode)
+    address = shared_nats_server().address
+    async with connected(address) as hub, connected(address, name) as cluster:
+        first, second = (PluginManifest(id=name, version=version) for version in ("1", "2"))
+        listener = NatsListener(cluster, name, echo, manifest=first.SerializeToString())
+        plugins = ClusterPlugins(hub, lambda id: False, lambda: None)
+        await plugins.open()
+        while name not in plugins.by_id:
+            await asyncio.sleep(0.01)
+        decoded.clear()
+        for manifest in (first, first, second):
+            listener.announce(manifest.SerializeToString())
+        await cluster.connection.flush()
+        await hub.connection.flush()
+        assert decoded.count(name) == 1
+        await plugins.close()
+        await listener.close()

@@ -326,7 +326,11 @@ class ClusterPlugins:
             if plugin is not None:
                 self._remove_worker(plugin, worker)
             return
-        if self._is_own(id) or not _is_manifest_of(id, message.payload):
+        if self._is_own(id):
+            return
+        # Workers announce the same manifest every DISCOVER_S seconds: do not decode it again.
+        is_known = plugin is not None and plugin.manifests.get(worker) == message.payload
+        if not is_known and not _is_manifest_of(id, message.payload):
             return
         if plugin is None:
             if len(self._plugins) >= MAX_PLUGINS:

@@ -22,7 +22,6 @@ from typing import Protocol
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.orchestra.failures import prompt_failure, storage_failure
 from concertino.orchestra.message_peek import (
-    is_chunk,
     is_stream_end,
     is_tool_response,
     split_id,
@@ -249,7 +248,17 @@ class ToolCalls:
         The plugin must offer every tool as a stream.
         stream: the stream_id of the request.
         """
-        return plugin.forward(body, CALL_S, partial(_relay_response, plugin, respond), stream)
+
+        def pass_on(outcome: bytes | BaseException) -> None:
+            # A chunk is not the outcome of the request: RpcClient has checked what it is.
+            if pending is not None and pending.outcome is None and isinstance(outcome, bytes):
+                message = split_id(outcome)
+                if message is not None:
+                    return respond(message[1])
+            return _end_relayed_stream(plugin, respond, outcome)
+
+        pending = plugin.forward(body, CALL_S, pass_on, stream)
+        return pending
 
     def _end_first_attempt(
         self,
@@ -337,16 +346,17 @@ def plugin_id(certificate_name: str) -> str:
     return certificate_name.removesuffix("-client")
 
 
-def _relay_response(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException) -> None:
-    """Send a response of a relayed stream to its caller.
+def _end_relayed_stream(
+    plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException
+) -> None:
+    """Send the outcome of a relayed stream to its caller.
 
-    outcome: a chunk or the end of the stream, serialized with its id. Or anything that ends the
-        stream otherwise, see _end_relay().
+    outcome: the end of the stream, serialized with its id. Or anything that ends the stream
+        otherwise, see _end_relay().
     """
-    if isinstance(outcome, bytes) and (message := split_id(outcome)) is not None:
-        if is_chunk(outcome):
-            return respond(message[1])
-        if is_stream_end(outcome):
+    if isinstance(outcome, bytes) and is_stream_end(outcome):
+        message = split_id(outcome)
+        if message is not None:
             plugin.end_forward()
             return respond(message[1])
     return _end_relay(plugin, respond, outcome)
