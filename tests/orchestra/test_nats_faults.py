@@ -24,7 +24,7 @@ from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import ServerInfo
 from concertino.nats.servers import NatsOptions, parse_servers
-from concertino.orchestra import cluster_plugins, nats_link, nats_worker
+from concertino.orchestra import cluster_plugins, nats_link, nats_worker, worker_places
 from concertino.orchestra.cluster_plugins import ClusterPlugins
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
@@ -129,9 +129,11 @@ async def worker(
 
 
 @asynccontextmanager
-async def caller(callee: str, address: str = "") -> AsyncIterator[NatsLink]:
+async def caller(
+    callee: str, address: str = "", from_: str = "orchestrator"
+) -> AsyncIterator[NatsLink]:
     async with connected(address or shared_nats_server().address) as cluster:
-        link = NatsLink(cluster, "orchestrator", callee)
+        link = NatsLink(cluster, from_, callee)
         try:
             yield link
         finally:
@@ -248,7 +250,7 @@ async def test_a_call_that_takes_longer_than_the_limits_goes_on_as_long_as_its_w
 
 @on_a_loop
 async def test_another_worker_is_asked_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_worker, "MAX_IN_FLIGHT", 1)
+    monkeypatch.setattr(worker_places, "MAX_IN_FLIGHT", 1)
     monkeypatch.setattr(nats_link, "MAX_ATTEMPTS", 1000)
     name = fresh_name()
     first, second = Holding(), Holding()
@@ -557,7 +559,7 @@ async def test_pieces_of_a_caller_that_falls_silent_are_dropped(
 async def test_a_request_that_is_begun_again_and_again_takes_no_room_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nats_worker, "MAX_BYTES_IN_FLIGHT", 2_000_000)
+    monkeypatch.setattr(worker_places, "MAX_BYTES_IN_FLIGHT", 2_000_000)
     name = fresh_name()
     async with worker(name), connected(shared_nats_server().address) as cluster:
         for _ in range(3):
@@ -567,7 +569,7 @@ async def test_a_request_that_is_begun_again_and_again_takes_no_room_from_others
                 reply_to(name),
                 request_headers(60, 900_000),
             )
-        async with caller(name) as link:
+        async with caller(name, from_="tools.other") as link:
             response = await link.request(call(arguments=bytes(1_000_000)), 60)
             assert response.tool_call.success
 
@@ -576,23 +578,53 @@ async def test_a_request_that_is_begun_again_and_again_takes_no_room_from_others
 async def test_a_worker_refuses_requests_above_the_total_size_of_those_in_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nats_worker, "MAX_BYTES_IN_FLIGHT", 2_000_000)
+    monkeypatch.setattr(worker_places, "MAX_BYTES_IN_FLIGHT", 2_000_000)
     name = fresh_name()
     holding = Holding()
     async with worker(name, holding), caller(name) as link:
         requests = [
             asyncio.create_task(link.request(call(arguments=bytes(size)), 60))
             # One in pieces, and others that are whole.
-            for size in (1_500_000, 200_000, 200_000)
+            for size in (1_000_000, 200_000, 200_000)
         ]
         for _ in requests:
             await holding.began.acquire()
         response = await link.request(call(arguments=bytes(200_000)), 60)
         assert response.tool_call.error_code == "busy"
-        holding.go.set()
+        # Three quarters are for one caller, and the rest for others.
+        async with caller(name, from_="tools.other") as other:
+            second = asyncio.create_task(other.request(call(arguments=bytes(200_000)), 60))
+            await holding.began.acquire()
+            holding.go.set()
+            assert (await second).tool_call.success
         await asyncio.gather(*requests)
         # Their bytes do not count any more.
         assert (await link.request(call(arguments=bytes(1_500_000)), 60)).tool_call.success
+
+
+@on_a_loop
+async def test_one_caller_cannot_take_all_places_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_places, "MAX_IN_FLIGHT", 8)
+    monkeypatch.setattr(nats_link, "MAX_ATTEMPTS", 2)
+    name = fresh_name()
+    holding = Holding()
+    async with worker(name, holding), caller(name) as link:
+        requests = [asyncio.create_task(link.request(call(), 60)) for _ in range(6)]
+        for _ in requests:
+            await holding.began.acquire()
+        refused = await link.request(call(), 60)
+        assert refused.tool_call.error_message == (
+            f"{name}: 2 requests for a worker were refused: "
+            "no place for more requests of this caller"
+        )
+        async with caller(name, from_="tools.other") as other:
+            requests.append(asyncio.create_task(other.request(call(), 60)))
+            await holding.began.acquire()
+            holding.go.set()
+            for response in await asyncio.gather(*requests):
+                assert response.tool_call.success
 
 
 @on_a_loop

@@ -35,6 +35,7 @@ from concertino.orchestra import nats_messages as messages_module
 from concertino.orchestra import nats_pieces as pieces_module
 from concertino.orchestra import nats_worker as worker_module
 from concertino.orchestra import rpc_client as client_module
+from concertino.orchestra import worker_places as places_module
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
 from concertino.orchestra.plugin_messages import (
@@ -252,7 +253,7 @@ class NatsWorld:
             limit = self.setting.max_in_flight
             stack.enter_context(patch.object(messages_module, "time", clock))
             stack.enter_context(patch.object(worker_module, "PIECE_S", PIECE_S))
-            stack.enter_context(patch.object(worker_module, "MAX_IN_FLIGHT", limit))
+            stack.enter_context(patch.object(places_module, "MAX_IN_FLIGHT", limit))
             stack.enter_context(patch.object(connection_module, "HIGH_WATER_BYTES", 4096))
             yield
 

@@ -52,6 +52,7 @@ __all__ = [
     "PIECE_BYTES",
     "RECEIPT",
     "REFUSED",
+    "SHARE",
     "STREAM_CONTROL",
     "UNKNOWN",
     "announcement_subject",
@@ -92,6 +93,7 @@ ASK = "ask"
 UNKNOWN = "unknown"
 # The reasons of refusals. LATE: the time limit has passed by the clock of the worker's machine.
 BUSY = "busy"
+SHARE = "no place for more requests of this caller"
 DRAINING = "draining"
 LATE = "late"
 

@@ -28,7 +28,6 @@ from concertino.orchestra.nats_messages import (
     ACK,
     ALL,
     ASK,
-    BUSY,
     CANCEL,
     CHUNK,
     DRAINING,
@@ -62,6 +61,7 @@ from concertino.orchestra.nats_pieces import (
 from concertino.orchestra.request_queue import ArrivedRequest, RequestQueue
 from concertino.orchestra.rpc_interface import RelayHandler, RemotePeer, RequestHandler
 from concertino.orchestra.rpc_server import RpcServer
+from concertino.orchestra.worker_places import WorkerPlaces
 
 __all__ = ["NatsWorker"]
 
@@ -71,12 +71,6 @@ log = logging.getLogger("concertino.orchestra")
 HEARTBEAT_S = 0.25
 # How often drain() checks whether all responses have been sent, in seconds.
 DRAIN_POLL_S = 0.05
-# How many requests a worker may have in progress. Further ones are refused, and the caller tries
-# another worker.
-MAX_IN_FLIGHT = 1024
-# The largest total size of the requests in progress, and of those that are arriving in pieces. It
-# limits only requests in pieces: MAX_IN_FLIGHT requests that are sent whole do not exceed it.
-MAX_BYTES_IN_FLIGHT = MAX_IN_FLIGHT * MAX_WHOLE_BYTES
 # How long to wait for the next piece of a request, or for the receipt of a piece of a response, in
 # seconds. After this time, the request or response is dropped, because its caller is probably gone.
 PIECE_S = 30.0
@@ -160,8 +154,7 @@ class NatsWorker:
         self._callers: dict[str, RpcServer] = {}
         # Reply subject -> request.
         self._accepted: dict[Hashable, _Accepted] = {}
-        # The total size of the accepted requests.
-        self._bytes = 0
+        self._places = WorkerPlaces()
         # Whether _send_acks() runs at the end of this loop iteration.
         self._is_ack_scheduled = False
         self._incoming = LongMessages[PartialRequest]()
@@ -283,7 +276,7 @@ class NatsWorker:
         left_s = read_deadline(fields)
         whole_size = _read_int(fields.get("Size"))
         size = len(message.payload) if whole_size is None else whole_size
-        reason = self._refusal(left_s, size)
+        reason = self._refusal(left_s) or self._places.find_refusal(caller, size)
         if reason:
             self._publish(reply, b"", encode_headers(REFUSED, Reason=reason))
             return
@@ -291,7 +284,7 @@ class NatsWorker:
         if not self._accepted:
             self._cluster.begin_use(self._connection)
         self._accepted[reply] = _Accepted(caller, size, self._loop.time() + _read_limit(fields))
-        self._bytes += size
+        self._places.take(caller, size)
         if self._heartbeats is None:
             self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
         if whole_size is None:
@@ -301,14 +294,11 @@ class NatsWorker:
         else:
             self._begin_incoming(caller, reply, size, left_s, message.payload)
 
-    def _refusal(self, left_s: float, size: int) -> str:
-        """Return the reason to refuse a request; empty to accept it."""
+    def _refusal(self, left_s: float) -> str:
+        """Return the reason to refuse every request with this time limit; "" if there is none."""
         if self._is_leaving:
             return DRAINING
-        if left_s <= 0:
-            return LATE
-        is_full = len(self._accepted) >= MAX_IN_FLIGHT
-        return BUSY if is_full or self._bytes + size > MAX_BYTES_IN_FLIGHT else ""
+        return LATE if left_s <= 0 else ""
 
     def _receive(self, request: ArrivedRequest) -> None:
         """Begin to handle a request that has arrived completely.
@@ -435,7 +425,7 @@ class NatsWorker:
         accepted = self._accepted.pop(reply, None)
         if accepted is None:
             return
-        self._bytes -= accepted.size
+        self._places.release(accepted.caller, accepted.size)
         if not self._accepted:
             self._cluster.end_use(self._connection)
 
@@ -540,5 +530,5 @@ def _read_limit(fields: Mapping[str, str]) -> float:
 def _ignore(is_full: bool) -> None:
     """Do nothing. RpcServer calls this to pause reading when too many requests are in progress.
 
-    A worker cannot pause reading, so it refuses requests instead. See NatsWorker._refusal().
+    A worker cannot pause reading, so it refuses requests instead. See WorkerPlaces.
     """

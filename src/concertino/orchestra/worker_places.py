@@ -1,0 +1,66 @@
+"""WorkerPlaces: how many requests a worker may have in progress, in all and for each caller.
+
+NatsWorker (nats_worker.py) asks it before it accepts a request. A caller may have three times as
+many requests as there are free places, and three times as many bytes as are free. So a single
+caller gets three quarters of a worker, two callers get three sevenths each, and there is always a
+place for one more caller.
+"""
+
+from __future__ import annotations
+
+from concertino.orchestra.nats_messages import BUSY, MAX_WHOLE_BYTES, SHARE
+
+__all__ = ["WorkerPlaces"]
+
+# How many requests a worker may have in progress. Further ones are refused, and the caller tries
+# another worker.
+MAX_IN_FLIGHT = 1024
+# The largest total size of the requests in progress, and of those that are arriving in pieces. It
+# limits only requests in pieces: MAX_IN_FLIGHT requests that are sent whole do not exceed it.
+MAX_BYTES_IN_FLIGHT = MAX_IN_FLIGHT * MAX_WHOLE_BYTES
+# How many times the free places a caller may have.
+SHARE_OF_FREE = 3
+
+
+class WorkerPlaces:
+    """Counts the requests that a worker has accepted and that have no last response yet."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._bytes = 0
+        # Caller -> the number of its requests, and their total size.
+        self._by_caller: dict[str, tuple[int, int]] = {}
+
+    def find_refusal(self, caller: str, size: int) -> str:
+        """Return the reason to refuse a request; "" if there is a place for it.
+
+        size: the size of the request in bytes.
+        """
+        free = MAX_IN_FLIGHT - self._count
+        free_bytes = MAX_BYTES_IN_FLIGHT - self._bytes - size
+        if free <= 0 or free_bytes < 0:
+            return BUSY
+        count, own_bytes = self._by_caller.get(caller, (0, 0))
+        # The first request of a caller is accepted however large it is.
+        if count and (
+            count >= SHARE_OF_FREE * free or own_bytes + size > SHARE_OF_FREE * free_bytes
+        ):
+            return SHARE
+        return ""
+
+    def take(self, caller: str, size: int) -> None:
+        """Count a request that was accepted."""
+        self._change(caller, 1, size)
+
+    def release(self, caller: str, size: int) -> None:
+        """Stop counting a request, because it has ended."""
+        self._change(caller, -1, -size)
+
+    def _change(self, caller: str, count: int, size: int) -> None:
+        self._count += count
+        self._bytes += size
+        before, before_bytes = self._by_caller.get(caller, (0, 0))
+        if before + count:
+            self._by_caller[caller] = before + count, before_bytes + size
+        else:
+            del self._by_caller[caller]
