@@ -35,6 +35,10 @@ def test_a_response_to_initialize_that_cannot_be_read_names_no_revision(
         (b'{"jsonrpc":"2.0","method":"notifications/message","params":{"id":5}}', False),
         (b'{"jsonrpc":"2.0","id":5,"result":{"a":"%b"}}' % (b"x" * 20_000), True),
         (b'{"jsonrpc":"2.0","id":5,"result":{"a":"%b"},"id":6}' % (b"x" * 20_000), False),
+        (
+            b'{"jsonrpc":"2.0","id":5,"result":{"a":"%b"},"id":6,"x":{}}' % (b"x" * 20_000),
+            False,
+        ),
         (b'{"jsonrpc":"2.0","id":5,"result":{},"id":6}', False),
         (b'{"jsonrpc":"2.0","id":true,"id":5,"result":{}}', True),
         (b'{"jsonrpc":"2.0","id":5,"result":{"a":NaN}}', True),
