@@ -75,5 +75,22 @@ def test_says_nothing_about_origins_when_none_is_listed() -> None:
     assert AccessRules().preflight_headers(request) is None
 
 
+def request_for(url: str, host: str) -> RequestHead:
+    return HeadParser().parse(f"POST {url} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+
+
+def test_the_host_in_the_target_is_compared_as_the_header_is() -> None:
+    rules = AccessRules(accepts_https=False)
+
+    rules.check(request_for("http://localhost:8000/mcp", "evil.example.com"))
+    with pytest.raises(HttpError) as refusal:
+        rules.check(request_for("http://evil.example.com/mcp", "localhost:8000"))
+    assert refusal.value.status == 403
+    with pytest.raises(HttpError) as refusal:
+        rules.check(request_for("https://localhost/mcp", "localhost"))
+    assert refusal.value.status == 421
+    AccessRules(accepts_https=True).check(request_for("https://localhost/mcp", "localhost"))
+
+
 def test_a_unix_socket_accepts_any_host() -> None:
     AccessRules(checks_host=False).check(head("whatever"))

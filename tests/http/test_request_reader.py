@@ -69,7 +69,12 @@ def test_pipelined_requests_come_in_order_and_nothing_is_lost() -> None:
         (POST + b"X: a\r\n folded\r\n\r\n", 400),
         (POST + b"X: a\x00b\r\n\r\n", 400),
         (POST + b"X : a\r\n\r\n", 400),
-        (POST.replace(b"/mcp", b"http://localhost/mcp") + b"\r\n", 400),
+        (b"POST http://localhost/mcp HTTP/1.1\r\n\r\n", 400),
+        (POST.replace(b"/mcp", b"http://me@localhost/mcp") + b"\r\n", 400),
+        (POST.replace(b"/mcp", b"http:///mcp") + b"\r\n", 400),
+        (POST.replace(b"/mcp", b"http://localhost#/mcp") + b"\r\n", 400),
+        (POST.replace(b"/mcp", b"ftp://localhost/mcp") + b"\r\n", 400),
+        (POST.replace(b"/mcp", b"localhost/mcp") + b"\r\n", 400),
         (POST.replace(b"/mcp", b"mcp") + b"\r\n", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
@@ -105,6 +110,26 @@ def test_refuses(data: bytes, status: int) -> None:
         read(data)
 
     assert refusal.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "path", "query"),
+    [
+        (b"http://localhost:8000/mcp?a=1", b"localhost:8000", "/mcp", "a=1"),
+        (b"HTTP://[::1]/mcp", b"[::1]", "/mcp", ""),
+        (b"https://evil.example.com/a//b", b"evil.example.com", "/a//b", ""),
+        (b"http://localhost", b"localhost", "/", ""),
+        (b"http://localhost?a=http://b/", b"localhost", "/", "a=http://b/"),
+    ],
+)
+def test_the_host_in_a_target_counts_instead_of_the_header(
+    target: bytes, host: bytes, path: str, query: str
+) -> None:
+    (request,) = read(b"POST %b HTTP/1.1\r\nHost: other\r\n\r\n" % target)
+
+    head = request.head
+    assert (head.headers[b"host"], head.path, head.query) == (host, path, query)
+    assert head.scheme == target[:5].decode().rstrip(":").lower()
 
 
 def test_a_head_that_ends_with_bare_newlines_never_ends() -> None:

@@ -38,6 +38,8 @@ class AccessRules:
     own_origin: the origin of the server itself, whose pages may use it, too.
     checks_host: whether Host must name this server. False for a Unix socket, which no browser can
         reach.
+    accepts_https: whether a target may be a URL with `https`. False if neither this server nor a
+        reverse proxy in front of it speaks TLS (RFC 9110, section 7.4).
 
     Attributes:
     has_origins: whether response_headers() returns any headers.
@@ -50,20 +52,27 @@ class AccessRules:
         hosts: Collection[str] = (),
         own_origin: str | None = None,
         checks_host: bool = True,
+        accepts_https: bool = True,
     ) -> None:
         self._hosts = LOOPBACK_NAMES.union(hosts)
         self._own_origin = own_origin
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         self.has_origins = bool(self._origins)
         self._checks_host = checks_host
+        self._accepts_https = accepts_https
         # Heads that were accepted before, to check each head once only. HeadParser returns the same
         # object for equal heads.
         self._known: set[RequestHead] = set()
 
     def check(self, head: RequestHead) -> None:
-        """Raise HttpError 403 if the request comes from a foreign page, or names another host."""
+        """Raise HttpError 403 if the request comes from a foreign page, or names another host.
+
+        Raises HttpError 421 if its target is a URL with `https`, and the request came without TLS.
+        """
         if head in self._known:
             return
+        if head.scheme == "https" and not self._accepts_https:
+            raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, "this server does not speak TLS")
         origin = head.headers.get(b"origin")
         host = head.headers[b"host"]
         if origin is not None and not self._allows_origin(origin):

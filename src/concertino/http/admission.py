@@ -95,10 +95,12 @@ class Admission:
         self._gate = Gate(authorization, self.challenges)
         self.principal_use = PrincipalUse(options.principal_limits)
 
-    def access_rules(self, origins: Sequence[str], *, checks_host: bool) -> AccessRules:
-        """Return the rules for the headers Host and Origin.
+    def access_rules(
+        self, origins: Sequence[str], *, checks_host: bool, accepts_https: bool
+    ) -> AccessRules:
+        """Return the rules for the headers Host and Origin, and for the host in the target.
 
-        checks_host: whether Host must name this server, see AccessRules.
+        checks_host, accepts_https: see AccessRules.
         """
         identity = self._identity
         own = () if identity is None else (identity.host,)
@@ -107,6 +109,7 @@ class Admission:
             hosts=self._hosts.union(own),
             own_origin=None if identity is None else identity.origin,
             checks_host=checks_host,
+            accepts_https=accepts_https,
         )
 
     def admit(

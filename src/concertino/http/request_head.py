@@ -29,6 +29,9 @@ REMEMBERED_BYTES = 2048
 # llhttp also reads lines without a version (HTTP/0.9) or with several spaces. Another parser in
 # front of this server may read such lines differently.
 REQUEST_LINE = re.compile(rb"[^ \r\n]+ ([^ \r\n]+) HTTP/1\.[01]\r\n")
+# A target that names the host, too (RFC 9112, section 3.2.2). RFC 9110, section 4.2.4: a user name
+# before the host is an error, because it can make another host look like this one.
+ABSOLUTE_TARGET = re.compile(rb"(https?)://([^/?#@]+)((?:[/?].*)?)", re.IGNORECASE)
 # A whole Upgrade header, which _cut_upgrade() removes. A value with other bytes does not match, so
 # it stays in the head, and llhttp refuses it. An example is a bare newline, after which other
 # parsers would see another header.
@@ -65,7 +68,10 @@ class RequestHead(Struct, frozen=True, eq=False):
     method: `POST`, for example.
     path: the path of the target, without the query.
     query: the query of the target, without the question mark; "" for none.
-    headers: the values by lower-case name. Values of a repeated name are joined with ", ".
+    scheme: the scheme of a target that is a whole URL, `http` or `https`; "" for the usual target,
+        which is only a path.
+    headers: the values by lower-case name. Values of a repeated name are joined with ", ". If the
+        target is a whole URL, `host` is the host in it, and the header Host is ignored.
     repeated: the names that came more than once.
     keep_alive: whether the connection may carry another request afterwards.
     is_http_1_0: whether the client speaks HTTP/1.0, which has no chunked bodies.
@@ -77,6 +83,7 @@ class RequestHead(Struct, frozen=True, eq=False):
     method: str
     path: str
     query: str
+    scheme: str
     headers: dict[bytes, bytes]
     repeated: frozenset[bytes]
     keep_alive: bool
@@ -132,7 +139,8 @@ def _parse(data: bytes) -> RequestHead:
     line = REQUEST_LINE.match(data)
     if line is None:
         raise bad_request("expected a request line of HTTP/1.1, such as `POST /mcp HTTP/1.1`")
-    if not line[1].startswith(b"/") and line[1] != b"*":
+    absolute = ABSOLUTE_TARGET.fullmatch(line[1])
+    if absolute is None and not line[1].startswith(b"/") and line[1] != b"*":
         raise bad_request("expected a target that begins with /")
     events = _Events()
     data, upgrade = _cut_upgrade(data)
@@ -164,11 +172,15 @@ def _parse(data: bytes) -> RequestHead:
     expect = headers.get(b"expect", b"").lower()
     if expect not in (b"", b"100-continue"):
         raise HttpError(HTTPStatus.EXPECTATION_FAILED, "Expect: expected 100-continue")
-    path, _, query = events.url.decode("ascii", "replace").partition("?")
+    target, scheme = events.url, b""
+    if absolute is not None:
+        scheme, headers[b"host"], target = absolute.groups()
+    path, _, query = target.decode("ascii", "replace").partition("?")
     return RequestHead(
         method,
-        path,
+        path or "/",
         query,
+        scheme.decode("ascii").lower(),
         headers,
         frozenset(repeated),
         events.keep_alive,

@@ -196,7 +196,12 @@ class HttpServer:
 
         writes_at_once: whether output is written as soon as possible, see WriteTurn.
         """
-        access = self.admission.access_rules(self.options.origins, checks_host=not source.is_unix)
+        options = self.options
+        access = self.admission.access_rules(
+            options.origins,
+            checks_host=not source.is_unix,
+            accepts_https=options.behind_proxy or (options.tls is not None and not source.is_unix),
+        )
         turn = None if writes_at_once else self.connections.turn
         return partial(HttpConnection, _ListenerHandler(self, source, access, turn))
 
