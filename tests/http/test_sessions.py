@@ -271,6 +271,43 @@ def test_a_malformed_answer_to_a_question_is_refused_and_ends_the_question(
     assert f"the answer is malformed: {problem}" in text_of(answer)
 
 
+PADDING = "x" * 11_000_000
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"jsonrpc":"2.0","id":ID,"result":{"action":"accept","content":{"name":"PADDING"}}}',
+        # The order of the TypeScript SDK.
+        '{"result":{"action":"accept","content":{"name":"PADDING"}},"jsonrpc":"2.0","id":ID}',
+    ],
+)
+def test_an_answer_over_the_size_limit_is_refused_and_ends_its_question(
+    service: HttpService, text: str, chunked: bool
+) -> None:
+    session = Session(service)
+    stream = request(service.connect(), "POST", call(1, "ask"), session.headers)
+    assert read_event(stream)["data"] == ""
+    id = json.loads(read_event(stream)["data"])["id"]
+    body = text.replace("ID", str(id)).replace("PADDING", PADDING).encode()
+    headers = {**session.headers, "Content-Type": "application/json"}
+
+    connection = service.connect()
+    pieces = [body[at : at + 2**20] for at in range(0, len(body), 2**20)]
+    try:
+        connection.request("POST", "/mcp", pieces if chunked else body, headers)
+    except ConnectionError:
+        # The server has closed the connection before it has read the whole body.
+        pass
+    else:
+        assert connection.getresponse().status == 413
+
+    answer = json.loads(read_event(stream)["data"])
+    assert answer["id"] == 1
+    assert "the answer is larger than 10485760 bytes (limit)" in text_of(answer)
+
+
 def test_a_malformed_answer_of_another_session_is_not_found(service: HttpService) -> None:
     session = Session(service)
     refused = session.post(b'{"jsonrpc":"2.0","id":1,"result":', **{"Mcp-Session-Id": "unknown"})

@@ -217,10 +217,16 @@ class HttpConnection(asyncio.Protocol):
                 return
             if request is None:
                 return
-            head = request.head
+            head, refusal = request.head, request.refusal
+            if refusal is not None and not request.body:
+                self._refuse(refusal)
+                return
             exchange = self.exchange = Exchange(
                 self, head, request.body, request.principal, head.keep_alive
             )
+            if refusal is not None:
+                exchange.refusal = refusal
+                exchange.keeps_connection = False
             try:
                 self._handler.on_request(exchange)
             except HttpError as refusal:
@@ -378,7 +384,10 @@ class HttpConnection(asyncio.Protocol):
             return
         self.exchange = None
         self.reserved_bytes = 0
-        if not exchange.keeps_connection or self.is_ending:
+        if exchange.refusal is not None:
+            # The rest of the body may still arrive.
+            self.end_output()
+        elif not exchange.keeps_connection or self.is_ending:
             self._close_when_sent()
         elif self._reader.unused_bytes:
             # With call_soon(), because the caller may be inside of the handler of this request.

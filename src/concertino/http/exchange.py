@@ -54,6 +54,8 @@ class Exchange(Struct, eq=False):
         Then it must be answered here.
     sends_comments: whether comments keep the stream alive. A stream that comes from another process
         contains them already, and one of ours could be sent in the middle of an event.
+    refusal: the response, whatever respond() is called with; None for any response. The real body
+        was too large, and `body` is an error in its place; see HttpRequest.
     """
 
     connection: RequestConnection
@@ -71,6 +73,7 @@ class Exchange(Struct, eq=False):
     is_subscription: bool = False
     is_passed_on: bool = False
     sends_comments: bool = True
+    refusal: HttpError | None = None
 
     def respond(self, status: HTTPStatus, body: bytes = b"", headers: bytes = b"") -> None:
         """Send a complete response. HEAD gets its head only.
@@ -81,6 +84,9 @@ class Exchange(Struct, eq=False):
             return
         connection = self.connection
         keep_alive = self.keeps_connection and not connection.is_ending
+        if self.refusal is not None:
+            status, headers = self.refusal.status, self.refusal.headers
+            body = encode_error(None, INVALID_REQUEST, str(self.refusal))
         headers += self.headers
         if status is OK and keep_alive:
             response = encode_json_response(body, headers)

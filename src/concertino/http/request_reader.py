@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from concertino.http.byte_pieces import add_piece
 from concertino.http.chunked_body import ChunkedBody
+from concertino.http.large_answers import LargeAnswer, may_hold_answer, too_large
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
 from concertino.protocol.principal import Principal
 
@@ -33,11 +34,15 @@ class HttpRequest(Struct, frozen=True):
     head: the request line and the headers.
     body: the whole body. Chunks (Transfer-Encoding) are joined.
     principal: the user who has sent it; None if the user is not known.
+    refusal: the response to a body over the size limit, see LargeAnswer. Then `body` is the error
+        that ends the question which the body answers; empty if it answers none. None for any other
+        request.
     """
 
     head: RequestHead
     body: bytes
     principal: Principal | None = None
+    refusal: HttpError | None = None
 
 
 class RequestReader:
@@ -90,11 +95,14 @@ class RequestReader:
         self._chunks: ChunkedBody | None = None
         # The size that on_reserve() was last called with for the body in chunks.
         self._reserved_bytes = 0
+        # The body that is being read, if it is over the limit.
+        self._large: LargeAnswer | None = None
 
     @property
     def held_bytes(self) -> int:
         """The number of bytes that have arrived and belong to no complete request."""
-        return self.unused_bytes + (0 if self._chunks is None else self._chunks.size)
+        size = self.unused_bytes + (0 if self._chunks is None else self._chunks.size)
+        return size if self._large is None else size + self._large.size
 
     @property
     def is_inside(self) -> bool:
@@ -149,9 +157,13 @@ class RequestReader:
         self.head = head
         if self.awaits_user:
             return None
+        if self._large is not None:
+            return self._read_large(head, self._large)
         length = head.body_bytes
         if length is None:
-            body = self._read_chunks()
+            body = self._read_chunks(head)
+            if self._large is not None:
+                return self._read_large(head, self._large)
             if body is None:
                 return None
         elif self.unused_bytes < length:
@@ -201,7 +213,9 @@ class RequestReader:
             self._chunks = ChunkedBody()
             self._reserved_bytes = 0
         elif length > self._max_body_bytes:
-            raise self._too_large(length)
+            if not may_hold_answer(head):
+                raise too_large(length, self._max_body_bytes)
+            self._large = LargeAnswer(self._max_body_bytes)
         if head is not self.admitted:
             self.principal = None
             self._on_head(head)
@@ -212,7 +226,7 @@ class RequestReader:
         self._put_back(data[end:])
         if not self.awaits_user and (length is None or arrived < length):
             self._on_body_due(head)
-        if length is not None and length > LARGE_BODY:
+        if length is not None and length > LARGE_BODY and self._large is None:
             self._on_reserve(length)
         return head
 
@@ -237,14 +251,42 @@ class RequestReader:
             )
         return data, 0
 
-    def _read_chunks(self) -> bytes | None:
-        """Return the body of a request with chunks; None if it is not complete."""
+    def _read_large(self, head: RequestHead, large: LargeAnswer) -> HttpRequest | None:
+        """Return a request whose body is over the limit, with the error for its question.
+
+        Returns None if more of the body must be read to know the question. The rest of the bytes
+        cannot be read any more.
+        """
+        data = self._take() if self.unused_bytes else b""
+        chunks, length = self._chunks, head.body_bytes
+        if chunks is not None:
+            chunks.feed(data)
+            data = b"".join(chunks.parts)
+            chunks.parts.clear()
+            is_last = chunks.is_complete
+        else:
+            assert length is not None
+            data = data[: length - large.size]
+            is_last = large.size + len(data) == length
+        if not large.feed(data, is_last=is_last):
+            return None
+        refusal = too_large(large.size if length is None else length, self._max_body_bytes)
+        return HttpRequest(head, large.error, self.principal, refusal)
+
+    def _read_chunks(self, head: RequestHead) -> bytes | None:
+        """Return the body of a request with chunks; None if it is not complete, or too large.
+
+        `_large` is set for a body that is too large and may be an answer.
+        """
         chunks = self._chunks
         assert chunks is not None
         data = self._take()
         self._put_back(data[chunks.feed(data) :])
         if chunks.size > self._max_body_bytes:
-            raise self._too_large(chunks.size)
+            if not may_hold_answer(head):
+                raise too_large(chunks.size, self._max_body_bytes)
+            self._large = LargeAnswer(self._max_body_bytes)
+            return None
         if chunks.size > self._reserved_bytes + LARGE_BODY:
             self._reserved_bytes = chunks.size
             self._on_reserve(chunks.size)
@@ -252,9 +294,3 @@ class RequestReader:
             return None
         self._chunks = None
         return b"".join(chunks.parts)
-
-    def _too_large(self, size: int) -> HttpError:
-        return HttpError(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body has {size} bytes or more, and at most {self._max_body_bytes} are accepted",
-        )

@@ -12,7 +12,14 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-__all__ = ["OuterMembers", "find_objects", "read_outer_members", "split_array", "split_batch"]
+__all__ = [
+    "OuterMembers",
+    "find_last_id",
+    "find_objects",
+    "read_outer_members",
+    "split_array",
+    "split_batch",
+]
 
 # At most this many strings and brackets are examined, which takes at most about 20 ms.
 MAX_TOKENS = 50_000
@@ -70,9 +77,17 @@ def read_outer_members(frame: bytes) -> OuterMembers:
         return OuterMembers()
     members = _read_object(frame, 0, MAX_TOKENS)
     if members.id is None and members.end is None:
-        tail = TAIL.search(frame, max(0, len(frame) - TAIL_BYTES))
-        members.id = None if tail is None else tail[1]
+        members.id = find_last_id(frame)
     return members
+
+
+def find_last_id(frame: bytes) -> bytes | None:
+    """Return the id in the last TAIL_BYTES of a frame, as JSON; None if they contain none.
+
+    frame: the frame, or the end of it.
+    """
+    tail = TAIL.search(frame, max(0, len(frame) - TAIL_BYTES))
+    return None if tail is None else tail[1]
 
 
 def find_objects(line: bytes) -> list[OuterMembers]:

@@ -1,0 +1,94 @@
+"""LargeAnswer: finds out which question of the server a body over the size limit answers.
+
+In a session of an older revision, the server sends its questions as requests, and the client POSTs
+the answers. Without the id of an answer that is refused with 413, the call that has asked would
+wait until its limit. RequestReader passes such a body to a LargeAnswer, which keeps only the two
+ends of it: most clients write the id before the result, and the TypeScript SDK at the end.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from concertino.errors import INVALID_REQUEST
+from concertino.http.request_head import HttpError, RequestHead
+from concertino.jsonrpc.framing import HEAD_BYTES
+from concertino.jsonrpc.messages import encode_error, encode_id, reject_oversize
+
+__all__ = ["LargeAnswer", "may_hold_answer", "too_large"]
+
+# How many times the limit for a body is read in search of the id of an answer.
+MAX_TIMES = 4
+# The id at the end of a body is searched for in this many bytes.
+TAIL_BYTES = 1024
+
+
+def may_hold_answer(head: RequestHead) -> bool:
+    """Return whether the body of a request may be a client's answer in a session.
+
+    The session id is in a header, or, for clients of 2024-11-05, in the query.
+    """
+    names_session = b"mcp-session-id" in head.headers or head.query != ""
+    return head.method == "POST" and names_session and not head.expects_continue
+
+
+def too_large(size: int, limit: int) -> HttpError:
+    """Return the refusal of a body with more bytes than the limit."""
+    return HttpError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f"the body has {size} bytes or more, and at most {limit} are accepted",
+    )
+
+
+class LargeAnswer:
+    """A body over the size limit, as far as it has arrived.
+
+    max_bytes: the limit.
+
+    Attributes:
+    size: how many bytes have arrived.
+    error: the error response that is passed on in place of the answer, so that its question fails;
+        empty while the id of the question is not known.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.size = 0
+        self.error = b""
+        self._beginning = b""
+        self._tail = b""
+        self._may_be_answer = True
+
+    def feed(self, data: bytes, *, is_last: bool) -> bool:
+        """Read the next bytes of the body. Returns whether the rest need not be read.
+
+        is_last: whether the body ends with these bytes.
+        """
+        if len(self._beginning) < HEAD_BYTES:
+            self._beginning += data[: HEAD_BYTES - len(self._beginning)]
+            if is_last or len(self._beginning) == HEAD_BYTES:
+                self._read_beginning()
+        self.size += len(data)
+        self._tail = (self._tail + data[-TAIL_BYTES:])[-TAIL_BYTES:]
+        if is_last and self._may_be_answer and not self.error:
+            # Imported here, because most servers do not need the module.
+            from concertino.jsonrpc.deep_frames import find_last_id
+
+            id = find_last_id(self._tail)
+            if id is not None:
+                self._set_error(id)
+        is_known = bool(self.error) or not self._may_be_answer
+        return is_last or is_known or self.size > MAX_TIMES * self._max_bytes
+
+    def _read_beginning(self) -> None:
+        """Read whether the body is an answer, and its id if that stands at the beginning."""
+        invalid = reject_oversize(self._beginning, "")
+        # The code of a response is 0, because no error response may be sent for it.
+        self._may_be_answer = invalid.code == 0
+        if invalid.answers:
+            self._set_error(encode_id(invalid.answers[0]))
+
+    def _set_error(self, id: bytes) -> None:
+        """Set the error for the question with an id. id: the id as JSON."""
+        text = f"the answer is larger than {self._max_bytes} bytes (limit)"
+        self.error = encode_error(id, INVALID_REQUEST, text)

@@ -1,0 +1,66 @@
+"""Which question a body over the size limit answers, however it arrives."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from concertino.http.large_answers import LargeAnswer
+
+LIMIT = 2000
+TEXT = b"x" * 3000
+
+
+def read(body: bytes, step: int, limit: int = LIMIT) -> tuple[bytes, int]:
+    """Return the error for the question, and how many bytes were read."""
+    answer = LargeAnswer(limit)
+    for at in range(0, len(body), step):
+        piece = body[at : at + step]
+        if answer.feed(piece, is_last=at + step >= len(body)):
+            return answer.error, at + len(piece)
+    raise AssertionError("more is expected after the end")
+
+
+@pytest.mark.parametrize("step", [1, 7, 511, 512, 10_000])
+@pytest.mark.parametrize(
+    ("body", "id"),
+    [
+        (b'{"jsonrpc":"2.0","id":5,"result":{"a":"%b"}}' % TEXT, 5),
+        (b'{"id":"q","error":{"code":1,"message":"%b"},"jsonrpc":"2.0"}' % TEXT, "q"),
+        (b'{"result":{"a":"%b","id":4},"jsonrpc":"2.0","id":-5}' % TEXT, -5),
+        (b'{"jsonrpc":"2.0","result":{"a":"%b"}, "id" : 5 }\n' % TEXT, 5),
+    ],
+)
+def test_finds_the_question_that_an_answer_is_for(body: bytes, id: object, step: int) -> None:
+    error, _ = read(body, step)
+
+    assert json.loads(error) == {
+        "jsonrpc": "2.0",
+        "id": id,
+        "error": {"code": -32600, "message": "the answer is larger than 2000 bytes (limit)"},
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"a":"%b"}}' % TEXT,
+        b'[{"jsonrpc":"2.0","id":5,"result":{"a":"%b"}}]' % TEXT,
+        b"x" * 3000,
+    ],
+)
+def test_reads_no_more_of_another_body_than_its_beginning(body: bytes) -> None:
+    assert read(body, 1) == (b"", 512)
+
+
+def test_reads_no_more_of_an_answer_without_an_id_than_four_times_the_limit() -> None:
+    body = b'{"result":{"a":"%b' % (b"x" * 100_000)
+
+    assert read(body, 1000) == (b"", 9000)
+
+
+def test_an_answer_without_an_id_is_for_no_question() -> None:
+    body = b'{"result":{"a":"%b","id":4}}' % TEXT
+
+    assert read(body, 1000) == (b"", len(body))
