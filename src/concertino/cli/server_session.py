@@ -100,8 +100,10 @@ class ServerSession:
         self._prefix = prefix
         self.as_json = as_json
         self._shows_log = shows_log
+        # The notes that were printed, each of which is printed once.
         self._printed: set[str] = set()
         self._warnings = _Warnings(self.print_note)
+        # The task that shows on the status line how long a command has waited.
         self._waiting_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:

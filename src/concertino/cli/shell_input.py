@@ -38,6 +38,7 @@ class StreamInput:
     is_terminal = False
 
     def __init__(self) -> None:
+        # The lines that the thread has read, and None at the end; created by the first read_line().
         self._lines: asyncio.Queue[str | None] | None = None
         # Released when a line is taken, so only one line is read ahead.
         self._may_read = Semaphore(1)

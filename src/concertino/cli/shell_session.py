@@ -52,6 +52,7 @@ class Shell:
         self._input = source
         self._status = status
         self._catalogue = Catalogue()
+        # The session with the current server; None without a server.
         self._session: ServerSession | None = None
         # The words that started the server, for `restart`.
         self._server: Sequence[str] = ()

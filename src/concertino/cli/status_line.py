@@ -29,6 +29,7 @@ class StatusLine:
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled and os.environ.get("TERM") != "dumb"
+        # The text that is shown now; "" if there is none.
         self._text = ""
 
     def draw(self, text: str) -> None:

@@ -99,11 +99,17 @@ class _Supervisor:
         self._listeners = listeners
         self._environment = environment
         self._loop: asyncio.AbstractEventLoop
+        # Process id -> worker.
         self._workers: dict[int, _Worker] = {}
         self._pause_s = FIRST_PAUSE_S
+        # Whether all workers have served at the same time. If not, a worker's end may mean that the
+        # server itself cannot start.
         self._has_served = False
+        # Whether the workers are being ended, after a signal or because none can start.
         self._is_ending = False
+        # The exit code of this process.
         self._code = 0
+        # Set when all workers have ended.
         self._ended = asyncio.Event()
 
     async def run(self) -> int:

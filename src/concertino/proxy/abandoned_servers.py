@@ -62,7 +62,7 @@ class AbandonedServer(Struct, frozen=True):
 def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
     """Return this user's abandoned servers, oldest first. commands: commands in hosts' files."""
     states = _own_processes()
-    # This process, the shell that started it, and so on.
+    # This process, the shell that started it, and so on, which must not be ended.
     ancestors = _with_ancestors(os.getpid(), dict(live_processes()))
     reasons: dict[int, str] = {}
     for pid, state in states.items():
@@ -93,7 +93,8 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
         states = _own_processes()
         live = {(pid, state.started_at) for pid, state in states.items()}
         for pid, _ in members & live:
-            members.update((other, states[other].started_at) for other in _tree(pid, states))
+            tree = _with_descendants(pid, states)
+            members.update((other, states[other].started_at) for other in tree)
         return members & live
 
     return end_processes(find, END_STEPS)
@@ -114,6 +115,7 @@ def _own_processes() -> dict[int, ProcessState]:
 
 
 def _user_of(pid: int) -> int | None:
+    """Return the user id of a process; None if it has ended."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -132,8 +134,8 @@ def _find_reason(pid: int, state: ProcessState, commands: Sequence[HostCommand])
     for mark in marks_of(pid):
         if mark.is_orphaned():
             return f"process {mark.pid}, which started it, has ended"
-    # A server with a mark is abandoned or not, whatever its parent is. For any other process, only
-    # the parent shows that the host has ended.
+    # Without such a mark, only the parent shows that the host has ended: a process whose parent
+    # ends gets the init process as its parent.
     if not commands or program_name(state.parent) not in INITS:
         return ""
     arguments = read_arguments(pid)
@@ -144,7 +146,8 @@ def _find_reason(pid: int, state: ProcessState, commands: Sequence[HostCommand])
 
 
 def _describe(pid: int, states: States, reason: str) -> AbandonedServer:
-    tree = _tree(pid, states)
+    """Return the facts about an abandoned process and its descendants."""
+    tree = _with_descendants(pid, states)
     return AbandonedServer(
         pid,
         states[pid].started_at,
@@ -165,7 +168,7 @@ def _with_ancestors(pid: int, states: States) -> set[int]:
     return pids
 
 
-def _tree(root: int, states: States) -> set[int]:
+def _with_descendants(root: int, states: States) -> set[int]:
     """Return the ids of a process and of all its descendants."""
     children: dict[int, list[int]] = {}
     for pid, state in states.items():

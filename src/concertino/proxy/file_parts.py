@@ -128,6 +128,7 @@ class FileParts:
         self._store = store
         self._environment = environment
         self._inputs = inputs
+        # Name of a server -> its backend, from the last update().
         self._parts: dict[str, FileServer | WithheldServer] = {}
         # Servers that continue to run, each with the options that set_options() will give it.
         self._new_options: list[tuple[FileServer, ServerOptions]] = []

@@ -75,7 +75,9 @@ class FileServer:
         # Pinned tools must be compared with the tools of the running server, so do not use the
         # cache.
         self._cache = cache if options.cache and pin is None else None
+        # The wrapper that withholds changed tools, if there is one; None before start().
         self._pinned: PinnedTools | None = None
+        # None before start().
         self._outlet: Notifier | None = None
         # The started server, and the same server inside its guards and transforms. Calls go to the
         # latter.

@@ -45,8 +45,11 @@ class Heartbeat:
         self._step = step
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
+        # The progress that the client has got last.
         self._last: float = 0
+        # The total that the server has sent last.
         self._total: float | None = None
+        # The timer of the next heartbeat; None outside the `with` block.
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Heartbeat:

@@ -45,6 +45,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        # How many lists and objects contain the next character.
         self._depth = 0
         self._line_starts = [0, *(match.end() for match in re.finditer(r"\r\n|\n|\r", text))]
 

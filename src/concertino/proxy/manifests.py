@@ -58,8 +58,11 @@ class Manifests:
         self.is_lazy = is_lazy
         self._name = name
         self._find_file = find_file
+        # Principal -> the file for the manifest; None if it must not be stored.
         self._files: dict[bytes, ManifestFile | None] = {}
+        # Principal -> the manifest; None if there is none.
         self._known: dict[bytes, Manifest | None] = {}
+        # Principal -> the task that reads the lists from the server.
         self._learning: dict[bytes, asyncio.Task[None]] = {}
 
     def get(self, principal: bytes) -> Manifest | None:

@@ -63,9 +63,11 @@ class PinnedTools(BackendWrapper):
         self._name = name
         # Name of each tool that may be served -> its JSON; None before the first comparison.
         self._approved: Mapping[str, str] | None = None
+        # The names of the tools that the last comparison has found to be changed.
         self._withheld: frozenset[str] = frozenset()
         # Whether the tools have been compared since the last sign of a change.
         self._is_current = False
+        # Held during a comparison, for which other calls wait.
         self._checking = asyncio.Lock()
 
     async def start(self, outlet: Notifier) -> None:

@@ -81,13 +81,17 @@ class ReloadingProxy(BackendWrapper):
         self._failure = ""
         # Whether any code runs, the newest or an older one.
         self._serves = False
-        # Whether a client has got the reason why the newest code does not run.
+        # Whether a client has got the reason in _failure. Also True if there is no reason.
         self._is_failure_sent = True
+        # The task that starts new code; None while none is started.
         self._reloading: asyncio.Task[None] | None = None
         # Whether a call has waited WAIT_S for the running start, so that others do not wait.
         self._is_late = False
+        # The task that watches the files.
         self._following: asyncio.Task[None] | None = None
+        # The task that compares the lists of old and new code; None while none does.
         self._comparing: asyncio.Task[None] | None = None
+        # The lists of the code that was compared last; None before the first comparison.
         self._definitions: Definitions | None = None
 
     # Backend
@@ -222,6 +226,7 @@ class ReloadingProxy(BackendWrapper):
             self._serves = True
             self._failure, self._is_failure_sent = "", True
         finally:
+            # This has an effect only if the start goes on.
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         return True

@@ -99,7 +99,9 @@ class _StatusSocket:
     def __init__(self) -> None:
         # A dict keeps the order.
         self.sources: dict[StatusSource, None] = {}
+        # The listening socket; None before it is opened.
         self._listener: Listener | None = None
+        # The timer that opens the socket; None while there are no servers.
         self._opening: asyncio.TimerHandle | None = None
 
     def add(self, source: StatusSource) -> None:

@@ -106,8 +106,11 @@ class Servers(BackendWrapper):
         )
         super().__init__(self._composed)
         self._file_statuses = self._read_statuses()
+        # Watches the folders of the file and of the approvals.
         self._watcher: Watcher | None = None
+        # Set by the watcher after a change of any file in these folders.
         self._has_changed = asyncio.Event()
+        # The task that applies changes.
         self._following: asyncio.Task[None] | None = None
 
     def _log_warnings(self, file: ServerFile) -> None:

@@ -65,6 +65,7 @@ class SourceFiles:
         self._threads = Threads(1)
         # The check that will start when the present one has ended; None if there is none.
         self._next_check: asyncio.Task[bool] | None = None
+        # Held during a check in the thread.
         self._checking = asyncio.Lock()
 
     @property

@@ -120,6 +120,7 @@ class Upstream:
         self.watched: frozenset[str] = frozenset()
         self.last_used = float("inf")
         self.learned_for: set[bytes] = set()
+        # Whether open() was called.
         self._has_begun = False
         self._settings = settings
         # A dict, because it keeps the order: the newest call is at the end.

@@ -55,7 +55,9 @@ class UpstreamPool:
         self.openings: dict[object, Opening] = {}
         self.failure: ConcertinoError | None = None
         self._name = name
+        # Key of sessions -> the open upstream for them.
         self._by_key: dict[object, Upstream] = {}
+        # Session that has made a call -> the upstream that it uses.
         self._by_session: dict[CallerSession | None, Upstream] = {}
         # The background tasks that replace or close upstreams.
         self._renewals: set[asyncio.Task[list[Upstream]]] = set()
@@ -303,6 +305,7 @@ class IdleTimer:
         self._pool = pool
         self._name = name
         self._idle_s = idle_s
+        # The timer of the next check.
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

@@ -49,6 +49,7 @@ class WarmProgram:
         self._waiting: ChildProcess | None = None
         # Receives the stderr of this process.
         self._stderr = _StderrReceiver()
+        # The timer that starts the next process in advance.
         self._timer: asyncio.TimerHandle | None = None
         self._limits = Limits()
 

@@ -104,6 +104,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         # The silent clients, by the file descriptor of their socket.
         self._silent: dict[int, _SilentClient] = {}
+        # The clients that have sent something.
         self._connections: dict[ServerConnection, AcceptedSocket] = {}
         # How many clients have connected so far; each gets its number as its name.
         self._count = 0

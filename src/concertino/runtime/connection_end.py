@@ -61,9 +61,13 @@ class ConnectionEnd:
         self.drain_s = drain_s
         self._closed = closed
         self._on_closed = on_closed
+        # The tasks of cancelled calls that have not ended.
         self._cancelled_tasks: set[asyncio.Task[None]] = set()
+        # The timer that cuts off the calls that still run; None before start_draining().
         self._drain_timer: asyncio.TimerHandle | None = None
+        # The task that closes the connection; None before close().
         self._closing: asyncio.Task[None] | None = None
+        # Whether the client has cancelled its calls by disconnecting; see close().
         self._is_cancellation = False
 
     def report_fault(self, what: str) -> None:

@@ -115,6 +115,7 @@ class TimedCall:
         self._task = task
         self._answer = answer
         self._cancel = cancel
+        # Whether the timer has fired.
         self._has_expired = False
         self._timer = task.get_loop().call_later(timeout_s, self._expire, timeout_s)
 

@@ -89,6 +89,7 @@ class Host:
         self.connections: set[ServerConnection] = set()
         self.started: asyncio.Task[None]
         self._on_backend_started = on_started
+        # Whether the backend's start() was called.
         self._has_begun = False
         self._subscriptions = _SubscriptionWatch(self)
 

@@ -50,6 +50,7 @@ class LoopWatcher:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._fall_asleep = fall_asleep
+        # Whether the thread sleeps until wake(), or will do so next.
         self._is_asleep = False
         # A future that close() makes; it is done when the thread is about to end.
         self._ended: asyncio.Future[None] | None = None
@@ -59,6 +60,7 @@ class LoopWatcher:
         # The thread sleeps while it waits for this lock; wake() and close() release the lock.
         self._wake = threading.Lock()
         self._wake.acquire()
+        # The names of the tools and functions that were logged.
         self._reported: set[str] = set()
         self._watching = threading.Thread(target=self._run, name="loop-watcher", daemon=True)
         self._watching.start()

@@ -37,7 +37,9 @@ class MalformedInputLog:
         self._input = input
         self._max_message_bytes = max_message_bytes
         self._is_typed = is_typed
+        # The number of malformed messages that was logged last; 0 before the first log message.
         self._logged_count = 0
+        # The same for oversize messages.
         self._logged_oversize = 0
 
     def report(self) -> None:

@@ -59,6 +59,7 @@ class OutputFlow:
         self._drain_s = limits.drain_s
         self._flush = flush
         self._loop = asyncio.get_running_loop()
+        # Whether reading from the connection is paused.
         self._is_paused = False
         self._unread.on_blocked = self._watch_unread
         # When the client last read some output, by the loop's clock.
@@ -69,6 +70,7 @@ class OutputFlow:
         self._drained: asyncio.Future[None] | None = None
         # When a handler first sent something in this loop iteration; None if none has.
         self._sending_since: float | None = None
+        # Whether _log_drops() will be called.
         self._will_log_drops = False
         # None until the first malformed message.
         self._malformed_input: MalformedInputLog | None = None

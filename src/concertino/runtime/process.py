@@ -437,6 +437,7 @@ class _LogRetry:
     def __init__(self, loop: asyncio.AbstractEventLoop, writer: BoundedWriter) -> None:
         self._loop = loop
         self._writer = writer
+        # Whether a timer will call _retry().
         self._is_due = False
 
     def __call__(self) -> None:

@@ -70,6 +70,7 @@ class RawClient:
         self._on_notification = on_notification
         self._limits = limits
         self._loop = asyncio.get_running_loop()
+        # The timer for the earliest deadline of a pending request.
         self._timer: asyncio.TimerHandle | None = None
         self._is_flush_scheduled = False
         self._closed = False

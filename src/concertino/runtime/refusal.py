@@ -67,6 +67,7 @@ class RefusedInput:
         self._text = start_failure_text(failure)
         self._loop = loop
         self._drain = drain
+        # Whether a request was answered.
         self._has_refused = False
         self._timer = loop.call_later(FIRST_S, drain)
 

@@ -34,6 +34,7 @@ class ResultTurns:
         self._sent = 0
         # Size and function of each result that waits.
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
+        # Whether _begin_turn() will run in the next iteration.
         self._is_scheduled = False
 
     def may_send(self, size: int) -> bool:

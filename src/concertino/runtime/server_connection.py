@@ -105,6 +105,7 @@ class ServerConnection:
         # None until the first call.
         self._calls: CallRunner | None = None
         self._is_flush_due = False
+        # Whether _flush_throttled() will be called.
         self._will_flush_throttled = False
 
         principal = _principal_of(connection)

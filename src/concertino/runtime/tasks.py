@@ -188,7 +188,9 @@ class LoopWatch:
 
     def __init__(self) -> None:
         self.is_asleep = False
+        # The function has_calls() of each Host on the loop.
         self._sources: list[HasCalls] = []
+        # The thread; None until a call has started it.
         self._watcher: WatcherThread | None = None
 
     def begin(self, has_calls: HasCalls) -> None:

@@ -102,7 +102,9 @@ class JobResults:
         self.is_check_due = False
         self._on_large = on_large
         self._on_trial_end = on_trial_end
+        # The finished jobs that the loop has not taken yet.
         self._jobs: deque[ThreadJob] = deque()
+        # Whether _deliver() is scheduled on the loop.
         self._is_waking = False
 
     def add(self, job: ThreadJob) -> None:

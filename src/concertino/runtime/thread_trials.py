@@ -62,6 +62,7 @@ class ThreadTrials:
     def __init__(self, threads: int, clock: Callable[[], float] = monotonic) -> None:
         self._threads = threads
         self._clock = clock
+        # The trials that have not ended.
         self._trials: dict[Kind, _Trial] = {}
         # The kinds whose trial has ended.
         self._known: set[Kind] = set()

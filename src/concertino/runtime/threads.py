@@ -75,7 +75,9 @@ class Threads:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        # The jobs that wait for a thread.
         self._jobs: deque[ThreadJob] = deque()
+        # Event loop -> the queue of its finished jobs.
         self._results: dict[asyncio.AbstractEventLoop, JobResults] = {}
         # The lock for the queue and the two counters. Idle threads wait until it is notified.
         self._changed = threading.Condition()
@@ -86,6 +88,7 @@ class Threads:
         self._closed = False
         # The jobs that run now, by the identifier of their thread.
         self._running: dict[int, ThreadJob] = {}
+        # Whether _report_blocked() will be called.
         self._is_report_due = False
         _pools.add(self)
 

@@ -32,7 +32,9 @@ class FileUsedStates:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # None until the first use, and after an error.
         self._connection: sqlite3.Connection | None = None
+        # How many states this object has recorded.
         self._count = 0
 
     def use(self, nonce: bytes, expires: float) -> bool:

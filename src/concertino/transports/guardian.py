@@ -52,6 +52,7 @@ class Guardian:
     """
 
     def __init__(self) -> None:
+        # How many callers of acquire() have not called release().
         self._users = 0
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -46,7 +46,9 @@ class MemoryConnection:
 
         self._paused = False
         self._closed = False
+        # Whether the other end is closed and on_eof() was not called yet.
         self._eof_pending = False
+        # Whether _deliver() will run in the next loop iteration.
         self._scheduled = False
 
     def open(self, receiver: Receiver) -> None:

@@ -117,6 +117,7 @@ class PipeConnection:
         self._output = OutputBuffer(limits, self.terminator)
         self._capacities = PipeCapacities()
         self._receiver: Receiver | None = None
+        # Whether the descriptors are closed.
         self._released = False
 
     def open(self, receiver: Receiver) -> None:

@@ -46,6 +46,7 @@ class PipeCapacities:
     _count = 0
 
     def __init__(self) -> None:
+        # The descriptors of this connection that enlarge() has been called for.
         self._descriptors: set[int] = set()
 
     def enlarge(self, descriptor: int) -> None:

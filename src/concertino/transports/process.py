@@ -238,6 +238,7 @@ class ChildProcess(PollingConnection):
         self._unread = UnreadInput(limits.high_water_bytes + limits.max_message_bytes)
         self._escaped = escaped
         self._timeouts = timeouts
+        # The task that runs the shutdown; None before close().
         self._closing: asyncio.Task[None] | None = None
         self.stdout_ended = False
         # Whether the end of the connection was reported to the receiver, or must not be reported.

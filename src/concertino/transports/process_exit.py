@@ -38,6 +38,7 @@ class ExitWatch:
         self.ended = asyncio.Event()
         self._popen = popen
         self._on_exit = on_exit
+        # The pidfd of the child; -1 if there is none.
         self._pidfd = -1
 
     def start(self) -> None:

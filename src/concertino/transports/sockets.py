@@ -114,6 +114,7 @@ class AcceptedSocket(SocketConnection):
         self._name = name
         # The beginning of a first line that does not look like JSON-RPC.
         self._first_line = b""
+        # Whether the first line has been found not to be HTTP or TLS.
         self._is_checked = False
 
     def on_chunk(self, chunk: bytes) -> None:

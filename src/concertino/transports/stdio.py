@@ -166,7 +166,9 @@ class StdioConnection(PipeConnection):
         self.ending: Callable[[], object] = _do_nothing
         self.has_failed = False
         self._ignores_parent = os.environ.get("CONCERTINO_ORPHAN") == "stay"
+        # The pidfd of the parent process; -1 if there is none.
         self._parent_fd = -1
+        # The timer of the next look at the parent or, after its end, at the input.
         self._timer: asyncio.TimerHandle | None = None
         os.register_at_fork(after_in_child=self._on_fork)
 
