@@ -148,8 +148,8 @@ class ToolError(ConcertinoError):
     `TOOL_FAILED`), `suggestion` (what the caller can do), and all other keyword arguments under
     their own names.
 
-    Any other exception of a tool becomes such a result too. Its text is then `TypeName: text`,
-    shortened and without secrets, and its traceback is logged.
+    If a tool raises any other exception, the client gets a result with `isError: true` too. Its
+    text is then `TypeName: text`, shortened and without secrets, and the traceback is logged.
 
     Attributes:
     message: the text; str() returns it, too.

@@ -87,11 +87,11 @@ def install_package(requirement: str) -> str:
 
 
 def dependency(version: str) -> str | None:
-    """Return the dependency of a project on this concertino, for its pyproject.toml.
+    """Return the requirement (PEP 508) with which a pyproject.toml depends on concertino.
 
+    It is `concertino>=VERSION`. Before the first release, it names the checkout or wheel from which
+    this concertino was installed; None if that is not known.
     version: the version of this concertino.
-    Before the first release, the dependency is the checkout or wheel from which this concertino was
-    installed; None if that is not known. Source: PEP 508.
     """
     if RELEASED:
         return f"{PROJECT}>={version}"

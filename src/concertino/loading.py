@@ -57,17 +57,17 @@ def lazy_names(
     package: the name of the package.
     homes: module -> the public names that it defines.
     foreign: a name that the package lacks but other SDKs have -> the text that says what to use
-        instead. `__getattr__` raises ImportError with this text, because `from package import name`
-        would replace the text of an AttributeError.
-    `__getattr__` raises AttributeError for other names, and ImportError if the module cannot be
-    imported.
+        instead; None for no such names. `__getattr__` raises ImportError with this text, because
+        `from package import name` would replace the text of an AttributeError.
+    `__getattr__` raises AttributeError for unknown names, and ImportError if the module of a name
+    cannot be imported.
 
     Type checkers do not understand this `__all__`. For them the package imports each name under
     TYPE_CHECKING in the form `from module import name as name`, which marks it as public.
     """
     module_of = {name: module for module, names in homes.items() for name in names}
 
-    def get(name: str) -> object:
+    def get_name(name: str) -> object:
         module = module_of.get(name)
         if module is None:
             if foreign and name in foreign:
@@ -85,7 +85,7 @@ def lazy_names(
     def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *module_of})
 
-    return list(module_of), get, list_names
+    return list(module_of), get_name, list_names
 
 
 class LazyDescription:

@@ -47,7 +47,8 @@ def read_private_file(
 ) -> bytes | None:
     """Return the content of a file of this user; None if it does not exist.
 
-    forbidden_bits: the bits of the file's mode that must not be set.
+    forbidden_bits: the bits of the file's mode that must not be set, such as 0o077 for a file that
+        no other user may read or write.
     expected: a description of an acceptable file, for the error.
     Raises OSError if the file cannot be read. Raises ValueError if it is longer than max_bytes,
     belongs to another user, or has a forbidden bit.
@@ -67,8 +68,9 @@ def read_private_file(
 
 
 def write_private_file(path: Path, data: bytes, *, lasting: bool = True) -> None:
-    """Write a file with mode 0600 in one atomic step. Raises OSError.
+    """Write a file that only this user can read, or replace it, in one atomic step. Raises OSError.
 
+    data: the new content.
     lasting: whether to wait until the file is on the disk. If not, a power failure may damage it.
     """
     # The temporary file is in the same folder, because replace() does not work across file systems.

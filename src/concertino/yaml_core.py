@@ -128,7 +128,8 @@ def read_node(
 
     max_depth: the largest depth of sequences and mappings.
     max_values: the largest number of nodes; None for no limit.
-    aliases: whether aliases are allowed. A few lines with aliases can expand to gigabytes.
+    aliases: whether aliases (`*name`) are allowed; by default they are an error, because a few
+        lines with aliases can expand to gigabytes.
     Raises InvalidYaml or YamlLimit, and ModuleNotFoundError if PyYAML is not installed.
     """
     yaml = import_parser()
@@ -283,7 +284,9 @@ def is_null(node: YamlNode) -> bool:
 
 
 def read_value(node: YamlNode) -> Any:
-    """Return the value of a node, as JSON values and the floats NaN and infinity.
+    """Return the value of a node: dicts, lists, texts, numbers, bools and None.
+
+    Unlike JSON, YAML has NaN and infinity, which are returned as floats.
 
     Raises InvalidYaml for invalid values, such as a repeated key.
     """

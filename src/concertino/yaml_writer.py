@@ -69,6 +69,7 @@ _INDICATOR = re.compile(
 def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
     """Return a JSON object as YAML, with its outermost keys in the order of their code points.
 
+    members: the members of the object.
     max_depth: the largest depth of lists and mappings.
     Raises ValueError for a value that JSON cannot express, and for deeper nesting.
     """

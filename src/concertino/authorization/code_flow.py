@@ -44,8 +44,10 @@ class CodeRequest:
     """A request for an authorization code, with the checks of its response.
 
     metadata: the metadata of the authorization server, which must be the sender of the response.
+    client_id: the id of the client that requests access.
     redirect_uri: the URL to which the authorization server redirects the browser.
     resource: the identifier of the MCP server for which the tokens will be (RFC 8707).
+    scopes: the scopes to request; empty to leave the choice to the authorization server.
 
     Attributes:
     page: the URL of the page on which the user permits access.

@@ -63,7 +63,7 @@ class Fetcher:
     ) -> FetchedResponse:
         """Send a value as JSON with POST. Redirects are not followed.
 
-        headers: headers in addition to Content-Type.
+        headers: headers in addition to Content-Type; None for no others.
         """
         lines = {"Content-Type": "application/json", **(headers or {})}
         return await self._post(url, lines, encode(value))

@@ -75,10 +75,11 @@ class Discovery(Struct, frozen=True):
 
 
 async def make_fetcher(server: ServerUrl) -> Fetcher:
-    """Return a Fetcher for the URLs that an MCP server names.
+    """Return the Fetcher that sends the HTTP requests of a login at an MCP server.
 
-    The Fetcher refuses addresses that are nearer to this machine than the server, for example in
-    a private network, because the server could be malicious.
+    The server or its metadata names the URLs of these requests. A malicious server could name one
+    in the private network of this machine. Therefore the Fetcher refuses private addresses if the
+    server itself has a public one, and addresses of this machine unless the server is on it.
     """
     return Fetcher(AddressPolicy(await find_reach(server)))
 

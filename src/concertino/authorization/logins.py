@@ -91,7 +91,10 @@ class Login(Struct, frozen=True, kw_only=True):
         return f"<Login at {self.server}>"
 
     def is_valid(self, margin_s: float = 0) -> bool:
-        """Return whether there is an access token that is still valid in `margin_s` seconds."""
+        """Return whether there is an access token that is still valid in `margin_s` seconds.
+
+        By default, whether there is one that is valid now.
+        """
         if not self.access_token:
             return False
         return self.expires_at is None or time.time() + margin_s < self.expires_at

@@ -52,7 +52,8 @@ class ResourceMetadata(Struct, frozen=True):
 class IssuerMetadata(Struct, frozen=True, kw_only=True):
     """The metadata of an authorization server (RFC 8414).
 
-    A member that the metadata does not have is None, "" or False.
+    RFC 8414 describes the members. A member that the metadata does not have is None, "" or False,
+    according to its type.
     """
 
     issuer: str
@@ -82,7 +83,10 @@ class IssuerNotFound(AuthorizationError):
 
 
 class MetadataRefused(AuthorizationError):
-    """A server does not let this client read its metadata, or has none and does not say so."""
+    """A server has refused a request for its metadata, for example with the status 403.
+
+    It may have metadata that this client may not read, or have none and refuse all unknown paths.
+    """
 
 
 _resource_decoder = Decoder(ResourceMetadata)
@@ -94,6 +98,7 @@ async def discover_resource(
 ) -> ResourceMetadata | None:
     """Return the protected resource metadata of an MCP server; None if it has none.
 
+    fetcher: sends the requests.
     url: the parameter `resource_metadata` of the server's challenge; "" if it had none. Then the
         metadata is looked for at the two well-known URLs.
     Raises MetadataRefused if a well-known URL is refused and the other one has no metadata either,

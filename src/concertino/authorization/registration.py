@@ -58,6 +58,7 @@ async def identify_client(
 ) -> ClientIdentity:
     """Return the OAuth client with whose id to log in at an authorization server.
 
+    fetcher: sends the request for a registration.
     metadata: the metadata of the authorization server.
     settings: the user's settings, which may name a client.
     redirect_uri: the redirect URI of this login; "" if it needs none.

@@ -77,6 +77,7 @@ def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool
     a private key; "client_secret_basic" or else "client_secret_post", whichever the server accepts,
     for a client with a secret; "none" for a client with neither.
     metadata: the metadata of the authorization server.
+    has_secret, has_key: whether the client has a secret, and a private key.
     Raises AuthorizationError if the server accepts neither method for the secret.
     """
     if not has_secret and not has_key:
@@ -94,8 +95,9 @@ def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool
 
 
 class TokenEndpoint:
-    """The token endpoint of an authorization server.
+    """The token endpoint of an authorization server, which issues tokens to one client.
 
+    fetcher: sends the requests.
     issuer: the issuer identifier of the authorization server.
     url: the URL of the endpoint.
     client: the client that requests tokens.

@@ -249,11 +249,12 @@ def refusing_handler_of(backend: Backend) -> Handle | None:
 
 
 def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:
-    """Return whether an object's method is the function that a certain class defines.
+    """Return whether a backend has a method that nobody has overridden.
 
-    Returns False if a subclass has overridden the method, or an attribute of the object replaces
-    it.
-    function: the function in the class, such as ServerBackend.handle.
-    method: the attribute of the object, such as server.handle.
+    A class calls this before it offers a faster way around its own method. If a subclass overrides
+    the method, or an attribute of the object replaces it, the result is False, and the faster way
+    must not be used.
+    function: the method as the class defines it, such as ServerBackend.handle.
+    method: the method of the object, such as server.handle.
     """
     return method == MethodType(function, backend)

@@ -113,6 +113,7 @@ class CallerSession(Protocol):
 
         Only for clients before 2026-07-28. When the calling task is cancelled, the client gets
         notifications/cancelled for the request.
+        method: the method of the request, such as `roots/list`.
         params: the params as a JSON object, which is sent unchanged.
         Raises RpcError if the client answers with an error or if too many requests wait, and
         Disconnected when the connection ends.

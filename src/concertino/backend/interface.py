@@ -258,6 +258,7 @@ class Context(Protocol):
         this call. Progress that the tool reports is not sent. Calls may be nested 16 deep. In a
         `def` handler write `context.wait(context.call_tool(...))`.
 
+        name: the name of the tool.
         arguments: the arguments of the tool; None for no arguments.
         into: the type to which the result is converted. Its structured content is converted, or, if
             there is none, its text, decoded as JSON. If `into` is omitted, the result is returned
@@ -409,8 +410,9 @@ class Backend(Protocol):
     """The interface of everything that handles calls. One object serves many connections."""
 
     async def start(self, outlet: Notifier) -> None:
-        """Prepare for calls. Each Host calls this once; calls wait until it returns.
+        """Prepare for calls, which wait until this method returns.
 
+        Each Host, which connects a backend with its clients, calls this method once.
         outlet: notifies the clients of this Host of changes. Call its methods at any time until
             close().
         """
@@ -445,7 +447,7 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what start() has acquired. Each Host calls this once, after the last call."""
+        """Release what start() has acquired. Each Host calls it once, after its last call."""
         ...
 
 

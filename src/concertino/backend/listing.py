@@ -24,16 +24,16 @@ __all__ = ["decode_page", "list_items", "list_names"]
 
 
 async def list_names(label: str, backend: Backend, method: str) -> list[str]:
-    """Return the names, URIs or URI templates on all pages of a list.
+    """Return the names, URIs or URI templates on all pages of a list of a backend.
 
-    label, method: see list_items(), which also describes the exceptions.
+    list_items() describes the parameters and the exceptions.
     """
     name_member = LIST_METHODS[method].name_member
     return [getattr(item, name_member) for item in await list_items(label, backend, method)]
 
 
 async def list_items(label: str, backend: Backend, method: str) -> list[Any]:
-    """Return the items on all pages of a list, such as Tools or Resources.
+    """Return the items on all pages of a list of a backend, such as Tools or Resources.
 
     label: the name of the backend for errors.
     method: the method that returns the list, such as "resources/list"; a key of LIST_METHODS.

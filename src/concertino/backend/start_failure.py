@@ -60,7 +60,9 @@ def describe_raised(exc: BaseException, raised: BaseException | None = None) -> 
     """Return the type and text of an exception, the author's line that has raised it, and advice.
 
     An example is `KeyError: 'TOKEN' (server.py:3)`. advice() is in backend/user_errors.py.
-    raised: the exception whose line is given, if it is another one.
+    exc: the exception whose type and text are returned.
+    raised: the exception whose line is returned, such as the group that contains `exc`; None for
+        `exc` itself.
     """
     text, where, step = _text(exc), _location(raised or exc), advice(exc)
     return f"{type(exc).__name__}{text and f': {text}'}{where}{step and f'; {step}'}"

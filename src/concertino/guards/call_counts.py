@@ -60,6 +60,7 @@ class CallCounts:
 
         method: what begin() has returned.
         failure: how the call has failed; None if it has succeeded.
+        duration_s: how long the call ran, in seconds.
         """
         self._active[method] -= 1
         self._count(call, failure, duration_s)

@@ -54,7 +54,7 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
         """Return the Rate for a text such as `10/60`: 10 calls within any 60 seconds.
 
         rate: a text, or a Rate, which is returned unchanged.
-        shared: the field `shared` of the returned Rate, if `rate` is a text.
+        shared: the field `shared` of the returned Rate, if `rate` is a text; by default False.
         Raises ValueError for any other value.
         """
         if isinstance(rate, Rate):

@@ -133,6 +133,7 @@ def cut(
     name: the name of the tool.
     size: the size of the result, in bytes.
     most: the size limit for the returned result, in bytes.
+    store: stores the whole result.
     """
     if isinstance(result, Raw):
         result = decode(result, type=CallToolResult)

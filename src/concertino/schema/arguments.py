@@ -88,7 +88,7 @@ def argument_decoder(
 ) -> ArgumentDecoder:
     """Return the ArgumentDecoder of a handler.
 
-    coerce: whether to convert strings, such as "1" for an int.
+    coerce: whether to convert strings, such as "1" for an int; by default they are invalid.
     inject: classes, such as Context. The server fills parameters with such an annotation.
     descriptions: parameter -> its description in the docstring. It is used if the annotation of the
         parameter has none.
@@ -330,6 +330,7 @@ def describe_unknown(names: Sequence[str], fields: Sequence[str]) -> list[Schema
 def decode_value(raw: Raw | bytes, field_type: Any, strict: bool) -> Any:
     """Decode one JSON value.
 
+    raw: the value as JSON text.
     field_type: the `type` of a TypeSchema.
     strict: False to convert strings, as for msgspec.convert().
     Raises msgspec.ValidationError if the value is invalid for the type, and DecodeError if it is

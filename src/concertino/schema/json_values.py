@@ -16,7 +16,7 @@ from msgspec import json, to_builtins
 def encode_finite(value: Any, path: str = "") -> bytes:
     """Return a value as JSON text.
 
-    path: the name of the value, for the error text.
+    path: the name of the value, for the error text; "" for none.
     Raises ValueError for a NaN or an infinity; the text names its place. Raises TypeError or
     ValueError for other values that msgspec cannot encode.
     """
@@ -40,7 +40,7 @@ def nan_path(value: Any, path: str = "") -> str | None:
     """Return the place of the first NaN or infinity, such as `a[0].b`; None if there is none.
 
     value: any value; dicts, lists, tuples and sets are searched.
-    path: the beginning of the result.
+    path: the name of the value, with which the result begins; "" for none.
     """
     if isinstance(value, float):
         return None if math.isfinite(value) else path

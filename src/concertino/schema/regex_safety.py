@@ -64,7 +64,7 @@ def find_backtracking(pattern: str) -> str | None:
 
 
 def make_linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a text contains a match of the pattern.
+    """Return a function that returns whether a text contains a match of the pattern.
 
     The function uses the engine of jsonschema_rs, which does not backtrack and has the syntax of
     ECMA-262.
@@ -95,7 +95,7 @@ def check_fields(schema: Any, path: str = "") -> None:
 
     msgspec decodes the fields of classes, and has no other engine.
     schema: the JSON Schema of the class.
-    path: the place of the schema, for the error text.
+    path: the place of the schema, for the error text; "" for the class itself.
     """
     if isinstance(schema, list):
         for item in cast("list[Any]", schema):

@@ -91,8 +91,8 @@ def result_shaper(
     """Return the ResultShaper for a handler's return annotation.
 
     inject: the classes of parameters that the server fills, see argument_decoder().
-    signature: the signature of the handler, if the caller has it already; reading it takes a sixth
-        of the time to register a tool.
+    signature: the signature of the handler, if the caller has it already; None to read it, which
+        takes a sixth of the time to register a tool.
     Raises RegistrationError, which names the function, for generators and for types that JSON
     cannot express.
     """

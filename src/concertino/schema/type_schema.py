@@ -58,8 +58,8 @@ class SchemaBuilder:
     """Builds the TypeSchemas of one handler.
 
     coerce: whether strings are converted, such as "1" to an int. This is strict=False in msgspec.
-    for_results: whether the schemas describe results. Such schemas omit formats that msgspec's
-        output may not match exactly.
+    for_results: whether the schemas describe results and not arguments. Such schemas omit formats
+        that msgspec's output may not match exactly.
 
     Attribute:
     definitions: the entries for `$defs` in the root schema. build() adds to them.

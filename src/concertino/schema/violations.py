@@ -87,6 +87,7 @@ def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
 
     Usually there is one, because msgspec stops at the first violation. If a converter has raised
     InvalidValue, there may be several.
+    error: the exception, whose cause may be an InvalidValue.
     path: the place of the decoded value; "" for none. The paths of the violations begin with it.
     """
     # Imported here because a server without violations does not need it.

@@ -116,6 +116,7 @@ async def complete(
 ) -> CompleteResult:
     """Handle a call of `completion/complete`.
 
+    context: the context of the call; the author's function gets it if it has a parameter for it.
     find: returns the prompt or resource template whose argument is completed.
     in_thread: runs a `def` in a thread.
     Raises RpcError -32602 for an unknown prompt, template or argument.

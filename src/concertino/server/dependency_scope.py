@@ -63,6 +63,7 @@ class Provider(Struct, frozen=True, eq=False, weakref=True):
         """Return the keyword arguments for calling this provider.
 
         values: the values of the providers that were called before: key -> value.
+        context: the context of the call.
         """
         needed = {name: values[provider.key] for name, provider in self.needs}
         return {**dict.fromkeys(self.contexts, context), **needed}
@@ -250,8 +251,10 @@ async def call_in_thread(
     same thread. If closing them takes longer than CLEANUP_S seconds, this function returns while
     the thread is still closing them.
     order: all providers, in the order in which to open them.
+    context: the context of the call.
     call: calls the handler with the providers' values.
     finish: converts the handler's value to a result.
+    in_thread: calls a function in a thread.
     """
     work = _ThreadCall(order, context, call, finish)
     if not any(provider.is_generator for provider in order):
@@ -348,6 +351,8 @@ def iterate_in_thread(
     """Yield the chunks of a `def` generator whose providers are all `def`.
 
     The returned iterator must be used in one thread only.
+    order: all providers, in the order in which to open them.
+    context: the context of the call.
     call: calls the generator function with the providers' values.
     """
     opened = _SyncScope(order, context)

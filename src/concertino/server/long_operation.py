@@ -45,7 +45,8 @@ class LongOperation:
     id: the handle by which clients ask for the operation, its `operationId`.
     name: the name of the tool.
     state: "in_progress" until the operation ends.
-    message: the last message that the handler has reported.
+    message: the last message that the handler has reported; before, the message of Operations.tool.
+    estimated_time: the expected duration for people; None if it is not known.
     last_progress: the last (progress, total) that the handler has reported; None before.
     waits: the futures of context.wait() in the handler's thread; cancelled with the operation.
     outcome: None until the handler has returned or raised.

@@ -112,7 +112,7 @@ class Prompts:
         options: PromptOptions,
         function: Handler,
     ) -> None:
-        """Register a prompt; see Server.add_prompt.
+        """Register a prompt. Server.add_prompt describes the options.
 
         handler: the function that makes the messages. It has only the parameters that clients fill,
             see Server.fill().

@@ -185,7 +185,11 @@ class Registry(Generic[E]):
         function: object = None,
         access: Access = OPEN_ACCESS,
     ) -> None:
-        """Add an entry. Raises RegistrationError if the name is already registered."""
+        """Add an entry. Raises RegistrationError if the name is already registered.
+
+        function: the function that the author has passed; None for fixed content.
+        access: which callers may use the entry; by default all.
+        """
         with self._lock:
             if name in self.records:
                 raise RegistrationError(self._describe_conflict(name))
@@ -293,6 +297,7 @@ class Registry(Generic[E]):
 
         If all callers see the same entries, the same object is returned until an entry changes.
         params: the params of the request. Without `cursor`, the first page is returned.
+        context: the context of the request.
         Raises RpcError -32602 for a text that is not a cursor of this registry.
         """
         last = self._parse_cursor(params["cursor"]) if "cursor" in params else None

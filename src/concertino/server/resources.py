@@ -166,7 +166,7 @@ class Resources:
         options: ResourceOptions,
         function: Handler | None,
     ) -> None:
-        """Register a resource or a template; see Server.add_resource.
+        """Register a resource or a template. Server.add_resource describes the other parameters.
 
         handler: the function that returns the content; None for other sources. It has only the
             parameters that clients fill, see Server.fill().

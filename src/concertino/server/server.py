@@ -308,8 +308,9 @@ class Server(ServerBackend):
     ) -> None:
         """Register a resource, without a decorator.
 
-        Pass exactly one of handler, text, blob and path. May be called from any thread. If the
-        server is running, clients are notified that the list of resources has changed.
+        Pass exactly one of handler, text, blob and path; the others stay None. May be called from
+        any thread. If the server is running, clients are notified that the list of resources has
+        changed.
 
         uri: an absolute URI. With a handler, it may also be a template; see resource().
         handler: a function that returns the content, see resource().
@@ -539,8 +540,9 @@ class Server(ServerBackend):
         serves this server. `concertino.run(backend)` does the same for any backend, such as a guard
         around a server or several composed servers.
 
-        http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout:
-            HOST:PORT or unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra http.
+        http: None to serve over stdin and stdout; an address, HOST:PORT or unix:PATH, to serve over
+            HTTP at it until SIGTERM. Clients use the URL http://HOST:PORT/mcp. Needs the extra
+            http.
         http_options: an HttpOptions of concertino.http, only together with `http`; None for its
             defaults. An address that other machines can reach needs some of the options:
             authorization, TLS and the public URL.

@@ -220,6 +220,7 @@ class Tools(Registry[RegisteredTool]):
         An exception of the handler becomes a result with isError. Exceptions that the runtime must
         handle, such as Suspended, are raised instead; see find_passthrough(). Invalid arguments
         also become a result with isError, or an RpcError; see refuse_arguments().
+        call, context: the call, and its context, which the handler may get.
         bound: the arguments for the handler, if tool.bind() was called before; otherwise None.
         """
         try:
@@ -288,7 +289,9 @@ class Tools(Registry[RegisteredTool]):
     def check_arguments(self, name: str, call: Call, context: Context) -> None:
         """Raise ArgumentsRefused or RpcError if the arguments of a call of a tool are invalid.
 
-        name: the name of the tool. Does nothing for an unknown tool.
+        Does nothing for an unknown tool.
+        name: the name of the tool.
+        context: the context of the call.
         """
         from concertino.backend.call_hooks import ArgumentsRefused
 
@@ -310,6 +313,7 @@ class Tools(Registry[RegisteredTool]):
 
         Raises RpcError -32602 instead if the server has argument_errors="protocol", or if the
         arguments are not a JSON object.
+        violations: what is wrong with the arguments.
         arguments: the JSON text from the client, without leading whitespace.
         """
         details = [describe_violation(violation) for violation in violations]

@@ -53,6 +53,7 @@ class IssuerClient:
         """Send a GET request, and return its decoded response.
 
         Returns None for a response with a status below 500 other than 200, such as 404.
+        url: the URL, which the operator has configured, or which the issuer's metadata names.
         decoder: decodes the body of a response with the status 200.
         is_trusted: whether the operator has configured the URL. If not, its host must not be nearer
             to this machine than the issuer.

@@ -77,9 +77,12 @@ class IssuerKeys:
         self._issuer = issuer
         self._configured_url = jwks_url
         self._clock = clock
+        # The members of each key in the key set, and the key.
         self._keys: list[tuple[dict[str, Any], PublicKey]] = []
+        # When the keys were last fetched with success, and when the last fetch was started.
         self._fetched_at: float | None = None
         self._tried_at: float | None = None
+        # The fetch that is running.
         self._fetching: asyncio.Task[None] | None = None
 
     def find(self, kid: str | None, algorithm: str) -> list[PublicKey]:

@@ -163,7 +163,9 @@ def make_token(
 ) -> tuple[str, StaticToken]:
     """Return a new token, and its entry for the file.
 
-    name, scopes, expires: see StaticToken.
+    name: the name of the token's owner.
+    scopes: the scopes of the token; None for all scopes.
+    expires: when the token expires, in seconds since 1970; None if it does not.
     Raises ValueError if a scope or the name is malformed.
     """
     token = PREFIX + secrets.token_urlsafe(32)
