@@ -105,7 +105,8 @@ class YamlNode(Struct, frozen=True):
     kind: whether the node is a scalar (a single value), a sequence (a list) or a mapping.
     value: for a scalar its text, for a sequence the list of its nodes, and for a mapping the list
         of its pairs (node of the key, node of the value).
-    tag: the explicit tag, such as `!!int`, in its long form; None if there is none.
+    tag: the explicit tag in its long form, such as `tag:yaml.org,2002:int` for `!!int`; None if
+        there is none.
     plain: whether the node is a scalar without quotes.
     line: the line number, from 1.
     """

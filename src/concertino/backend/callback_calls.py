@@ -43,9 +43,9 @@ def ENDED() -> None:  # noqa: N802
 
 
 class EndsCalls(Protocol):
-    """The functions of the runtime for a backend that answers calls from callbacks.
+    """The part of the runtime that a backend calls when a call that `begin` has begun has ended.
 
-    slot: the object that the runtime has passed to `begin`, which identifies the call.
+    slot: the object that the runtime has passed to `begin` for this call.
     """
 
     def end_call(self, slot: Any, result: Struct | Raw | None, error: Exception | None, /) -> None:

@@ -74,7 +74,8 @@ class Notifier(Protocol):
     def report_change(self, what: ChangeKind) -> None:
         """Notify the clients that a list has changed.
 
-        what: the list: "tools", "prompts" or "resources"; or "features" if features() has changed.
+        what: the list: "tools", "prompts" or "resources"; or "features" if the backend's features()
+            have changed.
         """
         ...
 
@@ -452,7 +453,7 @@ class Backend(Protocol):
 
 
 def describe_non_backend(value: object) -> str | None:
-    """Return a description of a value that is not a Backend, for an error message.
+    """Return a description of a value that is not a Backend, such as `int`, for an error message.
 
     Returns None if the value is a Backend.
     """

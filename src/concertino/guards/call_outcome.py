@@ -74,7 +74,7 @@ class Names:
         return name in self._known
 
     def count_as(self, name: str, failure: CallFailure | None) -> str:
-        """Return the name under which a call is counted.
+        """Return the name under which a call is counted: `name`, or OTHER.
 
         failure: how the call has failed; None if it has succeeded.
         """

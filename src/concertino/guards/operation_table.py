@@ -28,8 +28,9 @@ SWEEP_INTERVAL_S = 1.0
 
 
 class OperationTable:
-    """The policies of a guard. A policy is created at the first call of its operation.
+    """The OperationPolicies of a guard, one for each tool, prompt or resource ("operation").
 
+    A policy, which has the settings of an operation, is created at the first call of the operation.
     inner: the backend that handles the calls.
     limits: the settings of the guard.
     rates: the rates of the guard.

@@ -63,7 +63,8 @@ class InvalidResult(ConcertinoError):
 class NotAwaited(InvalidResult):
     """A handler returned a coroutine that it should have awaited.
 
-    The text is the rest of a message that begins with the handler's name, such as `add() `.
+    The text of this exception is `returned a coroutine that was not awaited: ...`. The caller puts
+    the handler's name before it.
     """
 
 

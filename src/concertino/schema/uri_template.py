@@ -130,10 +130,11 @@ class UriTemplate:
         self._compile()
 
     def match(self, uri: str) -> dict[str, Value] | None:
-        """Return the values of the variables in a URI; None if the URI does not match.
+        """Return the values of the variables in a URI: name -> value, percent-decoded.
 
-        The rules are at the head of this module. Raises ValueError if the template does not support
-        matching; see check().
+        Returns None if the URI does not match. The head of this module has the rules. For example,
+        `note://{id}` matches `note://7` with {"id": "7"}, but not `note://7/8`.
+        Raises ValueError if the template does not support matching; see check().
         """
         pattern = self._compile()
         if len(uri) > MAX_URI:

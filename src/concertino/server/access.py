@@ -83,10 +83,12 @@ def check_tags(tags: Any) -> frozenset[str]:
 
 
 class VisibleCheck:
-    """Calls an author's `visible` function, and returns whether the caller may use the feature.
+    """Calls an author's `visible` function, and returns whether a caller may use the feature.
 
     If the function raises, or returns anything but a bool, the caller may not use the feature, and
     this is logged once.
+    function: the option `visible` of a tool, prompt or resource.
+    owner: the name of the tool, prompt or resource, for the log.
     """
 
     def __init__(self, function: Callable[[Context], object], owner: str) -> None:

@@ -124,7 +124,8 @@ class Dependencies:
     ) -> Handler | None:
         """Return a wrapper of a handler without the parameters with Depends.
 
-        Returns None if the handler has no such parameters.
+        In each call, the wrapper calls the providers, and passes their values to the handler in
+        these parameters. Returns None if the handler has no parameters with Depends.
         inline: whether a `def` runs on the event loop.
         in_thread: runs a `def` in a thread; by default in one of the server's threads.
         Raises RegistrationError for a provider with a parameter that nothing fills, and for a

@@ -245,11 +245,12 @@ async def call_in_thread(
     finish: Callable[[Any], T],
     in_thread: InThread,
 ) -> T:
-    """Call a `def` handler and its providers, which are all `def`, in one thread.
+    """Call a `def` handler, and the providers of its parameters, in one thread.
 
-    Returns finish(value) for the value that the handler returns. The providers are closed in the
-    same thread. If closing them takes longer than CLEANUP_S seconds, this function returns while
-    the thread is still closing them.
+    Providers are the functions in Depends(provider); all of them must be `def`. They are closed in
+    the same thread. Returns finish(value) for the value that the handler returns. If closing takes
+    longer than CLEANUP_S seconds, this function returns while the thread is still closing the
+    providers.
     order: all providers, in the order in which to open them.
     context: the context of the call.
     call: calls the handler with the providers' values.

@@ -149,7 +149,7 @@ class Lifespans:
             ) from None
 
     async def open(self) -> None:
-        """Enter all functions, up to their `yield`.
+        """Run all functions up to their `yield` ("enter" them).
 
         If one raises, exit the functions that were entered before, and raise its exception.
         """
@@ -178,9 +178,10 @@ class Lifespans:
             raise
 
     async def close(self) -> None:
-        """Exit all functions. Raises the exception of a function that fails.
+        """Run all functions from their `yield` to their end, in reverse order.
 
-        If the task that calls close() is cancelled, the functions are cancelled too.
+        If the task that calls close() is cancelled, the functions are cancelled too. Raises the
+        exception of a function that fails.
         """
         if self._task is None:
             return

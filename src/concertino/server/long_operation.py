@@ -131,7 +131,7 @@ class LongOperation:
         return status
 
     async def wait_for_end(self, context: Context, timeout_s: float) -> None:
-        """Wait for the end of the operation, at most timeout_s seconds.
+        """Wait for the end of the operation, at most timeout_s seconds; 0 to return at once.
 
         context: the context of the waiting call; the operation's progress is sent to it.
         """

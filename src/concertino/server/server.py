@@ -87,9 +87,8 @@ def _show_options(kind: str) -> Callable[[F], F]:
 class Server(ServerBackend):
     """An MCP server made of Python functions; a Backend.
 
-    Decorate functions with `tool`, `resource` or `prompt`, then call `run()`.
-
-    Clients do not get an argument that is None.
+    Decorate functions with `tool`, `resource` or `prompt`, then call `run()`. The constructor has
+    these arguments; those that are None are not sent to clients:
 
     name, version: identify the server for programs. Without a version, or with "0.0.0", the server
         has the version of the project to which the calling file belongs. That version stands in the
@@ -107,8 +106,8 @@ class Server(ServerBackend):
     envelope: the default of the option `envelope` of tool(): whether tools send their return value
         as the text `{"success": true, "data": ..., "metadata": {...}}`.
     page_size: how many tools, prompts or resources one page of a list has.
-    ttl_s: how many seconds clients of 2026-07-28 may cache lists and the content of resources; 0
-        if they must not use a result again.
+    ttl_s: how many seconds clients of 2026-07-28 may cache lists and the content of resources; with
+        0 they ask each time.
     cache_scope: who may share cached results: "public" for everybody, "private" for the same user
         only.
     Raises ValueError for an invalid argument; the text names it.

@@ -2,7 +2,8 @@
 
 They are checked when a server is created or a function is registered, so that the author sees a
 mistake at once, and not only when a client reads a list. Most checks are a round trip: the value is
-encoded as JSON, and decoded as the declared type.
+encoded as JSON, and decoded as the declared type. The first function, default_version(), finds the
+version of a server that was created without one.
 """
 
 # No `from __future__ import annotations` here: msgspec compiles annotations that are strings when

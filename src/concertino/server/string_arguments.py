@@ -55,8 +55,9 @@ class StringArguments:
     def bind(self, values: Mapping[str, Any], context: Context) -> Bound:
         """Return the arguments for one call of the handler.
 
-        values: parameter -> a str, or a list or dict of str.
-        context: passed to the handler if it has a parameter for it.
+        values: name of a parameter -> its value from the client: a str, or for a variable such as
+            {x*} of a URI template a list or dict of str.
+        context: the context of the call; the handler gets it if it has a parameter for it.
         Raises InvalidArguments for invalid values; its text names all of them.
         """
         arguments: dict[str, Any] = {}

@@ -22,8 +22,9 @@ __all__ = ["Introspection"]
 
 
 class Introspection:
-    """A TokenVerifier that asks the issuer of a token about it (RFC 7662).
+    """Verifies the access tokens of HTTP requests: asks their issuer about each (RFC 7662).
 
+    It is a TokenVerifier, for Authorization of concertino.http.
     issuer: the URL of the issuer, an authorization server.
     url: the URL of its introspection endpoint.
     audience: one audience, or several; a token must be issued for one of them (`aud`). Usually it

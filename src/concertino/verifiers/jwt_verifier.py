@@ -68,8 +68,9 @@ _decode_claims = Decoder(TokenClaims).decode
 
 
 class JwtVerifier:
-    """A TokenVerifier for the JSON Web Tokens of one issuer.
+    """Verifies the access tokens of HTTP requests: accepts JSON Web Tokens of one issuer.
 
+    It is a TokenVerifier, for Authorization of concertino.http.
     issuer: the URL of the issuer, exactly as its tokens have it in `iss`.
     audience: one audience, or several; a token must be issued for one of them (`aud`). Usually it
         is the public URL of this server.

@@ -113,9 +113,11 @@ class TokenFile:
 
 
 class StaticTokens:
-    """A TokenVerifier for the tokens in a file, which is read again when it has changed.
+    """Verifies the access tokens of HTTP requests: accepts the tokens in a file.
 
-    path: the path of the file.
+    It is a TokenVerifier, for Authorization of concertino.http. The file is read again when it has
+    changed.
+    path: the path of the file, which `concertino token` writes.
     Raises ValueError if the file cannot be read or is malformed.
     """
 
