@@ -95,7 +95,7 @@ async def log_out(url: str, store: LoginStore | None = None) -> list[Login]:
     """
     server = parse_url(url)
     store = store or LoginStore()
-    gone: list[Login] = []
+    removed: list[Login] = []
     for key, login in list_logins(store):
         if login.server != server.text:
             continue
@@ -103,8 +103,8 @@ async def log_out(url: str, store: LoginStore | None = None) -> list[Login]:
             current = await store.load(key) or login
             await store.remove(key)
         await _revoke(server, current)
-        gone.append(current)
-    return gone
+        removed.append(current)
+    return removed
 
 
 async def _revoke(server: ServerUrl, login: Login) -> None:

@@ -93,7 +93,11 @@ class OAuthCredentials:
         return "" if self._is_read and not can_refresh else None
 
     def _margin_s(self, login: Login) -> float:
-        """Return how long before its expiry the token is refreshed, in seconds."""
+        """Return how long before its expiry the token is refreshed, in seconds.
+
+        Returns 0 to use the token until it expires: if it cannot be refreshed, or if a refresh has
+        just failed.
+        """
         if login.expires_at is None or not login.refresh_token:
             return 0.0
         if time.monotonic() < self._paused_until:

@@ -160,6 +160,7 @@ class Guard(BackendWrapper):
         features = self.inner.features()
         if features.resources or not self._serves_results:
             return features
+        # This guard itself has resources: the results that are too large.
         # Return the same object each time, because sessions cache data by this object.
         if self._features is None or self._features[0] is not features:
             self._features = features, replace(features, resources=True)
@@ -309,6 +310,8 @@ class Guard(BackendWrapper):
         context: Context,
     ) -> Struct | Raw:
         """Return one page of a list, without the items that clients may not see."""
+        # The inner backend has no resources and would answer with an error. Only this guard has
+        # some, the stored results, and these are not listed.
         if (
             self._serves_results
             and method.kind == "resource"

@@ -60,7 +60,7 @@ MAX_LATE_WORK = 1024
 # The methods whose calls have arguments. Calls with invalid arguments do not count against a rate.
 CHECKED = ("tools/call", "prompts/get")
 # A refusal quotes at most this many characters of an operation's name.
-SHOWN = 128
+MAX_QUOTED = 128
 
 
 class LateWork:
@@ -375,6 +375,7 @@ class OperationPolicy:
         result: the result of the backend.
         Raises RpcError if a result other than a tool's is too large.
         """
+        # There is neither a size limit nor redaction.
         if self.accepts_text is None:
             return result
         text = _only_text(result)
@@ -444,8 +445,8 @@ class OperationPolicy:
 
     @property
     def _display_name(self) -> str:
-        """Return the operation's name for messages, without secrets, cut to SHOWN characters."""
-        return shorten(redactor().text(operation_name(self.method, self.name)), SHOWN)
+        """Return the operation's name for messages, without secrets and not too long."""
+        return shorten(redactor().text(operation_name(self.method, self.name)), MAX_QUOTED)
 
 
 def _check_first(check: CheckArguments, handle: Handle) -> Handle:

@@ -190,6 +190,7 @@ def _completion(value: Any, is_all: bool = True) -> Completion:
             raise InvalidResult(
                 f"expected texts to choose from, got {type(item).__name__} among them"
             )
+    # Add what the author has not said.
     if total is None and has_more is None:
         total, has_more = len(values) if is_all else None, len(values) > MAX_VALUES
     elif len(values) > MAX_VALUES:

@@ -364,6 +364,7 @@ def iterate_in_thread(
         failure = exc
         raise
     finally:
+        # close() is a generator, which closes the providers while it is iterated over.
         for _ in opened.close(failure):
             pass
 

@@ -87,6 +87,7 @@ class File:
             try:
                 text = data.decode()
             except UnicodeDecodeError:
+                # The content is not UTF-8, so it is sent as bytes.
                 pass
             else:
                 return ResourceContents(uri, text=text, mime_type=self.mime_type or "text/plain")

@@ -247,6 +247,7 @@ def lacks_self(handler: Handler) -> bool:
     if not isfunction(handler):
         return False
     function = function_of(handler)
+    # co_varnames begins with the names of the parameters.
     if function.__code__.co_varnames[:1] != ("self",) or "self" in function.__annotations__:
         return False
     # A decorator's wrapper of a bound method passes the tests above, but has no parameter `self`.

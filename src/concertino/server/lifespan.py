@@ -89,6 +89,7 @@ class Lifespans:
             )
         if signature.parameters:
             raise RegistrationError(f"{name}(): a lifespan function takes no parameters")
+        # Of AsyncGenerator[Database, None], for example, only the first argument is yielded.
         yields = get_args(signature.returns)[:1]
         kind = yields[0] if yields and get_origin(signature.returns) in _YIELDS else None
         if yields in ((None,), (type(None),)):
