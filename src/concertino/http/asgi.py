@@ -28,8 +28,8 @@ from concertino.runtime.tasks import hide_from_all_tasks
 
 __all__ = ["AsgiApplication"]
 
-# For how long a failed start fails further requests, in seconds. Without this pause, each request
-# would start and end the backend, and wait for a server that cannot be reached.
+# For how long requests get the error of a start that has failed, in seconds. Without this pause,
+# each request would start and end the backend, and wait for a server that cannot be reached.
 RETRY_S = 1.0
 
 # ASGI describes each message by its own keys.

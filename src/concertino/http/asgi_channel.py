@@ -24,7 +24,7 @@ from concertino.transports.sockets import format_address
 
 __all__ = ["AsgiChannel"]
 
-# Headers about the connection between the client and the ASGI server, which do not apply here.
+# Headers about the connection between the client and the ASGI server. They are not passed on.
 HOP_BY_HOP = frozenset(
     (b"connection", b"content-length", b"expect", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
@@ -185,7 +185,7 @@ class AsgiChannel(asyncio.Transport):
             watching.cancel()
 
     async def _wait(self) -> None:
-        """Wait until _wake() is called."""
+        """Wait until the response has more messages, or the channel is closed."""
         self._wakeup = self._loop.create_future()
         try:
             await self._wakeup

@@ -18,7 +18,7 @@ __all__ = ["HttpCaller", "identity_of"]
 
 
 class HttpCaller:
-    """The principal of a Connection's requests.
+    """The user of a Connection's requests: a Principal, whose token may change.
 
     facts: the facts about the client of the first request, see Connection.facts.
     principal: the principal of the first request; None if there is no authorization.

@@ -29,7 +29,7 @@ class _Error(Struct, frozen=True):
 
 
 class _ErrorResponse(Struct, frozen=True):
-    """The members of the response with the error INSUFFICIENT_SCOPE that are read here."""
+    """The members of a response with the error INSUFFICIENT_SCOPE that scope_challenge() reads."""
 
     error: _Error = _Error()
 

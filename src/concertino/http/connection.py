@@ -1,7 +1,7 @@
 """HttpConnection: one client's TCP or Unix connection to an HTTP server.
 
 It reads requests with a RequestReader. Each becomes an Exchange, which the RequestHandler answers,
-at once or later. Meanwhile the client's further requests wait, up to a limit, because HTTP/1.1
+at once or later. Until then, the client's next requests wait, up to a limit, because HTTP/1.1
 requires responses in the order of the requests.
 """
 
@@ -57,7 +57,7 @@ class RequestHandler(Protocol):
 
     @property
     def max_body_bytes(self) -> int:
-        """The size of the largest body that is accepted."""
+        """The size of the largest body that is accepted, in bytes."""
         ...
 
     @property
@@ -318,7 +318,10 @@ class HttpConnection(asyncio.Protocol):
     # Other protocols, after Exchange.switch_protocols()
 
     def pass_rest_on(self) -> None:
-        """Pass on the bytes that the client has sent after its request, before later input."""
+        """Pass the bytes that the client has sent after its request to Exchange.on_data.
+
+        Bytes that arrive later follow them.
+        """
         if rest := self._reader.take_rest():
             self._loop.call_soon(self.data_received, rest)
 
@@ -334,7 +337,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """The number of bytes of output that are queued here or in the transport."""
+        """The number of bytes of output that are queued in this object or in the transport."""
         output = self._output
         waiting = len(output[0]) if len(output) == 1 else sum(map(len, output))
         if self._activity.has_unsent and self._transport is not None:
@@ -373,7 +376,11 @@ class HttpConnection(asyncio.Protocol):
             self._handler.turn.end()
 
     def end_exchange(self, exchange: Exchange, output: bytes) -> None:
-        """Send the last bytes of a response, and continue with the next request."""
+        """Send the last bytes of a response, and continue with the next request.
+
+        exchange: the request whose response ends.
+        output: the last bytes; empty if all were sent already.
+        """
         exchange.is_done = True
         exchange.on_disconnect = exchange.on_idle = None
         if exchange.on_end is not None:

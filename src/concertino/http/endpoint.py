@@ -139,7 +139,7 @@ class McpEndpoint:
     ) -> bool:
         """Compare the headers of a request of 2026-07-28 with its body.
 
-        Returns False if the request is refused, and answered.
+        If they differ, send the error response and return False.
         """
         if not _check_headers(exchange, headers, message, id):
             return False
@@ -226,7 +226,7 @@ class McpEndpoint:
         """Return the headers of a request that is for a session only.
 
         purpose: what the method does, for the error.
-        Returns None if the request is of an unknown revision, and answered.
+        If the request is of an unknown revision, sends the error response and returns None.
         Raises HttpError 405 if it names no session, or is of a revision without sessions.
         """
         headers = self._read_headers(exchange)
@@ -252,9 +252,9 @@ def _unacceptable(headers: McpHeaders) -> HttpError:
 
 
 def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, id: Id) -> bool:
-    """Compare the headers of a request of 2026-07-28 with its body.
+    """Compare the headers of a request of 2026-07-28 with its body, except `Mcp-Param-...`.
 
-    Returns False if the request is refused, and answered.
+    If they differ, send the error response and return False.
     """
     params = message.params
     meta = params.meta
@@ -288,7 +288,8 @@ def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, i
 def _check_params(exchange: Exchange, annotated: ParamHeaders, id: Id) -> bool:
     """Compare the headers `Mcp-Param-...` of a call of a tool with its arguments.
 
-    Returns False if the request is refused, and answered.
+    If they differ, send the error response and return False.
+    annotated: path of an argument -> name in its header.
     """
     head = exchange.head
     arguments = decode_arguments(exchange.body)

@@ -1,7 +1,7 @@
 """EventStream: one stream of server-sent events of a session.
 
-Each request of a session has a stream for its response and the messages before it; a further
-stream has the messages that belong to no request. Events have ids, so that a client that has lost
+A session has one stream for each request, with the response and the messages before it, and one
+stream for the messages that belong to no request. Events have ids, so that a client that has lost
 its connection can request the events that it has missed. For this purpose, an EventStore keeps the
 events that were sent, within limits.
 Spec: 2025-11-25 basic/transports "Resumability and Redelivery".

@@ -39,7 +39,7 @@ LISTEN = b"subscriptions/listen"
 class Exchange(Struct, eq=False):
     """One request and its response, which is a body or a stream of events.
 
-    The response begins with respond() or open_stream(). After its end, further calls do nothing.
+    The response begins with respond() or open_stream(). After its end, these methods do nothing.
 
     head, body: the request.
     principal: the user who has sent the request; None if the user is not known.

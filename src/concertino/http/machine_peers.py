@@ -66,6 +66,7 @@ MAX_KNOWN = 1024
 class MachinePeers:
     """The SessionPeers of one front end (session_peers.py). Use it on one event loop.
 
+    settings: the NATS cluster, and the address and the certificates of this front end.
     Raises ValueError for malformed settings and unusable certificates, OSError for files that
     cannot be read.
     """
@@ -103,11 +104,14 @@ class MachinePeers:
         self._known: dict[str, tuple[str, int]] = {}
 
     def create_id(self) -> str:
-        """See SessionPeers.create_id."""
+        """Return an id for a session of this front end, which begins with the front end's tag."""
         return self._tag + secrets.token_hex(ID_BYTES)
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
-        """See SessionPeers.pass_on."""
+        """Pass a request on to the front end with the tag in the session id.
+
+        See SessionPeers.pass_on().
+        """
         tag = id[: 2 * TAG_BYTES]
         if tag == self._tag:
             return False
@@ -117,9 +121,9 @@ class MachinePeers:
         return True
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
-        """See SessionPeers.serve. Raises OSError if NATS cannot be reached.
+        """Listen for the other front ends, and store the address of this one. May be called once.
 
-        It may not be called again after that.
+        See SessionPeers.serve(). Raises OSError if NATS cannot be reached.
         """
         listener = listen_tcp(self._host, self._port, allow_remote=True)
         self._port = listener.socket.getsockname()[1]

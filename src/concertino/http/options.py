@@ -67,7 +67,7 @@ class HttpOptions(Struct, frozen=True):
     principal_limits: the limits of each principal (one user of one client). They have no effect
         without authorization.
     public_url: the URL by which clients know the MCP endpoint. Without a path, `/mcp` is added.
-    hosts: further names of the server that are accepted in the header Host.
+    hosts: more names of the server that are accepted in the header Host.
     tls: the certificate; None for connections without TLS.
     behind_proxy: whether clients connect through a reverse proxy that has TLS.
     trusted_proxies: the addresses or networks of proxies whose X-Forwarded-... headers are read.

@@ -79,7 +79,7 @@ class SessionOutput:
         return unread
 
     def _on_connection_drain(self, _unread: int) -> None:
-        """Handle that the client has read all output of a connection."""
+        """Count again and report, because the client has read all output of a connection."""
         for connection in list(self._unread):
             if not self._count(connection):
                 self._remove(connection)

@@ -98,7 +98,10 @@ class StatelessConnection:
         self._receiver = receiver
 
     def deliver(self, exchange: Exchange, accepted: AcceptedForms) -> None:
-        """Pass a request to the server. The caller has checked its headers and its `_meta`."""
+        """Pass a request to the server. The caller has checked its headers and its `_meta`.
+
+        accepted: the forms of a response that the client accepts.
+        """
         receiver = self._receiver
         if receiver is None:
             raise unavailable("the server is shutting down")

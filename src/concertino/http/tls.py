@@ -164,7 +164,7 @@ class TlsAcceptor:
             self._loop.add_reader(self._listener.socket, self._accept)
 
     def _pause(self) -> None:
-        """Accept no clients. They wait in the system's queue."""
+        """Stop accepting clients. New clients wait in the system's queue until _resume()."""
         if self._is_accepting:
             self._is_accepting = False
             self._loop.remove_reader(self._listener.socket)
@@ -202,7 +202,10 @@ class TlsAcceptor:
         self._handshakes.pop(task, None)
 
     async def _shake_hands(self, sock: socket.socket) -> None:
-        """Do the TLS handshake with a client, and make its connection."""
+        """Do the TLS handshake with a client, and make its connection.
+
+        If the handshake fails, closes the socket.
+        """
         try:
             await self._loop.connect_accepted_socket(
                 self._make,

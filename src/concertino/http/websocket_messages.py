@@ -144,7 +144,7 @@ class WebSocketMessages:
             self._protocol.send_close(code, reason)
 
     def fail(self, code: int, reason: str) -> None:
-        """End the WebSocket because the other side has made an error. Further input is ignored."""
+        """End the WebSocket because the other side has made an error. Later input is ignored."""
         if self.is_open:
             self._protocol.fail(code, reason)
 

@@ -37,7 +37,7 @@ class WorkerPeers:
         self._place = place
 
     def create_id(self) -> str:
-        """See SessionPeers.create_id."""
+        """Return a random id from which find_owner() computes the number of this worker."""
         while True:
             # One byte more than 128 bits, because the worker's number takes some of them.
             id = os.urandom(17).hex()
@@ -52,14 +52,14 @@ class WorkerPeers:
             return None
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
-        """See SessionPeers.serve."""
+        """Listen for the other workers at the socket of this one. See SessionPeers.serve()."""
         listener = listen_unix(self._socket_of(self._place.number))
         protocol = make(lambda transport: listener.examine(transport.get_extra_info("socket")))
         loop = asyncio.get_running_loop()
         return await loop.create_unix_server(protocol, sock=listener.socket, backlog=BACKLOG)
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
-        """See SessionPeers.pass_on."""
+        """Pass a request on to the worker that has created the id. See SessionPeers.pass_on()."""
         owner = self.find_owner(id)
         if owner == self._place.number:
             return False

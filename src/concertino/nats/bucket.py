@@ -215,9 +215,9 @@ class Bucket:
         return values
 
     def put(self, key: str, data: bytes, expected: int | None = None) -> int | None:
-        """Store a value, and return its revision.
+        """Store the value of a key, and return its revision, which is the number of this write.
 
-        expected: the revision that the key must have before; 0 if it must never have had a value.
+        expected: the revision that the key must have before; 0 if it must never have had a value;
             None for any revision.
         Returns None, and stores nothing, if the key has another revision.
         """

@@ -84,7 +84,10 @@ class Follower(Protocol):
         ...
 
     def handle(self, number: int, payload: bytes) -> None:
-        """Handle a message. The numbers grow, except that a message may come twice."""
+        """Handle a message of the stream.
+
+        number: its number in the stream. The numbers grow, except that a message may come twice.
+        """
         ...
 
 
@@ -221,8 +224,9 @@ class Stream:
         self._loss = ""
 
     async def open(self) -> None:
-        """Create the stream if needed, and wait until the follower has its messages.
+        """Create the stream if needed, and wait until the follower has got all its messages.
 
+        These are the messages that the stream has now; later ones follow when they are published.
         If the servers do not answer within OPEN_S, this method returns, and the attempts go on in
         the background. Raises StreamUnavailable if the servers have no JetStream, or do not let
         this client use the stream.

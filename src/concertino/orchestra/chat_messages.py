@@ -51,7 +51,7 @@ class ChatAnswer(Struct, frozen=True):
 
 
 def chat_parameters(request: Sampling) -> dict[str, Any]:
-    """Return the parameters of a chat completion that asks what a sampling request asks.
+    """Convert a sampling request to the parameters of a chat completion.
 
     The caller must add the parameters for the model and for the limit of tokens.
     Raises ToolError for content that chat completions do not support.

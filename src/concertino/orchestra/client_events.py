@@ -138,7 +138,7 @@ class ClientEvents:
             self._task = None
 
     async def close(self) -> None:
-        """End the tasks."""
+        """End the tasks that read and publish events."""
         tasks = [task for task in (self._task, self._publishing) if task is not None]
         self._task = self._publishing = None
         for task in tasks:

@@ -141,11 +141,11 @@ class _Offer:
             self._calls.cancel()
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess:
-        """See ToolFinder.find_tool(). The hub that has sent the call has chosen this plugin."""
+        """Return this plugin, because the hub that has sent the call has chosen it."""
         return self.plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
-        """See ToolFinder.explain_missing_tool."""
+        """Return a sentence that says that this plugin does not have the tool."""
         return f"{self.plugin.id} has no tool {name!r}"
 
     async def _answer(

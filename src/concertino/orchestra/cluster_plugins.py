@@ -216,14 +216,14 @@ class ClusterPlugin:
     def forward(
         self, body: bytes, timeout_s: float, callback: ResponseCallback, stream: str = ""
     ) -> PendingResponse | None:
-        """See HubPlugin.forward()."""
+        """Send a serialized request to one of the workers. See HubPlugin.forward()."""
         try:
             return self._link.forward(body, timeout_s, callback, stream)
         except ConcertinoError:
             return None
 
     def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
-        """See ForwardingConnection.stream()."""
+        """Call a tool of one of the workers as a stream. See ForwardingConnection.stream()."""
         return self._link.stream(request, timeout_s)
 
     def end_forward(self) -> None:

@@ -168,9 +168,9 @@ class EventLog:
                 future.set_result(None)
 
     def cursor_of(self, number: int) -> str:
-        """Return the cursor of the position after an event.
+        """Return the cursor with which a reader goes on after an event.
 
-        number: the number of the event; 0 for the position before the first one.
+        number: the number of the event; 0 to begin with the first event.
         """
         return f"{self.id}-{number}"
 

@@ -251,9 +251,10 @@ class Hub:
     async def handle(
         self, request: PluginRequest, peer: RemotePeer
     ) -> PluginResponse | ResponseStream:
-        """Answer a request of any kind. It is the RequestHandler of the hub's listeners.
+        """Answer a request of any kind. The hub's listeners call it for each request.
 
         peer: the plugin, bridge or other program that has sent the request.
+        Returns the response; for a stream_start, a generator of the responses.
         """
         if request.HasField("stream_start"):
             return self.stream(request.stream_start, peer, request.path)
@@ -369,7 +370,7 @@ class Hub:
                 yield response
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> HubPlugin | None:
-        """See ToolFinder.find_tool."""
+        """Return the plugin that has a tool; None if none has it. See ToolFinder.find_tool()."""
         await self._check_saves()
         if self._waits.are_over:
             return self.routes.find_tool(name, ai)
@@ -382,9 +383,9 @@ class Hub:
         return plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
-        """See ToolFinder.explain_missing_tool.
+        """Return a sentence that says why no plugin has a tool.
 
-        The sentence also names plugins that have never run: one of them may have the tool.
+        The sentence also names plugins that have never run, because one of them may have the tool.
         """
         text = self.routes.explain_missing_tool(name, ai)
         reasons = {
@@ -406,14 +407,16 @@ class Hub:
         peer: RemotePeer,
         respond: Respond,
     ) -> Cancellable | None:
-        """Forward a tool call or stream, and the responses, as bytes without a task.
+        """Forward a tool call or stream to its plugin, and the responses back, as bytes.
 
-        It is the RelayHandler of the hub's listeners. Returns an object that cancels the call.
-        Returns None if handle() must handle the request instead: because it is no tool call or
-        stream, or its form is unusual (message_peek.py), because it names another caller than the
-        peer's certificate, or because the plugin is not ready to get it.
+        The hub's listeners call this for each request first, because it needs no task and decodes
+        almost nothing.
         body: the request, serialized without its id.
         respond: sends a response to the peer.
+        Returns an object that cancels the call. Returns None if handle() must handle the request:
+        if the request is no tool call or stream, if its fields are in an unusual order
+        (message_peek.py), if it names another caller than the peer's certificate, or if the plugin
+        cannot get the request now.
         """
         if is_stream_start(body):
             return self._relay_stream(body, peer, respond)

@@ -151,16 +151,16 @@ class HubBackend:
         }
 
     async def start(self, outlet: Notifier) -> None:
-        """See Backend.start."""
+        """Set the Notifier that is told of changed lists and resources. See Backend.start()."""
         self._outlet = outlet
         self._events.start(outlet)
 
     def features(self) -> ServerFeatures:
-        """See Backend.features."""
+        """Return what the hub offers. This never changes, because the hub's plugins may change."""
         return self._features
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """See Backend.handle."""
+        """Handle a call of a client with requests to the hub. Raises RpcError."""
         # Nearly all calls are tools/call, so this method is checked first.
         if call.method == "tools/call":
             try:
@@ -178,7 +178,7 @@ class HubBackend:
         return await handler(call)
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
-        """See SupportsArgumentRefusals."""
+        """Do the same as handle(), but raise ArgumentsRefused if a tool refuses its arguments."""
         if call.method == "tools/call":
             return await self._call_tool(call, context)
         return await self.handle(call, context)

@@ -145,7 +145,10 @@ class _LogTails(logging.Handler):
 
 
 class HubControl:
-    """The control socket of a hub. Call open() on the hub's event loop, and close() at the end."""
+    """The socket of a hub to which `concertino hub` connects.
+
+    Call open() on the hub's event loop, and close() at the end.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -141,8 +141,9 @@ class HubEvents:
         return PluginResponse(event_delivery=acknowledgement)
 
     def unsubscribe(self, plugin: PluginProcess | None, id: str) -> PluginResponse:
-        """End a subscription of a plugin, and return the response to its request.
+        """End a subscription of a plugin, and return the response to the plugin's request.
 
+        id: the id of the subscription.
         plugin: None if the sender is not a plugin of the hub, and so has no subscriptions.
         """
         if plugin is not None:

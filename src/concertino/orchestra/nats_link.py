@@ -191,7 +191,7 @@ class NatsLink(RpcClient):
             self._subscribe(cluster.connection)
 
     async def close(self, reason: str = CLOSED) -> None:
-        """See RpcConnection.close."""
+        """End the link. Pending requests raise Disconnected with this reason."""
         if self.end_reason.done():
             return
         self._cluster.on_connect.remove(self._subscribe)

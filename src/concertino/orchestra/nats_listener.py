@@ -124,7 +124,10 @@ class NatsListener:
             worker.leave()
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """See RpcListener.close."""
+        """Accept no more requests, wait up to drain_s seconds for responses, and cancel the rest.
+
+        Does nothing if it was called before.
+        """
         if self._begin not in self._cluster.on_connect:
             return
         self._cluster.on_connect.remove(self._begin)

@@ -20,8 +20,8 @@ permissions (nats_permissions.py). Only CALLER may subscribe to its reply subjec
 may publish to them.
 
 LINK, N and WORKER consist of letters and digits. Before a program publishes to a subject that
-another one has sent, it must check that. With a line break in the subject, the server would take
-what follows for further commands of the publisher.
+another one has sent, it must check that. If the subject contained a line break, the server would
+take the rest of the subject for commands of the publisher.
 """
 
 from __future__ import annotations

@@ -41,7 +41,11 @@ GIT_S = 120.0
 
 
 class PackageFile(Struct, frozen=True, omit_defaults=True):
-    """A file of a package. size: in bytes. digest: the SHA-256 of its content, hexadecimal."""
+    """A file of a package.
+
+    size: the size of the file, in bytes.
+    digest: the SHA-256 of the content, in hexadecimal.
+    """
 
     size: int
     digest: str

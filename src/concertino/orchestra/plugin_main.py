@@ -122,7 +122,7 @@ class _End:
     """The orderly end of the process.
 
     Attributes:
-    code: a future for the exit code. The process ends when it gets a result.
+    code: a future for the exit code. When it gets a result, the orderly end begins.
     is_hub_gone: whether the process ends because the hub has ended.
     """
 

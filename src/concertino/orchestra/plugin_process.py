@@ -218,8 +218,8 @@ class PluginProcess:
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request, as RpcConnection.request() does.
 
-        Raises Disconnected if the plugin does not run or ends before it has answered, and
-        ChangeFailed as _refuse_once() does.
+        Raises Disconnected if the plugin does not run or ends before it has answered. Raises
+        ChangeFailed for the first tool call after the plugin's changed code failed to start.
         """
         if request.HasField("tool_call"):
             self._refuse_once()

@@ -31,8 +31,8 @@ class PluginReplacement:
     next: the run of the new process while it is being started; otherwise None. PluginProcess
         sets it.
     is_pending: whether a replacement will begin soon, so that calls already wait for it.
-    has_started: an event for restarts without an old process. PluginProcess sets it when the start
-        has succeeded or failed.
+    has_started: set when a restart without an old process has succeeded or failed. PluginProcess
+        clears and sets this event, and waits for it.
     """
 
     def __init__(self, log: logging.Logger) -> None:

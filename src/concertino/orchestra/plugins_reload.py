@@ -132,7 +132,10 @@ class PluginsReload:
         log.info("%s was reloaded: %d plugins", self._path, len(entries))
 
     def _log_fixed(self, file: PluginsFile) -> None:
-        """Log the changed settings that need a restart of the hub."""
+        """Log the settings that have changed and need a restart of the hub, and new warnings.
+
+        file: the new content of the file.
+        """
         for name in FIXED:
             if getattr(file, name) != getattr(self._file, name):
                 log.warning("%s: %s has changed; restart the hub to apply it", self._path, name)
@@ -203,7 +206,11 @@ class PluginsReload:
         approved: ApprovedFile,
         running: Mapping[str, PluginEntry],
     ) -> None:
-        """Log what has changed in each definition, unless it was logged before."""
+        """Log what has changed in each definition, unless it was logged before.
+
+        approved: the definitions before the change.
+        running: the entries of the plugins that run.
+        """
         for id, definition in unapproved.items():
             if self._shown.get(id) == definition:
                 continue

@@ -171,7 +171,7 @@ class QuicLink(RpcClient):
         self._end_connection(reason)
 
     async def close(self, reason: str = CLOSED) -> None:
-        """See RpcConnection.close."""
+        """Close the connection. Pending requests raise Disconnected with this reason."""
         self.connection.disconnect("client closed", reason)
 
 

@@ -111,7 +111,7 @@ class _QuicRpcListener:
         return self.server.address
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """See RpcListener.close."""
+        """Stop accepting, wait up to drain_s seconds for pending responses, and disconnect all."""
         server = self.server
         loop = asyncio.get_running_loop()
         server.is_closing = True

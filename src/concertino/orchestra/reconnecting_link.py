@@ -80,7 +80,10 @@ class ReconnectingLink:
         await self._up.wait()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request, as RpcConnection.request() does. Raises Disconnected while down."""
+        """Send a request, as RpcConnection.request() does.
+
+        Raises Disconnected while the link is down.
+        """
         link = self._link
         if link is None:
             raise Disconnected(f"{self.peer.address}: {self._reason}; it is tried again")

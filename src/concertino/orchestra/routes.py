@@ -142,7 +142,7 @@ AI_ALIASES: Mapping[str, str] = dict.fromkeys(
 
 
 def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
-    """Return whether a plugin takes over a name from a plugin that is earlier in the file."""
+    """Return whether the later one of two plugins in the file provides a name that both offer."""
     new, old = _precedence(later), _precedence(earlier)
     if new != old:
         return new > old

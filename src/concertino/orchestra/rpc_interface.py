@@ -56,6 +56,7 @@ class HandshakeFailure(ConcertinoError):
 class RemotePeer(Struct, frozen=True):
     """The process at the other end of a connection.
 
+    address: the address of the connection, for messages.
     name: the name in its verified certificate; None on a Unix socket, which has no certificates.
     pid, uid: the process id and user id when the peer connected; None on QUIC.
     """

@@ -57,7 +57,8 @@ class StartWaits:
         plugin that is itself starting does not wait, because two plugins could then wait for each
         other.
 
-        find: looks up the provider in the current routes.
+        find: returns the provider in the current routes, which change while plugins start; None if
+            there is none. Called again after each change.
         peer: the sender of the request.
         """
         until = asyncio.get_running_loop().time() + START_S

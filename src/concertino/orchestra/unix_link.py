@@ -243,7 +243,7 @@ class UnixLink(RpcClient):
         self._connection.send_payload(cancel.SerializeToString())
 
     async def close(self, reason: str = CLOSED) -> None:
-        """See RpcConnection.close."""
+        """Close the connection. Pending requests raise Disconnected with this reason."""
         self._connection.pause(True)
         await self._connection.close(FLUSH_S)
         self._on_end(reason)
@@ -367,7 +367,7 @@ class _UnixRpcListener:
             log.warning("%s: refused a connection: %s", self.address, exc.strerror or exc)
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """See RpcListener.close."""
+        """Stop accepting, wait up to drain_s seconds for pending responses, and disconnect all."""
         if self._resuming is not None:
             self._resuming.cancel()
         self._loop.remove_reader(self._listener.socket)

@@ -108,7 +108,7 @@ class HandlerWaits:
 
 
 class Dialogue:
-    """The client requests and answers of one call.
+    """The client requests (elicitation, sampling, roots) of one call, and the client's answers.
 
     round: how many times the client was asked so far.
     state: the backend's own state, see InputRequired.state.

@@ -191,7 +191,7 @@ class Session:
                 self._on_notification(message)
 
     def close(self) -> list[SessionRequest]:
-        """Close the session. Called when the connection is closed; no further request is started.
+        """Close the session, because the connection is closed. No other request is started.
 
         Returns the requests that have no response. They will get none.
         """
