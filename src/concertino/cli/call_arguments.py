@@ -31,7 +31,7 @@ __all__ = [
     "parse_arguments",
 ]
 
-# Limit for _alternatives(): schemas are untrusted, and may have long chains of references.
+# Limit for _list_alternatives(): schemas are untrusted, and may have long chains of references.
 MAX_SCHEMAS = 1000
 INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 # JSON type -> the words for a value of this type in messages.
@@ -137,7 +137,7 @@ def _read_object(word: str) -> dict[str, Any]:
     except (DecodeError, UnicodeError, RecursionError) as exc:
         raise UsageError(f"{source}: expected a JSON object: {exc}") from None
     if not isinstance(members, dict):
-        raise UsageError(f"{source}: expected a JSON object, got {_json_type(members)}")
+        raise UsageError(f"{source}: expected a JSON object, got {_describe_type(members)}")
     return cast("dict[str, Any]", members)
 
 
@@ -200,8 +200,8 @@ class Parameters(Struct, frozen=True):
     @classmethod
     def of_schema(cls, schema: Schema) -> Parameters:
         """Return the parameters in the input schema of a tool."""
-        properties = _properties(schema)
-        names = _list_of(schema.get("required"))
+        properties = _properties_of(schema)
+        names = _as_list(schema.get("required"))
         return cls(
             {name: describe_schema(item, schema) for name, item in properties.items()},
             [name for name in names if isinstance(name, str) and name in properties],
@@ -301,15 +301,15 @@ def convert_texts(tool: str, texts: Mapping[str, str], schema: Schema) -> dict[s
     schema: the tool's input schema.
     Raises UsageError.
     """
-    properties = _properties(schema)
+    properties = _properties_of(schema)
     hint = f"{tool} takes {Parameters.of_schema(schema)}"
     return {
-        name: _convert(name, text, _alternatives(properties.get(name), schema), hint)
+        name: _convert(name, text, _list_alternatives(properties.get(name), schema), hint)
         for name, text in texts.items()
     }
 
 
-def _properties(schema: Schema) -> dict[str, Any]:
+def _properties_of(schema: Schema) -> dict[str, Any]:
     properties = schema.get("properties")
     return cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
 
@@ -317,18 +317,18 @@ def _properties(schema: Schema) -> dict[str, Any]:
 def describe_schema(schema: Any, root: Schema) -> str:
     """Return the type of a value in a few words, such as `integer` or `one of "a", "b"`."""
     words: list[str] = []
-    for alternative in _alternatives(schema, root):
-        values = _enum(alternative)
-        words += [_one_of(values)] if values else _types(alternative)
+    for alternative in _list_alternatives(schema, root):
+        values = _list_enum_values(alternative)
+        words += [_describe_values(values)] if values else _list_types(alternative)
     return " or ".join(dict.fromkeys(words)) or "anything"
 
 
 def list_values(schema: Schema, name: str) -> list[str]:
     """Return the values that a schema lists for an argument, as texts; empty if it lists none."""
     values: list[Any] = []
-    for alternative in _alternatives(_properties(schema).get(name), schema):
-        values += _enum(alternative)
-        values += [True, False] if "boolean" in _types(alternative) else []
+    for alternative in _list_alternatives(_properties_of(schema).get(name), schema):
+        values += _list_enum_values(alternative)
+        values += [True, False] if "boolean" in _list_types(alternative) else []
     return [value if isinstance(value, str) else encode(value).decode() for value in values]
 
 
@@ -336,13 +336,15 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
     """Return the value that a text stands for. Raises UsageError if no alternative allows it.
 
     name: the name of the argument, for messages.
-    alternatives: the schemas of the argument, from _alternatives().
+    alternatives: the schemas of the argument, from _list_alternatives().
     hint: the last line of the error.
     """
-    values = [value for alternative in alternatives for value in _enum(alternative)]
-    types = {kind for item in alternatives if not _enum(item) for kind in _types(item)}
+    values = [value for alternative in alternatives for value in _list_enum_values(alternative)]
+    types = {
+        kind for item in alternatives if not _list_enum_values(item) for kind in _list_types(item)
+    }
     # Whether an alternative restricts neither the type nor the value.
-    is_open = any(not _enum(item) and not _types(item) for item in alternatives)
+    is_open = any(not _list_enum_values(item) and not _list_types(item) for item in alternatives)
     if not alternatives or is_open or "string" in types or text in values:
         return text
 
@@ -354,7 +356,7 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
     # In JSON Schema 2.0 is an integer.
     if "integer" in types and isinstance(value, float) and value.is_integer():
         return int(value)
-    nouns = [_one_of(values)] if values else []
+    nouns = [_describe_values(values)] if values else []
     nouns += [NOUNS[kind] for kind in NOUNS if kind in types]
     from concertino.cli.suggestions import did_you_mean
 
@@ -381,7 +383,7 @@ def _read_json(text: str) -> Any:
     return Raw(text.encode()) if isinstance(value, float) and INTEGER.fullmatch(text) else value
 
 
-def _alternatives(schema: Any, root: Schema) -> list[Schema]:
+def _list_alternatives(schema: Any, root: Schema) -> list[Schema]:
     """Return the alternatives in the schema of an argument, with references resolved.
 
     The members of anyOf, oneOf and allOf all count as alternatives. A schema that allows everything
@@ -401,11 +403,11 @@ def _alternatives(schema: Any, root: Schema) -> list[Schema]:
             continue
         visited.add(id(cast("object", item)))
         item = cast("dict[str, Any]", item)
-        parts = [part for key in ("anyOf", "oneOf", "allOf") for part in _list_of(item.get(key))]
+        parts = [part for key in ("anyOf", "oneOf", "allOf") for part in _as_list(item.get(key))]
         if isinstance(item.get("$ref"), str):
             parts.append(_resolve(item["$ref"], root))
         unvisited[:0] = parts
-        if not parts or _types(item) or _enum(item):
+        if not parts or _list_types(item) or _list_enum_values(item):
             alternatives.append(item)
     return alternatives
 
@@ -427,31 +429,31 @@ def _resolve(reference: str, root: Schema) -> Any:
     return place
 
 
-def _types(schema: Schema) -> list[str]:
+def _list_types(schema: Schema) -> list[str]:
     """Return the JSON types that a schema names in `type`, or that its keywords imply."""
     named = schema.get("type")
     if named is None:
         implied = {"properties": "object", "items": "array"}
         return [kind for key, kind in implied.items() if key in schema]
-    kinds = [named] if isinstance(named, str) else _list_of(named)
+    kinds = [named] if isinstance(named, str) else _as_list(named)
     return [kind for kind in kinds if isinstance(kind, str) and kind in NOUNS]
 
 
-def _enum(schema: Schema) -> list[Any]:
+def _list_enum_values(schema: Schema) -> list[Any]:
     """Return the values that a schema lists in `enum` or `const`; empty if it lists none."""
-    return [schema["const"]] if "const" in schema else _list_of(schema.get("enum"))
+    return [schema["const"]] if "const" in schema else _as_list(schema.get("enum"))
 
 
-def _list_of(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _one_of(values: list[Any]) -> str:
+def _describe_values(values: list[Any]) -> str:
     texts = [encode(value).decode() for value in values[:20]]
     texts += ["..."] if len(values) > 20 else []
     return texts[0] if len(texts) == 1 else f"one of {', '.join(texts)}"
 
 
-def _json_type(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     kinds: dict[Any, str] = {str: "a text", list: "an array", bool: "a boolean", type(None): "null"}
     return kinds.get(type(value), "a number")

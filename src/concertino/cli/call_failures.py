@@ -79,7 +79,7 @@ def explain_failure(
     """
     if (refusal := _find_start_failure(error)) is not None:
         return CommandFailure(
-            f"the server {refusal.message}", "", "unreachable", UNREACHABLE, _rpc(refusal)
+            f"the server {refusal.message}", "", "unreachable", UNREACHABLE, _rpc_of(refusal)
         )
     code, exit_code = next(
         ((code, exit_code) for kind, code, exit_code in CODES if isinstance(error, kind)),
@@ -102,7 +102,7 @@ def explain_failure(
         )
     elif isinstance(error, (ProtocolError, RpcError)):
         hint = _suggest_for_refusal(error, server, is_open=is_open)
-    return CommandFailure(text, hint, code, exit_code, _rpc(error))
+    return CommandFailure(text, hint, code, exit_code, _rpc_of(error))
 
 
 def _find_start_failure(error: ConcertinoError) -> RpcError | None:
@@ -212,7 +212,7 @@ def _quote(server: Sequence[str]) -> str:
     return f"`{shorten(shlex.join(server), MAX_COMMAND)}`"
 
 
-def _rpc(error: ConcertinoError) -> Any:
+def _rpc_of(error: ConcertinoError) -> Any:
     """Return the error response of the server, for --json; None for any other error."""
     if not isinstance(error, RpcError):
         return None
@@ -236,13 +236,13 @@ async def explain_refusal(
     """
     if error.code == METHOD_NOT_FOUND:
         text = f"{name}: the server offers no {LISTS[kind]}: {error}"
-        return CommandFailure(text, "", "unsupported", FAILED, _rpc(error))
+        return CommandFailure(text, "", "unsupported", FAILED, _rpc_of(error))
     known, takes = await _list_known(client, kind, name)
     is_missing = error.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND) and name not in known
     if not is_missing or not known:
         hint = f"{name} takes {takes}" if takes and error.code == INVALID_PARAMS else ""
         code = "not-found" if error.code == RESOURCE_NOT_FOUND else "refused"
-        return CommandFailure(f"{name}: {error}", hint, code, FAILED, _rpc(error))
+        return CommandFailure(f"{name}: {error}", hint, code, FAILED, _rpc_of(error))
     # Servers made with concertino repeat the message in the data; do not print it twice. For a
     # resource, do not say that there is none: a template may match the URI.
     own = unknown_name(kind, name)
@@ -256,7 +256,7 @@ async def explain_refusal(
         f"`{example_command(LISTS[kind], server)}` lists what there is",
     )
     hint = "\n".join(filter(None, hints))
-    return CommandFailure(text, hint, "not-found", FAILED, _rpc(error), shows_data=shows_data)
+    return CommandFailure(text, hint, "not-found", FAILED, _rpc_of(error), shows_data=shows_data)
 
 
 async def _list_known(

@@ -82,20 +82,20 @@ def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
             commands = {choice.dest: choice.help for choice in action._choices_actions}
             subparsers = list(action.choices.items())
         elif action.option_strings:
-            values = None if action.nargs == 0 else _values(action)
+            values = None if action.nargs == 0 else _read_values(action)
             # Only options of add_repeatable() have an empty list as their default.
             is_repeatable = action.default == []
             names = tuple(action.option_strings)
-            options.append(OptionWords(names, _one_line(action.help), values, is_repeatable))
+            options.append(OptionWords(names, _shorten_help(action.help), values, is_repeatable))
         else:
-            arguments.append(_values(action))
+            arguments.append(_read_values(action))
             has_rest = has_rest or action.nargs in ("*", "+")
     yield CommandWords(words, tuple(options), commands, tuple(arguments), has_rest)
     for name, subparser in subparsers:
         yield from _walk(subparser, (*words, name))
 
 
-def _values(action: Any) -> Values:
+def _read_values(action: Any) -> Values:
     name: str = action.metavar or ""
     if name == TOPICS:
         from concertino.cli.docs import find_pages
@@ -104,6 +104,6 @@ def _values(action: Any) -> Values:
     return Values(tuple(action.choices or ()), name in FILES, name in FOLDERS)
 
 
-def _one_line(help: str) -> str:
+def _shorten_help(help: str) -> str:
     """Return the first sentence or clause of a help text."""
     return help.partition("; ")[0].partition(" (default")[0].replace("%%", "%")

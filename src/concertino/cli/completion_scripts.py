@@ -37,18 +37,18 @@ def _make_bash(commands: Sequence[CommandWords]) -> str:
             if option.values is not None:
                 cases = "|".join(_case(path, name) for name in option.names)
                 takers.append(cases)
-                values.append(f"{cases}) {_bash_values(option.values)} ;;")
+                values.append(f"{cases}) {_format_bash_values(option.values)} ;;")
         names = [name for option in command.options for name in option.names]
-        words.append(f"{_case(path, 'options')}) {_bash_values(Values(tuple(names)))} ;;")
+        words.append(f"{_case(path, 'options')}) {_format_bash_values(Values(tuple(names)))} ;;")
         if command.commands:
             choices = Values(tuple(command.commands))
-            words.append(f"{_case(path, '0')}) {_bash_values(choices)} ;;")
+            words.append(f"{_case(path, '0')}) {_format_bash_values(choices)} ;;")
         for place, argument in enumerate(command.arguments):
             is_last = place == len(command.arguments) - 1
             pattern = (
                 f"{quote(path + ':')}*" if is_last and command.has_rest else _case(path, place)
             )
-            words.append(f"{pattern}) {_bash_values(argument)} ;;")
+            words.append(f"{pattern}) {_format_bash_values(argument)} ;;")
     return _BASH.format(
         below="\n            ".join(below),
         takers=" | ".join(takers),
@@ -61,7 +61,7 @@ def _case(path: str, word: object) -> str:
     return quote(f"{path}:{word}")
 
 
-def _bash_values(values: Values) -> str:
+def _format_bash_values(values: Values) -> str:
     if values.words:
         return f"_concertino_words {quote(' '.join(values.words))}"
     if values.is_folder:
@@ -137,13 +137,13 @@ complete -F _concertino concertino
 
 def _make_zsh(commands: Sequence[CommandWords]) -> str:
     """Return a script for zsh, to be evaluated or to be put into a folder of fpath."""
-    return _ZSH.format(functions="\n".join(_zsh_function(command) for command in commands))
+    return _ZSH.format(functions="\n".join(_make_zsh_function(command) for command in commands))
 
 
-def _zsh_function(command: CommandWords) -> str:
+def _make_zsh_function(command: CommandWords) -> str:
     """Return a shell function that completes one command."""
-    specs = [spec for option in command.options for spec in _zsh_option(option)]
-    lines = [f"{_zsh_name(command.words)}() {{"]
+    specs = [spec for option in command.options for spec in _format_zsh_option(option)]
+    lines = [f"{_zsh_function_name(command.words)}() {{"]
     if command.commands:
         lines.append("    local curcontext=$curcontext state line")
         lines.append("    typeset -A opt_args")
@@ -151,11 +151,11 @@ def _zsh_function(command: CommandWords) -> str:
     for place, values in enumerate(command.arguments, 1):
         is_last = place == len(command.arguments)
         index = "*" if is_last and command.has_rest else str(place)
-        specs.append(f"{index}: :{_zsh_values(values)}")
+        specs.append(f"{index}: :{_format_zsh_values(values)}")
     lines.append(f"    _arguments -C {' '.join(map(quote, specs))}")
     if command.commands:
         described = [
-            quote(f"{name}:{_zsh_escape(text, ':')}") for name, text in command.commands.items()
+            quote(f"{name}:{_escape_zsh(text, ':')}") for name, text in command.commands.items()
         ]
         lines += [
             "    case $state in",
@@ -166,7 +166,7 @@ def _zsh_function(command: CommandWords) -> str:
             "        words)",
             "            case $line[1] in",
             *(
-                f"                {name}) {_zsh_name((*command.words, name))} ;;"
+                f"                {name}) {_zsh_function_name((*command.words, name))} ;;"
                 for name in command.commands
             ),
             "            esac",
@@ -177,13 +177,13 @@ def _zsh_function(command: CommandWords) -> str:
     return "\n".join(lines)
 
 
-def _zsh_name(words: tuple[str, ...]) -> str:
+def _zsh_function_name(words: tuple[str, ...]) -> str:
     return "_".join(("_concertino_at", *words))
 
 
-def _zsh_option(option: OptionWords) -> list[str]:
+def _format_zsh_option(option: OptionWords) -> list[str]:
     """Return the specification of an option for _arguments, one for each spelling."""
-    help = _zsh_escape(option.help, "[]:")
+    help = _escape_zsh(option.help, "[]:")
     others = "" if option.is_repeatable else f"({' '.join(option.names)})"
     prefix = "*" if option.is_repeatable else others
     specs: list[str] = []
@@ -192,11 +192,11 @@ def _zsh_option(option: OptionWords) -> list[str]:
             specs.append(f"{prefix}{name}[{help}]")
         else:
             equals = "=" if name.startswith("--") else ""
-            specs.append(f"{prefix}{name}{equals}[{help}]: :{_zsh_values(option.values)}")
+            specs.append(f"{prefix}{name}{equals}[{help}]: :{_format_zsh_values(option.values)}")
     return specs
 
 
-def _zsh_values(values: Values) -> str:
+def _format_zsh_values(values: Values) -> str:
     if values.words:
         return f"({' '.join(values.words)})"
     if values.is_folder:
@@ -206,7 +206,7 @@ def _zsh_values(values: Values) -> str:
     return "_files" if values.is_file else "()"
 
 
-def _zsh_escape(text: str, special: str) -> str:
+def _escape_zsh(text: str, special: str) -> str:
     return "".join(f"\\{char}" if char in f"\\{special}" else char for char in text)
 
 
@@ -242,28 +242,28 @@ fi
 def _make_fish(commands: Sequence[CommandWords]) -> str:
     """Return a script for fish 3.1 and newer."""
     paths = [command.path for command in commands if command.path]
-    lines = [_FISH.replace("@PATHS@", " ".join(map(_fish_quote, paths)))]
+    lines = [_FISH.replace("@PATHS@", " ".join(map(_quote_fish, paths)))]
     for command in commands:
-        condition = f"__concertino_at {_fish_quote(command.path)}"
-        start = f"complete -c concertino -n {_fish_quote(condition)}"
+        condition = f"__concertino_at {_quote_fish(command.path)}"
+        start = f"complete -c concertino -n {_quote_fish(condition)}"
         for name, text in command.commands.items():
-            lines.append(f"{start} -a {name} -d {_fish_quote(text)}")
+            lines.append(f"{start} -a {name} -d {_quote_fish(text)}")
         for option in command.options:
             names = [
                 f"-{'l' if name[1] == '-' else 's'} {name.lstrip('-')}" for name in option.names
             ]
-            value = "" if option.values is None else f" {_fish_values(option.values, '-x')}"
-            lines.append(f"{start} {' '.join(names)}{value} -d {_fish_quote(option.help)}")
+            value = "" if option.values is None else f" {_format_fish_values(option.values, '-x')}"
+            lines.append(f"{start} {' '.join(names)}{value} -d {_quote_fish(option.help)}")
         for values in dict.fromkeys(command.arguments):
             if values != Values():
-                lines.append(f"{start} {_fish_values(values, '')}".rstrip())
+                lines.append(f"{start} {_format_fish_values(values, '')}".rstrip())
     return "\n".join(lines) + "\n"
 
 
-def _fish_values(values: Values, exclusive: str) -> str:
+def _format_fish_values(values: Values, exclusive: str) -> str:
     """Return the arguments of `complete` for values. exclusive: -x if an option requires one."""
     if values.words:
-        return f"{exclusive} -a {_fish_quote(' '.join(values.words))}".strip()
+        return f"{exclusive} -a {_quote_fish(' '.join(values.words))}".strip()
     if values.is_folder:
         return f"{exclusive} -a '(__fish_complete_directories (commandline -ct))'".strip()
     if values.is_file:
@@ -271,7 +271,7 @@ def _fish_values(values: Values, exclusive: str) -> str:
     return exclusive
 
 
-def _fish_quote(text: str) -> str:
+def _quote_fish(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -115,14 +115,14 @@ def describe_place(stderr: str) -> str:
     # Take the stack of the current thread. Stacks of other threads come before and after it.
     stack = stack.partition("Current thread")[2].partition("\n\n")[0]
     frames: list[tuple[str, str, str]] = _FRAME.findall(stack)
-    own = [frame for frame in frames if not _relative(frame[0]).startswith((os.pardir, os.sep))]
+    own = [frame for frame in frames if not _shorten_path(frame[0]).startswith((os.pardir, os.sep))]
     for path, line, function in own or frames:
         where = "" if function == "<module>" else f", in {function}()"
-        return f"it stands at {_relative(path)}:{line}{where}"
+        return f"it stands at {_shorten_path(path)}:{line}{where}"
     return ""
 
 
-def _relative(path: str) -> str:
+def _shorten_path(path: str) -> str:
     """Return a path relative to the current folder if it is below it, and not in an environment."""
     relative = os.path.relpath(path)
     is_library = "site-packages" in Path(relative).parts

@@ -133,9 +133,9 @@ def _print_plugins(answers: Sequence[ControlAnswer], as_json: bool) -> None:
     if not plugins:
         print("no hub of this user runs now" if not answers else "no plugin runs")  # noqa: T201
         return
-    rows = [_row(hub, plugin, loads.get(plugin.pid)) for hub, plugin in plugins]
+    rows = [_format_row(hub, plugin, loads.get(plugin.pid)) for hub, plugin in plugins]
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
-    notes = [[], *(_notes(plugin) for _, plugin in plugins)]
+    notes = [[], *(_list_notes(plugin) for _, plugin in plugins)]
     for row, lines in zip((HEADINGS, *rows), notes, strict=True):
         cells = [
             cell.rjust(size) if heading in NUMBERS else cell.ljust(size)
@@ -146,7 +146,7 @@ def _print_plugins(answers: Sequence[ControlAnswer], as_json: bool) -> None:
             print(f"    {escape_controls(line)}")  # noqa: T201
 
 
-def _notes(plugin: PluginStatus) -> list[str]:
+def _list_notes(plugin: PluginStatus) -> list[str]:
     """Return the lines below the row of a plugin: its present and its last problem."""
     lines = [plugin.reason] if plugin.reason else []
     if plugin.health:
@@ -165,7 +165,7 @@ def _age_s(plugin: PluginStatus) -> float | None:
     return None if state is None else age_s(state)
 
 
-def _row(hub: int, plugin: PluginStatus, load: ProcessLoad | None) -> tuple[str, ...]:
+def _format_row(hub: int, plugin: PluginStatus, load: ProcessLoad | None) -> tuple[str, ...]:
     age = _age_s(plugin)
     return (
         str(hub),

@@ -98,15 +98,15 @@ class LoadingBackend:
         return self._possible_features if self._inner is None else self._inner.features()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        return await self._loaded().handle(call, context)
+        return await self._require_inner().handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        await self._loaded().watch(uris)
+        await self._require_inner().watch(uris)
 
     async def close(self) -> None:
         if self._inner is not None:
             await self._inner.close()
 
-    def _loaded(self) -> Backend:
+    def _require_inner(self) -> Backend:
         assert self._inner is not None, "a composition calls only parts that have started"
         return self._inner

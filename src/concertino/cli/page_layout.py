@@ -25,7 +25,7 @@ def lay_out(text: str, width: int) -> str:
     width: the width of the terminal, in columns.
     """
     lines: list[str] = []
-    for block in _blocks(text):
+    for block in _split_blocks(text):
         if FENCE.match(block[0]) or block[0].startswith("#"):
             lines += block
         elif block[0].lstrip().startswith("|"):
@@ -35,7 +35,7 @@ def lay_out(text: str, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _blocks(text: str) -> Iterator[list[str]]:
+def _split_blocks(text: str) -> Iterator[list[str]]:
     """Yield the blocks of a text, as lists of lines: code, a table, a list item or a paragraph."""
     block: list[str] = []
     fence = ""
@@ -80,10 +80,10 @@ def _format_paragraph(block: list[str], width: int) -> list[str]:
 def _format_table(rows: list[str], width: int) -> list[str]:
     """Return the rows of a table as lines: the first cell, and the other cells indented below."""
     lines: list[str] = []
-    headings = _cells(rows[0])
+    headings = _split_cells(rows[0])
     # The second row separates the headings.
     for row in rows[2:]:
-        name, *others = _cells(row)
+        name, *others = _split_cells(row)
         lines += _wrap(name, width, "", INDENT)
         for heading, cell in zip(headings[1:], others, strict=False):
             label = f"{heading}: " if len(headings) > 2 and heading else ""
@@ -91,7 +91,7 @@ def _format_table(rows: list[str], width: int) -> list[str]:
     return lines
 
 
-def _cells(row: str) -> list[str]:
+def _split_cells(row: str) -> list[str]:
     return [cell.strip().replace("\\|", "|") for cell in CELLS.split(row.strip())[1:-1]]
 
 

@@ -95,10 +95,12 @@ class _Parser(argparse.ArgumentParser):
         # argparse names the types of Python.
         message = message.replace("invalid int value: ", "expected a whole number, got ")
         message = re.sub(r"invalid \w+ value: ", "expected a number, got ", message)
-        hint = self._example(message) or f"`{self.prog} --help` shows all arguments and options"
+        hint = (
+            self._make_example(message) or f"`{self.prog} --help` shows all arguments and options"
+        )
         raise UsageError(message, hint)
 
-    def _example(self, message: str) -> str:
+    def _make_example(self, message: str) -> str:
         """Return an example for words that lack a value or an argument; "" if there is none."""
         lacking = re.fullmatch(r"argument (?:\S+/)?(\S+): expected one argument", message)
         if lacking:

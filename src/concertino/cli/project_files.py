@@ -40,7 +40,7 @@ def project_files(project: Project) -> dict[str, str]:
         "pyproject.toml": _PYPROJECT,
         f"{name}.py": _SERVER + (_PROMPT if project.is_plugin else "") + _MAIN,
         f"test_{name}.py": _TEST,
-        ".mcp.json": _format_json({"mcpServers": {name: _command(project)}}),
+        ".mcp.json": _format_json({"mcpServers": {name: _make_command(project)}}),
         "README.md": _PLUGIN_README if project.is_plugin else _README,
         ".gitignore": _GITIGNORE,
     }
@@ -73,7 +73,7 @@ def project_files(project: Project) -> dict[str, str]:
     return {path: _fill(text, values) for path, text in files.items()}
 
 
-def _command(project: Project) -> dict[str, object]:
+def _make_command(project: Project) -> dict[str, object]:
     """Return the command of the server, in the form of `.mcp.json`."""
     file = f"{project.name}.py"
     if not project.is_plugin:

@@ -63,7 +63,7 @@ def terminal_width() -> int:
 
 def _format_table(servers: Sequence[RunningServer], width: int) -> list[str]:
     """Return a table with one line for each server, and its last error below it."""
-    rows = [HEADINGS, *map(_row, servers)]
+    rows = [HEADINGS, *map(_format_row, servers)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines: list[str] = []
     for row, item in zip(rows, (None, *servers), strict=True):
@@ -78,7 +78,7 @@ def _format_table(servers: Sequence[RunningServer], width: int) -> list[str]:
     return lines
 
 
-def _row(item: RunningServer) -> tuple[str, ...]:
+def _format_row(item: RunningServer) -> tuple[str, ...]:
     return (
         _cut(item.host or "-", MAX_HOST),
         _cut(item.server, MAX_SERVER),

@@ -101,20 +101,20 @@ class Catalogue:
         start = line.last_start
         if not before:
             commands = [Suggestion(name, about) for name, (_, about) in COMMANDS.items()]
-            return _matching([*commands, *self._tool_names()], word), start
+            return _select_matching([*commands, *self._suggest_tools()], word), start
 
         command, *rest = before
         if command in self.tools and command not in COMMANDS:
             command, rest = "call", [command, *rest]
         if not rest:
-            return _matching(self._first_words(command), word), start
+            return _select_matching(self._suggest_first_word(command), word), start
 
         name, equals, value = word.partition("=")
         if command == "call" and rest[0] in self.tools:
             tool = self.tools[rest[0]]
             if equals:
-                return _matching(_suggest_values(tool, name), value), start + len(name) + 1
-            return _matching(_suggest_arguments(tool, rest[1:]), word), start
+                return _select_matching(_suggest_values(tool, name), value), start + len(name) + 1
+            return _select_matching(_suggest_arguments(tool, rest[1:]), word), start
         if command == "prompt" and rest[0] in self.prompts:
             prompt = self.prompts[rest[0]]
             if equals and client is not None:
@@ -126,19 +126,19 @@ class Catalogue:
                 for item in prompt.arguments or []
                 if item.name not in given
             ]
-            return _matching(arguments, word), start
+            return _select_matching(arguments, word), start
         return [], start
 
-    def _tool_names(self) -> list[Suggestion]:
+    def _suggest_tools(self) -> list[Suggestion]:
         return [
             Suggestion(shlex.quote(tool.name), _first_line(tool.description or tool.title or ""))
             for tool in self.tools.values()
         ]
 
-    def _first_words(self, command: str) -> list[Suggestion]:
+    def _suggest_first_word(self, command: str) -> list[Suggestion]:
         """Return the suggestions for the first word after a command."""
         if command in ("call", "help"):
-            return self._tool_names()
+            return self._suggest_tools()
         if command == "prompt":
             return [
                 Suggestion(shlex.quote(prompt.name), _first_line(prompt.description or ""))
@@ -150,7 +150,7 @@ class Catalogue:
         return [Suggestion(word) for word in words]
 
 
-def _matching(suggestions: Iterable[Suggestion], word: str) -> list[Suggestion]:
+def _select_matching(suggestions: Iterable[Suggestion], word: str) -> list[Suggestion]:
     """Return the suggestions that begin with a word; if none do, the ones that contain it."""
     folded = word.casefold()
     everything = list(suggestions)

@@ -105,7 +105,7 @@ def suggest_for_unknown(
         if is_client or command == "proxy":
             return suggest_separator(command, words, unknown)
     elif option in PORTS or option in HTTP:
-        return _suggest_address(command, option, value or _word_after(word, words))
+        return _suggest_address(command, option, value or _find_word_after(word, words))
     elif option == "--verbose" and "-v" in options:
         return "did you mean -v?"
     elif found := find_closest(
@@ -113,7 +113,7 @@ def suggest_for_unknown(
     ):
         return f"did you mean --{found}?"
     elif command in ("call", "prompt"):
-        argument = f"{option.lstrip('-')}={value or _word_after(word, words) or 'VALUE'}"
+        argument = f"{option.lstrip('-')}={value or _find_word_after(word, words) or 'VALUE'}"
         return f"arguments have no dashes: {shlex.quote(argument)}"
     return f"`concertino {command} --help` shows all arguments and options"
 
@@ -147,7 +147,7 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
     return f"write the command of the server after --: concertino {line} -- {server}"
 
 
-def _word_after(word: str, words: Sequence[str]) -> str:
+def _find_word_after(word: str, words: Sequence[str]) -> str:
     """Return the word after another word; empty if there is none, or if it is an option."""
     index = words.index(word) + 1
     return "" if index >= len(words) or words[index].startswith("-") else words[index]
@@ -208,7 +208,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     file = re.split(r"[.:]", program, maxsplit=1)[0] + ".py"
     if program != file and os.path.isfile(file):
         return f"write -- python {shlex.join((file, *arguments))}"
-    if program.endswith(".py") and (found := find_closest(program, _files(".py"))):
+    if program.endswith(".py") and (found := find_closest(program, _list_files(".py"))):
         return f"there is no file {program} here; did you mean -- python {shlex.quote(found)}?"
     if os.sep in program:
         if os.path.isfile(program):
@@ -217,7 +217,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     if os.path.isfile(program):
         return f"to start the file in this folder, write -- ./{shlex.join(command)}"
     # Among thousands of programs, one is always a little similar.
-    if found := find_closest(program, _programs(path), similarity=0.75):
+    if found := find_closest(program, _list_programs(path), similarity=0.75):
         return f"did you mean -- {shlex.join((found, *arguments))}?"
     return f"install {program}, or write its whole path: -- /path/to/{program}"
 
@@ -227,7 +227,7 @@ def suggest_file(program: str) -> str:
     suffix = SUFFIXES.get(os.path.basename(program).rstrip("0123456789."))
     if suffix is None:
         return ""
-    files = _files(suffix)
+    files = _list_files(suffix)
     file = shlex.quote(files[0]) if len(files) == 1 else f"server{suffix}"
     return f"write the file of the server after it: -- {shlex.quote(program)} {file}"
 
@@ -247,12 +247,12 @@ def _suggest_url(program: str, *, is_alone: bool) -> str:
     return ""
 
 
-def _files(suffix: str) -> list[str]:
+def _list_files(suffix: str) -> list[str]:
     """Return the files in the current folder with a suffix."""
     return [name for name in os.listdir() if name.endswith(suffix)]
 
 
-def _programs(path: str) -> set[str]:
+def _list_programs(path: str) -> set[str]:
     """Return the names of all programs in the folders of a PATH."""
     found: set[str] = set()
     for folder in path.split(os.pathsep):

@@ -61,7 +61,7 @@ class AbandonedServer(Struct, frozen=True):
 
 def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
     """Return this user's abandoned servers, oldest first. commands: commands in hosts' files."""
-    states = _own_processes()
+    states = _list_own_processes()
     # This process, the shell that started it, and so on, which must not be ended.
     ancestors = _with_ancestors(os.getpid(), dict(live_processes()))
     reasons: dict[int, str] = {}
@@ -90,7 +90,7 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     def find() -> set[tuple[int, int]]:
         # end_processes() calls this repeatedly. Record all descendants each time: when a process
         # ends, its children get another parent, and could no longer be found as its descendants.
-        states = _own_processes()
+        states = _list_own_processes()
         live = {(pid, state.started_at) for pid, state in states.items()}
         for pid, _ in members & live:
             tree = _with_descendants(pid, states)
@@ -100,7 +100,7 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     return end_processes(find, END_STEPS)
 
 
-def _own_processes() -> dict[int, ProcessState]:
+def _list_own_processes() -> dict[int, ProcessState]:
     """Return the live processes of this user in this pid namespace.
 
     A server may have started processes of other users and in other namespaces; those are left

@@ -120,7 +120,7 @@ def read_project_servers(
         value = _parse(item, source)
         if not isinstance(value.content, Mapping):
             # read_server_file() raises the error for a list that is not an object.
-            return ProjectServers(_as_file(value), folder)
+            return ProjectServers(_wrap_list(value), folder)
         merged.update(value.content)
         place = value
     for name in disabled & merged.keys():
@@ -132,7 +132,7 @@ def read_project_servers(
             f"{source}: {current} is in none of the projects, so only the user's own servers are "
             f"served; {_name_projects(projects)}"
         )
-    return ProjectServers(_as_file(FileValue(merged, line, column)), folder, warning)
+    return ProjectServers(_wrap_list(FileValue(merged, line, column)), folder, warning)
 
 
 def read_server_lists(data: bytes) -> Iterator[ServerList]:
@@ -212,7 +212,7 @@ def _parse(item: ServerList, source: str) -> FileValue:
         raise InvalidServerFile(f"{source}:{exc.line}:{exc.column}: expected JSON: {exc}") from None
 
 
-def _as_file(servers: FileValue) -> FileValue:
+def _wrap_list(servers: FileValue) -> FileValue:
     """Return an object whose only member is `mcpServers`."""
     line, column = servers.line, servers.column
     return FileValue({"mcpServers": FileMember(servers, line, column)}, 1, 1)

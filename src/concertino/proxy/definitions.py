@@ -95,9 +95,11 @@ def define_server(
     # the Redactor, which hides it wherever it occurs, for example in an argument. Call learn() only
     # once, because each call builds the Redactor again. As two variables of one name may have
     # different defaults, each name gets a number, which the Redactor ignores.
-    defaults = [pair for template in _templates(entry) for pair in find_defaults(template.text)]
+    defaults = [
+        pair for template in _list_templates(entry) for pair in find_defaults(template.text)
+    ]
     learn({f"{name}__{number}": text for number, (name, text) in enumerate(defaults)})
-    return make_definition(_member_texts(entry, file, env_file), key)
+    return make_definition(_make_member_texts(entry, file, env_file), key)
 
 
 def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
@@ -115,7 +117,7 @@ def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
         }
     )
     return {
-        member: DefinitionPart(_digest(key, member, text.whole), _clean(text.shown))
+        member: DefinitionPart(_make_digest(key, member, text.whole), _clean(text.shown))
         for member, text in texts.items()
     }
 
@@ -129,7 +131,7 @@ def visible_texts(
     are not shortened, and nothing in a command is redacted: otherwise a file could hide a part of
     it from the user who approves it.
     """
-    texts = _member_texts(entry, file, env_file)
+    texts = _make_member_texts(entry, file, env_file)
     return {member: text.shown for member, text in texts.items() if text.shown}
 
 
@@ -138,22 +140,22 @@ def value_text(text: str) -> MemberText:
     return MemberText(text, text if text.startswith(SECRET) else show_references(text))
 
 
-def _member_texts(
+def _make_member_texts(
     entry: ServerEntry, file: ServerFile, env_file: Mapping[str, str]
 ) -> dict[str, MemberText]:
     """Return the texts of all members of a definition."""
-    texts = {member: MemberText(text, text) for member, text in _plain_texts(entry).items()}
+    texts = {member: MemberText(text, text) for member, text in _list_plain_texts(entry).items()}
     for name, value in env_file.items():
         texts[f"envFile.{name}"] = MemberText(value, value if _is_code_variable(name) else "")
     for name, template in entry.env.items():
         is_shown = _is_code_variable(name)
-        texts[f"env.{name}"] = _member_text(template.text, is_shown=is_shown)
+        texts[f"env.{name}"] = _make_member_text(template.text, is_shown=is_shown)
     for name, template in entry.headers.items():
         texts[f"headers.{name}"] = value_text(template.text)
     for name, template in entry.options.auth.items():
         is_shown = name not in SECRET_AUTH_OPTIONS
-        texts[f"auth.{name}"] = _member_text(template.text, is_shown=is_shown)
-    used = {id for template in _templates(entry) for id in find_inputs(template.text)}
+        texts[f"auth.{name}"] = _make_member_text(template.text, is_shown=is_shown)
+    used = {id for template in _list_templates(entry) for id in find_inputs(template.text)}
     for id in sorted(used & file.inputs.keys()):
         declared = file.inputs[id]
         if (default := declared.default) is not None:
@@ -166,12 +168,12 @@ def _is_code_variable(name: str) -> bool:
     return name.upper() in CODE_VARIABLES
 
 
-def _member_text(text: str, *, is_shown: bool) -> MemberText:
+def _make_member_text(text: str, *, is_shown: bool) -> MemberText:
     """Return the text of a value. is_shown: whether users see all of it, or only its references."""
     return MemberText(text, text) if is_shown else value_text(text)
 
 
-def _plain_texts(entry: ServerEntry) -> dict[str, str]:
+def _list_plain_texts(entry: ServerEntry) -> dict[str, str]:
     """Return the members of an entry that cannot contain secrets."""
     texts: dict[str, str] = {}
     if entry.command is not None:
@@ -195,7 +197,7 @@ def _plain_texts(entry: ServerEntry) -> dict[str, str]:
     return texts
 
 
-def _templates(entry: ServerEntry) -> list[Template]:
+def _list_templates(entry: ServerEntry) -> list[Template]:
     """Return all texts of an entry that may contain `${...}`."""
     single = (entry.command, entry.url, entry.cwd, entry.env_file)
     return [
@@ -207,7 +209,7 @@ def _templates(entry: ServerEntry) -> list[Template]:
     ]
 
 
-def _digest(
+def _make_digest(
     key: bytes,
     member: str,
     text: str,
@@ -227,10 +229,10 @@ def is_same_definition(approved: Definition | None, current: Definition) -> bool
     Only the digests are compared. The texts for logs may differ, because they depend on the secrets
     of the present process.
     """
-    return approved is not None and _digests(approved) == _digests(current)
+    return approved is not None and _digests_of(approved) == _digests_of(current)
 
 
-def _digests(definition: Definition) -> Mapping[str, str]:
+def _digests_of(definition: Definition) -> Mapping[str, str]:
     return {member: part.digest for member, part in definition.items()}
 
 

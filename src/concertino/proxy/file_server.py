@@ -179,10 +179,10 @@ class FileServer:
         return self._served.features()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        return await self._started().handle(call, context)
+        return await self._require_served().handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        await self._started().watch(uris)
+        await self._require_served().watch(uris)
 
     def on_client_notification(
         self,
@@ -197,7 +197,7 @@ class FileServer:
         if self._served is not None:
             await self._served.close()
 
-    def _started(self) -> Backend:
+    def _require_served(self) -> Backend:
         assert self._served is not None, "a composition calls only parts that have started"
         return self._served
 

@@ -55,19 +55,19 @@ class _Parser:
         value = self._read_value()
         self._skip_space()
         if self._at < len(self._text):
-            self._fail(f"expected nothing after the value, got {self._next()}")
+            self._fail(f"expected nothing after the value, got {self._describe_next()}")
         return value
 
     # Places
 
-    def _place(self, at: int) -> tuple[int, int]:
+    def _locate(self, at: int) -> tuple[int, int]:
         line = bisect_right(self._line_starts, at)
         return line, at - self._line_starts[line - 1] + 1
 
     def _fail(self, problem: str, at: int | None = None) -> NoReturn:
-        raise InvalidText(problem, *self._place(self._at if at is None else at))
+        raise InvalidText(problem, *self._locate(self._at if at is None else at))
 
-    def _next(self) -> str:
+    def _describe_next(self) -> str:
         """Return the next character or word, for an error message."""
         if self._at >= len(self._text):
             return "the end of the file"
@@ -85,7 +85,7 @@ class _Parser:
 
     def _read_value(self) -> FileValue:
         """Read the value at `_at`, and move `_at` behind it, like the methods below."""
-        line, column = self._place(self._at)
+        line, column = self._locate(self._at)
         character = self._text[self._at : self._at + 1]
         if character == "{":
             return FileValue(self._read_object(), line, column)
@@ -101,13 +101,15 @@ class _Parser:
         word = WORD.match(self._text, start)
         if word is None:
             hint = "; texts stand in double quotes" if self._text[start : start + 1] == "'" else ""
-            self._fail(f"expected a value, got {self._next()}{hint}")
+            self._fail(f"expected a value, got {self._describe_next()}{hint}")
         if word[0] in LITERALS:
             self._at = word.end()
             return LITERALS[word[0]]
         number = NUMBER.fullmatch(word[0])
         if number is None:
-            self._fail(f"expected a value, got {self._next()}; texts stand in double quotes")
+            self._fail(
+                f"expected a value, got {self._describe_next()}; texts stand in double quotes"
+            )
         self._at = word.end()
         if len(word[0]) > MAX_DIGITS:
             self._fail("expected a number of fewer digits", start)
@@ -122,12 +124,12 @@ class _Parser:
         """Read an object. A name that comes twice is an error."""
         opened = self._enter()
         members: dict[str, FileMember] = {}
-        while not self._closes("}"):
+        while not self._try_close("}"):
             start = self._at
-            line, column = self._place(start)
+            line, column = self._locate(start)
             if self._text[start : start + 1] != '"':
                 hint = "" if start >= len(self._text) else "; names stand in double quotes"
-                self._fail(f"expected a name or '}}', got {self._next()}{hint}")
+                self._fail(f"expected a name or '}}', got {self._describe_next()}{hint}")
             name = self._read_string()
             if (first := members.get(name)) is not None:
                 self._fail(
@@ -135,19 +137,19 @@ class _Parser:
                 )
             self._skip_space()
             if self._text[self._at : self._at + 1] != ":":
-                self._fail(f"expected ':' after the name {name!r}, got {self._next()}")
+                self._fail(f"expected ':' after the name {name!r}, got {self._describe_next()}")
             self._at += 1
             self._skip_space()
             members[name] = FileMember(self._read_value(), line, column)
-            self._separate("}", opened)
+            self._skip_comma("}", opened)
         return members
 
     def _read_list(self) -> tuple[FileValue, ...]:
         opened = self._enter()
         items: list[FileValue] = []
-        while not self._closes("]"):
+        while not self._try_close("]"):
             items.append(self._read_value())
-            self._separate("]", opened)
+            self._skip_comma("]", opened)
         return tuple(items)
 
     def _enter(self) -> int:
@@ -159,7 +161,7 @@ class _Parser:
         self._skip_space()
         return self._at - 1
 
-    def _closes(self, bracket: str) -> bool:
+    def _try_close(self, bracket: str) -> bool:
         """Skip a closing bracket if it is the next character. Returns whether it was."""
         if self._text[self._at : self._at + 1] != bracket:
             return False
@@ -167,7 +169,7 @@ class _Parser:
         self._depth -= 1
         return True
 
-    def _separate(self, bracket: str, opened: int) -> None:
+    def _skip_comma(self, bracket: str, opened: int) -> None:
         """Skip the comma after an item. Before the closing bracket, the comma may be missing.
 
         bracket: the closing bracket of the list or object.
@@ -179,10 +181,10 @@ class _Parser:
             self._at += 1
             self._skip_space()
         elif character != bracket:
-            line, column = self._place(opened)
+            line, column = self._locate(opened)
             self._fail(
                 f"expected ',' or the {bracket!r} of line {line}, column {column}, "
-                f"got {self._next()}"
+                f"got {self._describe_next()}"
             )
 
     def _read_string(self) -> str:

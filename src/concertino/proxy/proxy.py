@@ -279,7 +279,7 @@ class Proxy:
         session = context.caller.session
         upstream = self._pool.find_for_session(session)
         if upstream is None and call.method in LIST_METHODS:
-            if (known := self._known_list(call, session)) is not None:
+            if (known := self._find_known_list(call, session)) is not None:
                 revision, result = known
                 context.caller.pass_result(result, revision)
                 return result
@@ -456,7 +456,7 @@ class Proxy:
 
     # The lists that are known before the server runs
 
-    def _known_list(self, call: Call, session: CallerSession | None) -> tuple[str, Raw] | None:
+    def _find_known_list(self, call: Call, session: CallerSession | None) -> tuple[str, Raw] | None:
         """Return the revision and the result of a list call from the last run of the server.
 
         Returns None if the list is not known, or if the server of this session already runs.

@@ -105,7 +105,7 @@ class Servers(BackendWrapper):
             info or Implementation("concertino", "0.0.0"), parts, BoundedNames(parts), RULES
         )
         super().__init__(self._composed)
-        self._file_statuses = self._read_statuses()
+        self._file_statuses = self._read_file_statuses()
         # Watches the folders of the file and of the approvals.
         self._watcher: Watcher | None = None
         # Set by the watcher after a change of any file in these folders.
@@ -195,7 +195,7 @@ class Servers(BackendWrapper):
 
     # The file
 
-    def _read_statuses(self) -> tuple[FileStatus, ...]:
+    def _read_file_statuses(self) -> tuple[FileStatus, ...]:
         """Return the status of the server file and of the file with its approvals."""
         return tuple(
             read_file_status(path)
@@ -207,7 +207,7 @@ class Servers(BackendWrapper):
         while True:
             await self._has_changed.wait()
             self._has_changed.clear()
-            statuses = self._read_statuses()
+            statuses = self._read_file_statuses()
             if statuses != self._file_statuses:
                 self._file_statuses = statuses
                 try:

@@ -359,7 +359,7 @@ class Upstream:
         forwarded.work.add_done_callback(partial(self._forget, forwarded))
         if self._questions.orphaned:
             self._questions.adopt(forwarded)
-        return await _result_or_questions(self._settings, forwarded)
+        return await _await_result_or_questions(self._settings, forwarded)
 
     def _forget(self, forwarded: SuspendableCall, work: object) -> None:
         del self._calls[forwarded]
@@ -440,12 +440,12 @@ async def resume_parked(
     Returns the result, or the next question for the client. Raises RpcError with the server's
     error, and if the call has expired or belongs to another user.
     """
-    forwarded = settings.parked.take(parked.handle, _principal(context))
+    forwarded = settings.parked.take(parked.handle, _principal_of(context))
     forwarded.resume(context, call.answers)
-    return await _result_or_questions(settings, forwarded)
+    return await _await_result_or_questions(settings, forwarded)
 
 
-async def _result_or_questions(
+async def _await_result_or_questions(
     settings: UpstreamSettings, forwarded: SuspendableCall
 ) -> Raw | InputRequired:
     """Return the result of a call, or park the call and return its questions for the client.
@@ -454,14 +454,14 @@ async def _result_or_questions(
     """
     try:
         if await forwarded.wait_for_result_or_question():
-            return _result_of(settings.name, forwarded)
+            return _take_result(settings.name, forwarded)
     except ConcertinoError as exc:
         raise to_rpc_error(settings.name, exc) from None
     handle = settings.parked.park(forwarded)
     return to_parked_question(forwarded.questions, handle)
 
 
-def _result_of(name: str, forwarded: SuspendableCall) -> Raw:
+def _take_result(name: str, forwarded: SuspendableCall) -> Raw:
     """Return the result of a call that has ended, or raise its error.
 
     If the server has asked the client for what the client has not declared, and the call has
@@ -479,7 +479,7 @@ def _result_of(name: str, forwarded: SuspendableCall) -> Raw:
     return result
 
 
-def _principal(context: Context) -> bytes:
+def _principal_of(context: Context) -> bytes:
     """Return the identity of the user who makes a call; b"" if it is not known."""
     session = context.caller.session
     return b"" if session is None else session.principal

@@ -95,12 +95,12 @@ def least_size(result: Struct | Raw) -> int:
     This is the sum of the lengths of texts in it; 0 if the result cannot be examined.
     """
     try:
-        return _length(result)
+        return _measure(result)
     except Exception:
         return 0
 
 
-def _length(value: Any, depth: int = 4) -> int:
+def _measure(value: Any, depth: int = 4) -> int:
     """Return the sum of the lengths of the texts in a value, down to `depth` levels."""
     if isinstance(value, str | bytes | Raw):
         return len(cast("str", value))
@@ -109,4 +109,4 @@ def _length(value: Any, depth: int = 4) -> int:
         items = structs.astuple(value)
     elif isinstance(value, list | tuple):
         items = cast("list[Any]", value)[:SAMPLE]
-    return sum(_length(item, depth - 1) for item in items) if depth else 0
+    return sum(_measure(item, depth - 1) for item in items) if depth else 0

@@ -132,7 +132,7 @@ class ToolIndex:
             for tool in texts
         ]
         self._families = ToolFamilies([tool.name for tool in texts], self._postings)
-        self._trigrams = {term: _trigrams(term) for term in self._postings if len(term) > 3}
+        self._trigrams = {term: _trigrams_of(term) for term in self._postings if len(term) > 3}
 
     def search(self, query: str, limit: int) -> list[int]:
         """Return the numbers of the best tools for a query, at most `limit` numbers.
@@ -155,7 +155,7 @@ class ToolIndex:
         named: dict[int, dict[str, float]] = {}
         # The sum of the rarities of all words of the query.
         total = 0.0
-        parts = self._parts_of(query)
+        parts = self._expand_query(query)
         for expanded in parts:
             best, matched = self._score_term(expanded)
             rarity = max(
@@ -177,7 +177,7 @@ class ToolIndex:
             found = named.get(number, {})
             group = max((found.get(name, 0.0) for name in self._groups[number]), default=0.0)
             scores[number] *= (
-                self._agreement(number, actions)
+                self._rate_agreement(number, actions)
                 * (SERVER_NAMED if number in named_servers else 1.0)
                 * (covered[number] / total) ** COVERAGE
                 * (1 + NAMED * self._share_of_name(number, found))
@@ -186,7 +186,7 @@ class ToolIndex:
             )
         return scores
 
-    def _agreement(self, number: int, actions: Mapping[str, float]) -> float:
+    def _rate_agreement(self, number: int, actions: Mapping[str, float]) -> float:
         """Return how well the action of a tool agrees with a task's, from ACTION_FLOOR to 1."""
         if not actions:
             return 1.0
@@ -195,7 +195,7 @@ class ToolIndex:
             return ACTION_UNKNOWN
         return ACTION_FLOOR + (1 - ACTION_FLOOR) * max(actions.get(action, 0.0) for action in own)
 
-    def _parts_of(self, query: str) -> list[Mapping[str, float]]:
+    def _expand_query(self, query: str) -> list[Mapping[str, float]]:
         """Return for each word of a query the terms to look for, with their weights.
 
         A verb that is part of a known phrase is left out, because the phrase has a meaning of its
@@ -204,7 +204,7 @@ class ToolIndex:
         meanings = find_meanings(query)
         parts = [
             self._expand(term, may_guess=may_guess)
-            for term, may_guess in self._terms_of_query(query).items()
+            for term, may_guess in self._split_query(query).items()
             if not (term in meanings.phrased and is_verb(term))
         ]
         return [*parts, *({term: weight} for term, weight in meanings.terms)]
@@ -246,7 +246,7 @@ class ToolIndex:
         related = related_terms(term)
         if not may_guess or len(term) < 4 or any(other in self._postings for other in related):
             return related
-        wanted = _trigrams(term)
+        wanted = _trigrams_of(term)
         alike = {
             known: LIKE_WEIGHT * likeness
             for known, own in self._trigrams.items()
@@ -254,7 +254,7 @@ class ToolIndex:
         }
         return {**alike, **related}
 
-    def _terms_of_query(self, query: str) -> dict[str, bool]:
+    def _split_query(self, query: str) -> dict[str, bool]:
         """Return the terms of a query -> whether similarly spelled terms may replace them."""
         terms: dict[str, bool] = {}
         for number, word in enumerate(words_of_query(query)):
@@ -274,6 +274,6 @@ def _count_terms(tool: ToolText) -> dict[str, dict[str, int]]:
     return fields
 
 
-def _trigrams(term: str) -> frozenset[str]:
+def _trigrams_of(term: str) -> frozenset[str]:
     padded = f"^{term}$"
     return frozenset(padded[start : start + 3] for start in range(len(padded) - 2))

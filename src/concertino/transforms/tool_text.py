@@ -29,7 +29,7 @@ def read_tool_text(tool: Mapping[str, Any]) -> ToolText:
     summary = summary_of(description)
     names: list[str] = []
     texts: list[str] = []
-    arguments = islice(_arguments(tool.get("inputSchema"), MAX_DEPTH), MAX_ARGUMENTS)
+    arguments = islice(_walk_arguments(tool.get("inputSchema"), MAX_DEPTH), MAX_ARGUMENTS)
     for name, schema in arguments:
         names.append(name)
         texts.append(_text(schema.get("description")))
@@ -55,20 +55,21 @@ def summary_of(description: str) -> str:
     return first[:MAX_SUMMARY]
 
 
-def _arguments(schema: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _walk_arguments(schema: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the names and schemas of arguments, and of the arguments nested in them."""
     if depth == 0 or not isinstance(schema, Mapping):
         return
     for name, own in _mapping(cast("Mapping[str, Any]", schema).get("properties")).items():
         if isinstance(own, Mapping):
             yield name, cast("Mapping[str, Any]", own)
-            yield from _arguments(own, depth - 1)
-            yield from _arguments(cast("Mapping[str, Any]", own).get("items"), depth - 1)
+            yield from _walk_arguments(own, depth - 1)
+            yield from _walk_arguments(cast("Mapping[str, Any]", own).get("items"), depth - 1)
         else:
             yield name, {}
 
 
 def _text(value: Any) -> str:
+    """Return a value, at most MAX_TEXT characters of it; "" if it is not a text."""
     return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 

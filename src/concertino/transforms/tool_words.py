@@ -90,6 +90,7 @@ def terms_of(text: str) -> list[str]:
     """Return the terms of a text or name in their order, without stop words."""
     terms: list[str] = []
     for word in WORD.findall(text):
+        # Split other words, such as createIssue, at their capital letters.
         is_whole = word.islower() or not word.isascii() or word.lower() in NAMES
         parts = [word] if is_whole else HUMP.findall(word)
         for part in parts or [word]:
@@ -105,12 +106,14 @@ def stem_of(word: str) -> str:
     word = FORMS.get(word, word)
     if len(word) < 4 or not word.isascii() or not word.isalpha():
         return word
+    # Plurals, and the third person of verbs.
     if word.endswith("ies"):
         word = word[:-3] + "y"
     elif word.endswith(("sses", "xes", "ches", "shes", "zes")):
         word = word[:-2]
     elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
         word = word[:-1]
+    # "stopping" and "stopped" become "stop".
     for ending in ("ing", "ed"):
         rest = word.removesuffix(ending)
         if rest != word and len(rest) > 2 and any(letter in "aeiouy" for letter in rest):
@@ -118,6 +121,7 @@ def stem_of(word: str) -> str:
                 rest = rest[:-1]
             word = rest
             break
+    # "creation" becomes "creat", as "create" does below; "validation" becomes "validat".
     if len(word) > 6 and word.endswith("ation"):
         word = word[:-5] + "at"
     elif len(word) > 6 and word.endswith("ion"):

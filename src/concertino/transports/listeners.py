@@ -81,7 +81,7 @@ class Listener:
         scheme = "unix" if self.is_unix else "tcp"
         self.address = f"{scheme}:{file or format_address(sock.getsockname())}"
         self._file = file
-        self._file_identity = _identity(file) if file is not None else None
+        self._file_identity = _identify_file(file) if file is not None else None
         self._process = os.getpid()
 
     def accept(self) -> socket.socket:
@@ -119,7 +119,7 @@ class Listener:
         file, self._file = self._file, None
         if file is None or self._file_identity is None or os.getpid() != self._process:
             return
-        if _identity(file) == self._file_identity:
+        if _identify_file(file) == self._file_identity:
             # Ignore errors, for example if the folder is read-only now.
             with suppress(OSError):
                 file.unlink()
@@ -168,7 +168,7 @@ def listen_unix(path: str | os.PathLike[str]) -> Listener:
                 with suppress(OSError):
                     absolute.unlink()
             sock.close()
-            raise _with_name(exc, name) from None
+            raise _add_name(exc, name) from None
 
 
 def _bind_private(sock: socket.socket, name: str) -> None:
@@ -209,11 +209,11 @@ def _remove_stale(name: str) -> None:
             pass
         except BlockingIOError:
             # The listener's backlog is full, so there is a listener.
-            raise _in_use(name) from None
+            raise _make_in_use_error(name) from None
         except OSError as exc:
-            raise _with_name(exc, name) from None
+            raise _add_name(exc, name) from None
         else:
-            raise _in_use(name)
+            raise _make_in_use_error(name)
 
     from pathlib import Path
 
@@ -222,7 +222,7 @@ def _remove_stale(name: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as exc:
-        raise _with_name(exc, name) from None
+        raise _add_name(exc, name) from None
 
 
 @contextmanager
@@ -262,7 +262,7 @@ def _folder_lock(folder: Path, name: str) -> Generator[None]:
         os.close(descriptor)
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
+def _identify_file(path: Path) -> tuple[int, int, int] | None:
     """Return the device, inode and modification time of a file; None if there is no file.
 
     Device and inode alone do not identify a file, because the inode of a removed file may be
@@ -275,11 +275,11 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
-def _in_use(name: str) -> OSError:
+def _make_in_use_error(name: str) -> OSError:
     return OSError(errno.EADDRINUSE, f"unix:{name}: another process listens there")
 
 
-def _with_name(exc: OSError, name: str) -> OSError:
+def _add_name(exc: OSError, name: str) -> OSError:
     """Return the error with the name of the socket added to its text."""
     return OSError(exc.errno, f"unix:{name}: {exc.strerror or exc}")
 
@@ -395,14 +395,14 @@ def inherited_listeners(
 
     listeners: list[Listener] = []
     for descriptor in range(FIRST_INHERITED, FIRST_INHERITED + int(text)):
-        listener = Listener(_inherited_socket(descriptor), is_inherited=True)
+        listener = Listener(_open_inherited(descriptor), is_inherited=True)
         if not listener.is_unix and not allow_remote:
             _refuse_remote(listener.address, listener.socket.getsockname())
         listeners.append(listener)
     return listeners
 
 
-def _inherited_socket(descriptor: int) -> socket.socket:
+def _open_inherited(descriptor: int) -> socket.socket:
     """Return an inherited descriptor as a socket.
 
     Raises ValueError if it is not a listening stream socket.

@@ -80,7 +80,7 @@ def _read_stat(pid: int, count: int) -> list[bytes]:
 def live_processes() -> Iterator[tuple[int, ProcessState]]:
     """Yield the id and the state of every process that has not ended."""
     try:
-        names = _names(PROC)
+        names = _list_names(PROC)
     except OSError:
         return
     for name in names:
@@ -102,7 +102,7 @@ def read_children(pid: int) -> list[int]:
     Returns [] if there is no such process, or if the kernel does not list children.
     """
     try:
-        threads = _names(f"{PROC}/{pid}/task")
+        threads = _list_names(f"{PROC}/{pid}/task")
     except OSError:
         return []
     children: list[int] = []
@@ -134,7 +134,7 @@ def read_written_pipes(pid: int) -> set[int]:
     pipes: set[int] = set()
     folder = f"{PROC}/{pid}/fd"
     try:
-        names = _names(folder)
+        names = _list_names(folder)
     except OSError:
         return pipes
     for name in names:
@@ -210,7 +210,7 @@ def send_signal(pid: int, started_at: int, number: signal.Signals) -> bool:
         os.close(descriptor)
 
 
-def _names(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries]
 

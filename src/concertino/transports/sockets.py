@@ -134,7 +134,7 @@ class AcceptedSocket(SocketConnection):
 
         if not start.startswith(JSON_STARTS):
             line, newline, _ = start.partition(b"\n")
-            protocol = _foreign_protocol(line)
+            protocol = _recognize_protocol(line)
             if protocol:
                 log.warning("%s was closed: it speaks %s, not JSON-RPC", self._name, protocol)
                 self._stop_reading()
@@ -153,7 +153,7 @@ class AcceptedSocket(SocketConnection):
             super().on_chunk(chunk)
 
 
-def _foreign_protocol(line: bytes) -> str:
+def _recognize_protocol(line: bytes) -> str:
     """Return the name of the protocol that a first line looks like; "" if it may be JSON-RPC."""
     if line.startswith(TLS_STARTS):
         return "TLS"
