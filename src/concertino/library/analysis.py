@@ -4,11 +4,12 @@
 
 - Terms are in lower case, without accents, and stemmed as English. Stop words are dropped.
 - Words with signs that programmers use stay whole: `C++`, `C#`, `.NET`, `3.11`.
-- A word of several parts gives its parts and the whole, so `node.js`, `NodeJS` and `nodejs` share a
-  term, and so do `CI/CD` and `cicd`, or `camelCase` and `camel_case`.
-- Chinese, Japanese and Korean, which have no spaces, become pairs of characters.
+- A word of several parts becomes one term for each part and one for the whole. So `node.js`,
+  `NodeJS` and `nodejs` share a term, as do `CI/CD` and `cicd`, or `camelCase` and `camel_case`.
+- Chinese, Japanese and Korean text, which has no spaces, becomes pairs of characters.
 
-The terms of each word are remembered, since a library repeats its words. tantivy has the stemmer.
+The terms of each word are remembered, since the documents of a library repeat their words. The
+stemmer is that of the package tantivy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from concertino.errors import TargetError
 if TYPE_CHECKING:
     from tantivy import TextAnalyzer
 
-# Increase this with every change of the rules below. A cached index of another version is not used.
+# Increase this number with every change of the rules in this module. An index that was stored with
+# another version is not used.
 ANALYSIS_VERSION = 1
 
 # The longest term, in characters. Longer words are keys, hashes or data.
@@ -34,8 +36,8 @@ MAX_TERM = 64
 # pieces is probably a path or a function call.
 MAX_COMPOUND = 2
 
-# The number of different runs of characters whose terms are remembered (about 30 MB in all), and
-# the longest run whose terms are remembered.
+# A run is a sequence of characters between two spaces. The terms of this many different runs are
+# remembered (about 30 MB in all), and the longest run whose terms are remembered.
 MAX_REMEMBERED = 200_000
 MAX_RUN = 200
 
@@ -50,7 +52,7 @@ RUNS = bytes(
     for byte in range(256)
 )
 
-# Parts of a word: between signs, and between the humps of camelCase.
+# The pieces of a word, between signs; and the humps of a piece in camelCase.
 PIECE = re.compile(r"[^\W_]+\+\+|[A-Za-z]#(?![^\W_])|[^\W_]+")
 HUMP = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 
@@ -74,7 +76,7 @@ ALIASES = {
     "postgres": "postgresql",
 }
 
-# Words that keep their leading dot. Others, such as .env, lose it.
+# Words whose leading dot matters. Other words, such as .env, lose it.
 DOTTED = {".net": "dotnet"}
 
 # Names with inner capitals that are one word: a query for Java must not find JavaScript.
@@ -111,7 +113,7 @@ def shared_analyser() -> Analyser:
 
 
 class Analyser:
-    """Converts text to terms. Any thread may use it."""
+    """Converts text to search terms. Any thread may use it. See the docstring of the module."""
 
     def __init__(self) -> None:
         tantivy = import_tantivy()
@@ -124,7 +126,7 @@ class Analyser:
     def analyse(self, text: str) -> str:
         """Return the terms of a text in order, with spaces between them.
 
-        tantivy gets this text and splits it at the spaces.
+        tantivy stores this text, and splits it at the spaces.
         """
         if len(self._terms) > MAX_REMEMBERED:
             self._terms.clear()
@@ -147,13 +149,13 @@ class Analyser:
     def stems(self, words: list[str]) -> list[str]:
         """Return the stem of each word, without remembering it.
 
-        words: words of the characters a-z and digits only.
+        words: words that consist of a-z and digits only.
         """
         return self._terms.stemmer.analyze(" ".join(words))
 
 
 class _TermCache(dict[str, str]):
-    """Maps a run of characters without a space to its terms, with spaces between them.
+    """Maps a run, which is text without spaces, to its terms with spaces between them.
 
     A missing entry is computed when it is looked up.
     """
@@ -210,7 +212,7 @@ class _TermCache(dict[str, str]):
             word = POSSESSIVE.sub("", word).translate(APOSTROPHES)
         pieces = PIECE.findall(word)
         terms = [self[piece] if piece.isalnum() else self._term(piece.lower()) for piece in pieces]
-        # As in ASP.NET.
+        # ASP.NET also has the term of .NET.
         if "NET" in pieces[1:]:
             terms.append(DOTTED[".net"])
         if 1 < len(pieces) <= MAX_COMPOUND:

@@ -29,6 +29,8 @@ def complete_argument(
 ) -> CompleteResult:
     """Return the result of a `completion/complete` call.
 
+    documents: the files and prompts of the library.
+    templates: the resource templates of the library.
     Raises RpcError -32602 for an unknown prompt, resource template or argument.
     """
     try:
@@ -58,18 +60,20 @@ def complete_argument(
 
 
 def _prompt_values(documents: DocumentRegistry, name: str, argument: str) -> Iterable[str]:
-    """Return the values that the front matter lists for an argument of a prompt.
+    """Return the values that the prompt's front matter lists for an argument.
 
-    If it lists none, return the argument's default, and the values of the template variable of the
-    same name.
+    If it lists none, return the argument's default, and the values of the resource templates'
+    variable with the same name, such as `category`.
+    name: the name of the prompt.
+    Raises RpcError -32602 if there is no such prompt or argument.
     """
     prompt = documents.prompts().get(name)
     if prompt is None:
         raise unknown_name("prompt", name[:QUOTED], "ref")
-    for known in prompt.accepted_arguments:
-        if known.name == argument:
-            return known.values or [
-                *filter(None, (known.default,)),
+    for accepted in prompt.accepted_arguments:
+        if accepted.name == argument:
+            return accepted.values or [
+                *filter(None, (accepted.default,)),
                 *_variable_values(documents, argument, {}),
             ]
     raise _unknown_argument(f"the prompt {name[:QUOTED]}", argument)
@@ -78,7 +82,7 @@ def _prompt_values(documents: DocumentRegistry, name: str, argument: str) -> Ite
 def _variable_values(
     documents: DocumentRegistry, name: str, others: Mapping[str, str]
 ) -> Iterable[str]:
-    """Return all values of a template variable. Empty for an unknown variable.
+    """Return all values of a variable of the resource templates; none for an unknown variable.
 
     others: the values that the client has chosen for other variables.
     """
@@ -101,10 +105,10 @@ def _variable_values(
 
 
 def _rank(text: str, values: Iterable[str], prefix: str = "") -> CompleteResult:
-    """Return the values that start with a text, then the other values that contain it.
+    """Return the values that start with a text, then the other values that contain the text.
 
     Upper and lower case are not distinguished.
-    prefix: added before each value.
+    prefix: put before each value in the result.
     """
     wanted = text.casefold()
     found = [value for value in dict.fromkeys(values) if wanted in value.casefold()]

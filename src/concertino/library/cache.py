@@ -1,17 +1,18 @@
-"""Caches the parsed documents of a library and their search index, for the next start.
+"""Cache: stores the parsed documents of a library and their search index, for the next start.
 
-Cache files are in the user's cache folder, one for each library. A file has a line that identifies
-the format, a checksum, and in MessagePack the documents (with size, modification time and digest of
-each file) and the files of the index. It is written to a temporary file and renamed. So any number
-of processes may read and write at once: each reads a complete file. A file that is damaged or of
-another version counts as missing. The total size of the cache files is limited; the least recently
-used files are removed.
+Cache files are in the user's cache folder, one for each library. A cache file begins with a line
+that identifies the format and with a checksum. The rest is MessagePack: the documents (with size,
+modification time and digest of each document's file), and the files of the index. A process writes
+a cache file under a temporary name and renames it. So any number of processes may read and write
+at the same time, and each reads a complete cache file. A cache file that is damaged or of another
+version counts as missing. The total size of the cache files is limited: the least recently used
+ones are removed.
 
-tantivy works on files. So each process copies the index from the cache file to a new directory
-(IndexDirectory), which no other process changes. The directory is in memory (/dev/shm) if there is
-space, where a change takes 10 ms, and otherwise beside the cache files, where it takes 90 ms. Each
-process locks its directory. A directory without a lock was left behind by a killed process; the
-next process removes it.
+The search engine, tantivy, works on files. So each process copies the index from the cache file to
+a new directory (IndexDirectory), which no other process changes. This directory is in memory
+(/dev/shm) if there is space, where a change of the index takes 10 ms, and otherwise beside the
+cache files, where it takes 90 ms. Each process locks its directory. A directory without a lock was
+left behind by a killed process, and the next process removes it.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ from concertino.user_files import user_folder
 
 logger = logging.getLogger("concertino.library")
 
-# Version of the file's content. Increase it with every change of Document, CacheFile or the fields
-# of the index.
+# The version of the cache file's content. Increase it with every change of Document, CacheFile or
+# the fields of the index.
 SCHEMA_VERSION = 1
 
+# The line at the beginning of a cache file that identifies the format.
 MAGIC = b"concertino library cache\n"
 
-# Cache files with larger document numbers are invalid. No library ever has so many updates.
+# A cache file with a larger document number is invalid. No library ever has so many updates.
 MAX_NUMBER = 2**62
 
 # Limits for all cache files of a user together.
@@ -63,12 +65,12 @@ UNLOCKED = "."
 # The file in an index directory that its process locks.
 LOCK = "lock"
 
-# A file system in memory, on Linux, and the space there that must stay free.
+# Linux has a file system in memory at this path. This much space there must stay free.
 MEMORY = Path("/dev/shm")
 SPARE_BYTES = 16 * 2**20
 
 # The space that an index needs while its segments are merged, relative to the size of its
-# documents. Measured: 0.4 to 0.8; the rest is a margin.
+# documents. 0.4 to 0.8 were measured; the rest is a margin.
 INDEX_SHARE = 2.0
 
 
@@ -85,10 +87,10 @@ class CacheFile(Struct, frozen=True, array_like=True):
     """The content of a cache file.
 
     documents: all documents of the library.
-    numbers: for each document, its number in the index.
+    numbers: the number of each document in the index, in the same order.
     next_number: the number for the next document.
-    dead: how many removed documents still count in the index's statistics.
-    files: the files of the index, by name.
+    dead: how many removed documents still count in the index's word statistics.
+    files: name -> content of the files of the index.
     """
 
     documents: list[Document]
@@ -99,7 +101,7 @@ class CacheFile(Struct, frozen=True, array_like=True):
 
 
 class _Footer(Struct, frozen=True):
-    """The footer of an index file. crc: CRC-32 of the file without the footer."""
+    """The footer of one of tantivy's files. crc: CRC-32 of the file without the footer."""
 
     crc: int
 
@@ -109,13 +111,16 @@ class IndexDirectory:
 
     Creating the object creates the directory, and raises OSError if that fails. The directory is
     removed when the object is garbage-collected, or when the process ends.
+
+    parent: the directory in which the new directory is created.
+    files: name -> content of the files to write into it.
     """
 
     def __init__(self, parent: Path, files: Mapping[str, bytes]) -> None:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         unlocked = Path(tempfile.mkdtemp(dir=parent, prefix=UNLOCKED + NAME))
         try:
-            # The lock is held until the process ends or this object is collected.
+            # The process holds the lock until this object is collected or the process ends.
             self._lock = open(unlocked / LOCK, "wb")  # noqa: SIM115
             weakref.finalize(self, self._lock.close)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -139,11 +144,9 @@ class IndexDirectory:
 class Cache:
     """The cache file of one library, with its documents as they were parsed last.
 
-    The folder of the file has the caches of all libraries of a user.
-
-    name: a text that is different for each library: the paths of its folders, and the options that
-        affect its documents.
-    folder: the folder of the cache file; None for cache_folder().
+    name: a text that is different for each library: the path of its folder, and the options that
+        affect its documents. The name of the cache file is a hash of it.
+    folder: the folder with the cache files of all libraries; None for cache_folder().
     """
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
@@ -154,9 +157,10 @@ class Cache:
         self._is_read = False
 
     def documents(self) -> dict[str, Document]:
-        """Return the cached documents by path. Empty without a valid cache file.
+        """Return path -> cached document; empty if there is no valid cache file.
 
-        They may be out of date: the caller compares the size and modification time of each file.
+        The documents may be out of date: the caller compares the size and the modification time of
+        each file.
         """
         content = self.load()
         return {} if content is None else {doc.path: doc for doc in content.documents}
@@ -164,8 +168,8 @@ class Cache:
     def load(self) -> CacheFile | None:
         """Return the content of the cache file. Later calls return the same object.
 
-        None if there is no file, or it is invalid. Raises TargetError if tantivy is not installed,
-        because its version is part of a valid header.
+        Returns None if there is no cache file, or if it is invalid. Raises TargetError if tantivy
+        is not installed, because a valid cache file names tantivy's version.
         """
         if not self._is_read:
             self._content = self._read()
@@ -184,10 +188,11 @@ class Cache:
     ) -> IndexDirectory | None:
         """Return a new IndexDirectory.
 
-        files: the files to write into it; None for an empty directory.
-        document_bytes: total size of the documents, to estimate the space that the index needs.
-        Returns None, and logs the reason, if no directory can be created (no space, no permission).
-        The caller then keeps its index in its own memory.
+        files: name -> content of the files to write into it; None for an empty directory.
+        document_bytes: the total size of the documents, from which the space that the index needs
+            is estimated.
+        Returns None, and logs the reason, if no directory can be created, because space or a
+        permission is missing. The caller then keeps its index in its own memory.
         """
         parents = [self.folder / "work"]
         try:
@@ -239,6 +244,7 @@ class Cache:
             logger.warning("no index cache: it cannot hold the name of a file that is not UTF-8")
 
     def _write(self, payload: bytes) -> None:
+        """Write the cache file under a temporary name, and rename it. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(
             dir=self.folder, prefix=".", suffix=".new", delete=False
@@ -253,6 +259,7 @@ class Cache:
                 raise
 
     def _read(self) -> CacheFile | None:
+        """Return the content of the cache file; None if there is none, or if it is invalid."""
         try:
             # Open regular files only, because opening a FIFO could block.
             if not self.path.is_file():
@@ -279,7 +286,7 @@ class Cache:
         return content
 
     def _remove_old_files(self) -> None:
-        """Keep the cache files within the limits, and remove abandoned temporary files."""
+        """Remove the least recently used cache files above the limits, and old temporary files."""
         caches: list[tuple[float, int, Path]] = []
         for path in self.folder.iterdir():
             if path.suffix not in (".cache", ".new"):
@@ -342,7 +349,10 @@ def _is_index_file(name: str, data: bytes) -> bool:
 
 
 def _header(payload: bytes | memoryview) -> bytes:
-    """Return the start of a cache file: magic line, digest of all versions, and checksum."""
+    """Return the beginning of a cache file: MAGIC, a hash of all versions, and the checksum.
+
+    payload: the rest of the cache file.
+    """
     versions = f"{SCHEMA_VERSION} {ANALYSIS_VERSION} {import_tantivy().__version__}".encode()
     return (
         MAGIC
@@ -352,7 +362,7 @@ def _header(payload: bytes | memoryview) -> bytes:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the index directories of killed processes."""
+    """Remove the index directories of killed processes from a directory."""
     for folder in _index_folders(parent):
         is_old = False
         try:
@@ -372,7 +382,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _index_folders(parent: Path) -> Iterator[Path]:
-    """Yield the index directories of this user. The parent may be shared by all users."""
+    """Yield the index directories of this user in a directory, which all users may share."""
     try:
         paths = [
             path for path in parent.iterdir() if path.name.removeprefix(UNLOCKED).startswith(NAME)

@@ -1,6 +1,7 @@
-"""The catalogues of a library, which clients read as JSON resources.
+"""Renders the catalogues of a library, which clients read as JSON resources.
 
-`SCHEME://registry` lists all entries, and `SCHEME://CATEGORY` the entries of one category.
+A catalogue lists files, each with its URI, title, description and so on. `SCHEME://registry` lists
+all files, and `SCHEME://CATEGORY` the files of one category, which is a folder at the top.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ MAX_BYTES = 4 * 2**20
 
 
 def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) -> str:
-    """Return the registry: the size of each category, and every entry.
+    """Return the registry, as JSON: the size of each category, and an entry for each file.
 
     A category with the name `match` has no catalogue, because its URI means a search.
-    count: counts tokens.
+    count: counts the tokens of a text.
     """
     items = documents.items()
     categories = {
@@ -54,7 +55,10 @@ def render_category(
     category: str,
     count: Counter,
 ) -> str:
-    """Return the catalogue of a category: its size and every entry. count: counts tokens."""
+    """Return the catalogue of a category, as JSON: its size, and an entry for each file.
+
+    count: counts the tokens of a text.
+    """
     items = [item for item in documents.items() if item.category == category]
     return _encode(
         {
@@ -68,12 +72,16 @@ def render_category(
 
 
 def _sums(items: Iterable[Item], count: Counter) -> dict[str, int]:
+    """Return how many of the files are documents, and how many tokens these have."""
     documents = [item for item in items if isinstance(item, Document)]
     return {"documents": len(documents), "tokens": sum(count(doc.body) for doc in documents)}
 
 
 def _entries(items: list[Item], count: Counter) -> dict[str, Any]:
-    """Return as many entries as fit into MAX_BYTES, and the number of entries left out, if any."""
+    """Return the member `resources` with as many entries as fit into MAX_BYTES.
+
+    If entries are left out, the member `more` has their number.
+    """
     entries: list[Raw] = []
     size = 0
     for item in items:
@@ -87,6 +95,7 @@ def _entries(items: list[Item], count: Counter) -> dict[str, Any]:
 
 
 def _entry(item: Item, count: Counter) -> dict[str, Any]:
+    """Return the entry of a file, without empty members."""
     if not isinstance(item, Document):
         return {"uri": item.uri, "size": item.size}
     fields: dict[str, Any] = {

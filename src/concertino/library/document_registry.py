@@ -1,9 +1,11 @@
 """DocumentRegistry: finds the files, categories and prompts of a library by name.
 
 The URI of a file follows from its path: `agents/dev/go.md` has the URI `SCHEME://agents/dev/go`.
-The part after `SCHEME://` is the key of the file. Clients may also use other names in a URI
-(aliases): the file name with or without `.md`, or the id. Each of them can stand alone, as in
-`SCHEME://go`, after the folder, as in `SCHEME://agents/dev/go.md`, or after the category, as in
+The part after `SCHEME://` is the key of the file. The first folder, `agents`, is its category.
+
+Clients may also use other names of the file in a URI (aliases): the file name with or without
+`.md`, or the id in its front matter. Each of these names can stand alone, as in `SCHEME://go`,
+after the folder, as in `SCHEME://agents/dev/go.md`, or after the category, as in
 `SCHEME://agents/go`. If several files have the same alias, looking it up raises Ambiguous.
 """
 
@@ -19,15 +21,18 @@ from concertino.library.file_parsing import PlainFile
 from concertino.library.prompt_files import PromptFile
 from concertino.library.uris import MATCH, REGISTRY, key_of, singular
 
+# A file of the folder of resources.
 Item = Document | PlainFile
 
 
 class Change(Struct):
-    """A change in the folders of a library.
+    """A change in the folders of a library. It is false if nothing has changed.
 
-    items, prompts: new and changed files, by path.
-    removed_items, removed_prompts: the paths of removed files.
-    links: all symbolic links, path of the link -> path of its file; None if no link has changed.
+    items: path -> file, for the new and changed files in the folder of resources.
+    removed_items: the paths of the files that were removed from the folder of resources.
+    prompts: path -> prompt, for the new and changed prompts.
+    removed_prompts: the paths of the prompts that were removed.
+    links: path of a symbolic link -> path of its file, for all links; None if no link has changed.
     """
 
     items: dict[str, Item] = {}
@@ -108,7 +113,8 @@ class DocumentRegistry:
         if item.category:
             self._counts[item.category] = self._counts.get(item.category, 0) + 1
 
-        # `notes` and `notes.md` have the same key. The URI belongs to the document, `notes.md`.
+        # `dev/notes` and `dev/notes.md` have the same key. The URI belongs to the document,
+        # `dev/notes.md`.
         key = key_of(path)
         other = self._keys.get(key)
         if other is None or (
@@ -128,7 +134,7 @@ class DocumentRegistry:
             if not self._counts[item.category]:
                 del self._counts[item.category]
 
-        # The other file with the same key, if there is one, gets the URI.
+        # If another file has the same key, its URI now leads to that file.
         key = key_of(path)
         if self._keys.get(key) == path:
             del self._keys[key]
@@ -145,24 +151,25 @@ class DocumentRegistry:
     # Looking up
 
     def find(self, key: str) -> Item | None:
-        """Return the file with this key (see uris.py) or alias; None if there is none.
+        """Return the file with this key or alias; None if there is none.
 
-        Raises Ambiguous.
+        key: the part of a client's URI after `SCHEME://`.
+        Raises Ambiguous if it is an alias of several files.
         """
         with self._lock:
             path = self._keys.get(key)
             if path is not None and not is_reserved(key):
                 return self._items[path]
-            # `agent/go` means `agents/go`.
-            category, slash, rest = key.partition("/")
-            if slash and (known := self._find_category(category)) is not None and known != category:
-                return self._find_alias(f"{known}/{rest}")
+            # `agent/go` means `agents/go`, if there is a category `agents` and no `agent`.
+            name, slash, rest = key.partition("/")
+            if slash and (category := self._find_category(name)) is not None and category != name:
+                return self._find_alias(f"{category}/{rest}")
             return self._find_alias(key)
 
     def _find_alias(self, key: str) -> Item | None:
         """Return the file with this key, path, link or alias; None if there is none.
 
-        Raises Ambiguous. The caller holds the lock.
+        Raises Ambiguous if it is an alias of several files. The caller holds the lock.
         """
         for path in (
             self._keys.get(key, ""),
@@ -204,7 +211,10 @@ class DocumentRegistry:
             )
 
     def ambiguities(self) -> dict[str, list[Item]]:
-        """Return alias -> files, for the ambiguous aliases of at most two path components."""
+        """Return alias -> files, for the aliases of several files, for `concertino lint`.
+
+        Aliases with more than two path components are left out.
+        """
         with self._lock:
             return {
                 alias: [self._items[path] for path in sorted(paths)]
@@ -213,9 +223,9 @@ class DocumentRegistry:
             }
 
     def find_shadowed(self) -> list[Item]:
-        """Return the files that no URI leads to.
+        """Return the files that no URI leads to, for `concertino lint`.
 
-        Another file has the same key, or the key means the registry or a search.
+        Their URI means another file with the same key, the registry or a search.
         """
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
@@ -233,7 +243,7 @@ class DocumentRegistry:
             return sorted(self._counts)
 
     def items(self) -> list[Item]:
-        """Return all files that have a URI, in the order of the URIs.
+        """Return all files that have a URI of their own, in the order of the URIs.
 
         The caller must not change the list.
         """
@@ -246,13 +256,13 @@ class DocumentRegistry:
             return self._sorted_items
 
     def documents(self) -> list[Document]:
-        """Return all documents that have a URI, in the order of the URIs."""
+        """Return all documents that have a URI of their own, in the order of the URIs."""
         return [item for item in self.items() if isinstance(item, Document)]
 
     def prompts(self) -> Mapping[str, PromptFile]:
-        """Return the prompts by name, sorted.
+        """Return name -> prompt, sorted by name.
 
-        If several prompts have the same name, only the one whose path comes first is returned.
+        Of several prompts with the same name, only the one whose path comes first is returned.
         """
         with self._lock:
             if self._prompts_by_name is None:
@@ -269,11 +279,11 @@ def is_reserved(key: str) -> bool:
 
 
 def aliases_of(item: Item) -> Iterable[str]:
-    """Return the aliases of an item.
+    """Return the aliases of a file: the other keys by which clients may refer to it.
 
-    The names of a document are its file name, the file name without suffix, and its id; a plain
-    file has only its file name. Each name is an alias alone, after the item's folder, and after
-    the item's category. The item's key is not an alias.
+    The names of a document are its file name, the file name without suffix, and its id; the only
+    name of another file is its file name. Each name is an alias alone, after the file's folder, and
+    after the file's category. The key that follows from the path is not an alias.
     """
     path = item.path
     folder, _, name = path.rpartition("/")

@@ -1,7 +1,7 @@
 """FileLoader: lists the folders of a library, and parses the files that are new or have changed.
 
-library.py calls refresh() at the start and whenever files may have changed. The result, a Change,
-goes to the DocumentRegistry and the Index.
+library.py calls refresh() at the start and whenever files may have changed. refresh() returns a
+Change, by which the DocumentRegistry and the search Index are updated.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from concertino.library.uris import key_of, uri_of
 # The type that a folder's files are parsed into.
 Parsed = TypeVar("Parsed")
 T = TypeVar("T")
+# A parsed file, or None if it is invalid, and the defects of the file.
 ParseResult = tuple[Parsed | None, list[LibraryProblem]]
 
 # At most this many problems are logged at a time; `concertino lint` reports all of them.
@@ -39,15 +40,17 @@ MAX_LOGGED = 20
 class FolderState(Generic[Parsed]):
     """Keeps the parsed files of one folder up to date. Use it from one thread at a time.
 
-    parse: called with a Markdown file and its bytes. It returns the parsed file, or None if the
-        file is invalid, and the problems of the file.
-    parse_other: called with any other file. It returns the parsed file without reading it. If it is
-        None, only Markdown files are loaded.
+    folder: lists and reads the files.
+    parse: called with a Markdown file and its bytes. It returns the parsed file and its problems,
+        which are its defects. Instead of the parsed file it returns None if the file is invalid.
+    parse_other: called with any other file, and with a Markdown file for which `parse` returns
+        None. It makes the result without reading the file. If parse_other is None, these files are
+        left out.
 
     Attributes:
-    found: the files of the folder at the last refresh(), by path.
-    parsed: the parsed files, by path.
-    problems: the problems of the files, by path.
+    found: path -> file, for all files of the folder at the latest refresh().
+    parsed: path -> parsed file.
+    problems: path -> problems of the file.
     links: path of a symbolic link -> path of its file.
     """
 
@@ -74,11 +77,11 @@ class FolderState(Generic[Parsed]):
     ) -> tuple[dict[str, Parsed], set[str], list[str]]:
         """List the folder again, and parse the files that are new or have changed.
 
-        under: the file or folder to look at; empty for the whole folder.
-        find_cached: returns the parsed form of a file from a cache; None if the file must be read.
+        under: the path of the file or folder to look at; "" for the whole folder.
+        find_cached: returns a parsed file from a cache; None if the file must be read.
         distrust: whether to read files even if their size and modification time are unchanged.
-        Returns the new and changed files by path, the paths of removed files, and messages about
-        new problems.
+        Returns path -> parsed file for the new and changed files, the paths of removed files, and
+        messages for the log about problems that are new.
         """
         listing = self.folder.listing(under)
         problems: dict[str, list[LibraryProblem]] = {}
@@ -115,7 +118,7 @@ class FolderState(Generic[Parsed]):
     def _forget_missing(self, under: str, listing: Listing) -> set[str]:
         """Forget the files below `under` that are not in a new listing.
 
-        Returns the paths of those that were parsed.
+        Returns the paths of the forgotten files that were parsed.
         """
         removed: set[str] = set()
         for path in [path for path in self.found if is_below(path, under)]:
@@ -142,6 +145,7 @@ class FolderState(Generic[Parsed]):
         return bool(self.links) or any(path != found.target for path, found in self.found.items())
 
     def _read(self, found: FoundFile) -> ParseResult[Parsed]:
+        """Read and parse a file. A file that cannot be read becomes None and a problem."""
         if not is_markdown(found.path):
             return (None if self._parse_other is None else self._parse_other(found)), []
         try:
@@ -160,11 +164,14 @@ class FolderState(Generic[Parsed]):
 class FileLoader:
     """Loads the resources and prompts of a library. Call refresh() from one thread at a time.
 
+    scheme: the scheme of the URIs.
+    resources, prompts: the two folders; None for a folder that the library does not have.
+    log: the logger for new defects of files; None to log nothing.
+
     Attributes:
-    resources, prompts: the state of the two folders; None for a folder that the library does not
-        have.
-    known: cached documents by path, set before the first refresh(). A file is not read if it has
-        the size and the modification time of its cached document.
+    resources, prompts: the states of the two folders, or None.
+    known: path -> cached document. The owner may set it before the first refresh(): a file is not
+        read if it has the size and the modification time of its cached document.
     """
 
     def __init__(
@@ -192,15 +199,17 @@ class FileLoader:
         self.known: Mapping[str, Document] = {}
         self._scheme = scheme
         self._log = log
-        # The folder of prompts may lie inside the folder of resources; prompts are not resources.
+        # The folder of prompts may lie inside the folder of resources, but prompts are not
+        # resources.
         if resources is not None and prompts is not None:
             resources.excluded = prompts
 
     def refresh(self, paths: Iterable[str] | None = None) -> Change:
-        """Return the changes since the last call, and log new problems. Blocks.
+        """Return the changes since the previous call, and log new defects of files. Blocks.
 
-        paths: absolute paths that may have changed. They are read again even if their size and
-            modification time are unchanged. None to read all files whose size or time has changed.
+        paths: the absolute paths of files that may have changed. These files are read again even if
+            their size and modification time are unchanged. None to read all files whose size or
+            modification time has changed.
         """
         change = Change(items={}, removed_items=set(), prompts={}, removed_prompts=set())
         messages: list[str] = []
@@ -232,16 +241,16 @@ class FileLoader:
         return change
 
     def _find_cached(self, found: FoundFile) -> Item | None:
-        """Return the cached document of a file; None if there is none, or it is out of date."""
-        known = self.known.get(found.path)
-        if known is None or (known.size, known.mtime_ns) != (found.size, found.mtime_ns):
+        """Return the cached document of a file; None if there is none, or if it is out of date."""
+        cached = self.known.get(found.path)
+        if cached is None or (cached.size, cached.mtime_ns) != (found.size, found.mtime_ns):
             return None
-        # Do not trust the cache: the URI and the category must follow from the path.
-        is_valid = (known.uri, known.category) == (
+        # Do not trust the cache file: the URI and the category must follow from the path.
+        is_valid = (cached.uri, cached.category) == (
             uri_of(self._scheme, key_of(found.path)),
             category_of(found.path),
         )
-        return known if is_valid else None
+        return cached if is_valid else None
 
     def _log_problems(self, messages: list[str]) -> None:
         if self._log is None:
@@ -263,12 +272,15 @@ def _not_below(under: str, by_path: Mapping[str, T]) -> dict[str, T]:
 
 
 def _paths_to_refresh(state: FolderState[Parsed], paths: Iterable[str] | None) -> list[str]:
-    """Return the relative paths to refresh in a folder. The empty path means the whole folder."""
+    """Return the relative paths to refresh in a folder. "" means the whole folder.
+
+    paths: absolute paths, which may be outside of the folder; None for everything.
+    """
     return [""] if paths is None else sorted(set(_relative_paths(state, paths)))
 
 
 def _relative_paths(state: FolderState[Parsed], paths: Iterable[str]) -> Iterator[str]:
-    """Yield the paths in a folder, relative to it. paths: absolute paths, from the watcher."""
+    """Yield those of the watcher's absolute paths that are in a folder, relative to the folder."""
     # The watcher may report a path below the folder's own path or below its real path.
     folder = state.folder.path
     roots = {os.path.join(root, "") for root in (folder, os.path.realpath(folder))}  # noqa: PTH118

@@ -1,7 +1,7 @@
 """Parses the files of a library: a Markdown file becomes a Document or a PromptFile.
 
-Defects of a file are returned as LibraryProblems, together with the result. PlainFile stands for
-all other files.
+The functions return the defects of a file as LibraryProblems, together with the result. A file that
+is not Markdown, or not UTF-8, becomes a PlainFile, which clients can read but not search.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from concertino.library.uris import key_of, uri_of
 # RFC 7763.
 MARKDOWN = "text/markdown"
 
-# Limits: the number of items of a list in the front matter; the characters of a list item, title or
-# description; the characters of a prompt's name.
+# The largest number of items of a list in the front matter.
 MAX_ITEMS = 256
+# The largest number of characters of a list item, a title or a description.
 MAX_ITEM = 1000
+# The largest number of characters of a prompt's name.
 MAX_NAME = 128
 
 # A message quotes at most this many characters of a wrong value.
@@ -75,7 +76,10 @@ def mime_type_of(path: str) -> str | None:
 
 
 def decode_text(data: bytes) -> str | None:
-    """Decode UTF-8, without its byte order mark. Returns None for other encodings and for NULs."""
+    """Decode UTF-8, and remove a byte order mark.
+
+    Returns None if the bytes are not UTF-8 or contain a NUL, so that they are no text.
+    """
     try:
         return None if b"\0" in data else data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -85,10 +89,12 @@ def decode_text(data: bytes) -> str | None:
 def parse_document(
     scheme: str, found: FoundFile, data: bytes
 ) -> tuple[Document | None, list[LibraryProblem]]:
-    """Return the Document for a Markdown file, and its problems. None if the file is not UTF-8.
+    """Return the Document for a Markdown file, and the defects of the file.
 
+    scheme: the scheme of the document's URI.
     data: the bytes of the file.
-    Raises ConcertinoError if the file has front matter and PyYAML is not installed.
+    Returns None instead of a Document if the file is no text in UTF-8. Raises ConcertinoError if
+    the file has front matter and PyYAML is not installed.
     """
     text = decode_text(data)
     if text is None:
@@ -128,10 +134,11 @@ def parse_document(
 
 
 def parse_prompt(found: FoundFile, data: bytes) -> tuple[PromptFile | None, list[LibraryProblem]]:
-    """Return the PromptFile for a Markdown file, and its problems. None if the file is not UTF-8.
+    """Return the PromptFile for a Markdown file, and the defects of the file.
 
     data: the bytes of the file.
-    Raises ConcertinoError if the file has front matter and PyYAML is not installed.
+    Returns None instead of a PromptFile if the file is no text in UTF-8. Raises ConcertinoError if
+    the file has front matter and PyYAML is not installed.
     """
     text = decode_text(data)
     if text is None:
@@ -161,7 +168,10 @@ def parse_prompt(found: FoundFile, data: bytes) -> tuple[PromptFile | None, list
 
 
 def _parse_arguments(fields: _Fields) -> list[Argument]:
-    """Parse the field `arguments`: a list of mappings or of names."""
+    """Return the arguments in the field `arguments`, a list of mappings or of names.
+
+    Invalid items are left out and added to the problems of `fields`.
+    """
     value = fields.values.get("arguments")
     if value is None:
         return []
@@ -172,7 +182,7 @@ def _parse_arguments(fields: _Fields) -> list[Argument]:
     found: dict[str, Argument] = {}
     for number, item in enumerate(value[:MAX_ITEMS]):
         where = f"arguments[{number}]"
-        # A name alone is short for a mapping with this name.
+        # `- city` is short for `- name: city`.
         values: Value = {"name": item} if isinstance(item, str) else item
         name = values.get("name") if isinstance(values, dict) else None
         if (
@@ -197,10 +207,10 @@ def _parse_argument(
     where: str,
     fields: _Fields,
 ) -> Argument:
-    """Return one argument of a prompt. Values of the wrong type are added to the problems.
+    """Return one argument of a prompt. An invalid `required` is added to the problems of `fields`.
 
     values: the mapping in the front matter.
-    where: its place, such as `arguments[0]`, for problems.
+    where: the place of the mapping, such as `arguments[0]`, for problems.
     """
     required = str(values.get("required") or "false").lower()
     if required not in BOOLEANS:
@@ -227,7 +237,11 @@ def _parse_argument(
 class _Fields:
     """Reads the fields of front matter.
 
-    problems: the problems of the front matter; values of the wrong type are added.
+    head: the parsed front matter.
+
+    Attributes:
+    values: the value of each field.
+    problems: the defects of the front matter, to which the methods add values of the wrong type.
     """
 
     def __init__(self, head: FrontMatter) -> None:
@@ -235,7 +249,10 @@ class _Fields:
         self.problems = list(head.problems)
 
     def text(self, name: str) -> str:
-        """Return the text of a field, with single spaces; "" if missing or of the wrong type."""
+        """Return the text of a field, with single spaces between words.
+
+        Returns "" if the field is missing or has a value of another type.
+        """
         value = self.values.get(name)
         if isinstance(value, (list, dict)):
             self.add_problem(f"{name}: expected a text, got {_kind(value)}")
@@ -243,7 +260,10 @@ class _Fields:
         return " ".join((value or "").split())[:MAX_ITEM]
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the list of texts of a field. A single text is a list too; `tags` has commas."""
+        """Return the texts in a field that is a list; empty if the field is missing.
+
+        A single text counts as a list of one text, or of several separated by commas in `tags`.
+        """
         value = self.values.get(name)
         if isinstance(value, dict):
             self.add_problem(f"{name}: expected a list, got {_kind(value)}")

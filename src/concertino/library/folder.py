@@ -1,13 +1,13 @@
 """Folder: lists and reads the files of one folder, and never a file outside it.
 
-Paths come from listing the folder, never from a client: a URI is looked up among the listed files.
-A file is opened from the folder's descriptor, one path component after the other, without following
-symbolic links. So replacing a directory by a link after the listing has no effect. The listing
-handles symbolic links like this:
+Paths come from listing the folder, never from a client: a client's URI is looked up among the
+listed files. A file is opened from the folder's descriptor, one path component after the other,
+without following symbolic links. So an attacker who replaces a directory by a link after the
+listing gains nothing. The listing handles symbolic links like this:
 
-- to a file inside of the folder: another name of that file;
-- to a folder inside of the folder: ignored, since the target is listed anyway;
-- out of the folder: a problem.
+- A link to a file inside of the folder is another name of that file.
+- A link to a folder inside of the folder is ignored, since its target is listed anyway.
+- A link out of the folder is ignored and reported as a problem.
 
 Hidden files and folders (`.git`, `.obsidian`) are not listed. All paths are relative to the root,
 with `/`, as os.fsdecode returns them.
@@ -28,6 +28,7 @@ from concertino.library.problems import LibraryProblem, Rule
 # The largest depth of folders.
 MAX_DEPTH = 32
 
+# O_NOFOLLOW makes os.open() fail for a symbolic link.
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 OPEN_FOLDER_FLAGS = os.O_DIRECTORY | OPEN_FLAGS
 
@@ -36,9 +37,10 @@ class FoundFile(Struct, frozen=True):
     """A regular file in a listing.
 
     path: the path relative to the folder.
-    target: the file's real path; different from `path` if `path` is a symbolic link.
+    target: the file's real path, relative to the folder; different from `path` if `path` is a
+        symbolic link.
     size: the size in bytes.
-    mtime_ns: the modification time.
+    mtime_ns: the modification time, in nanoseconds.
     """
 
     path: str
@@ -52,7 +54,7 @@ class Listing(Struct):
 
     files: path -> file, sorted.
     links: path of a symbolic link -> path of the listed file that it leads to.
-    problems: pairs of a path and its problem.
+    problems: pairs of a path and a problem: why this file or folder was left out.
     """
 
     files: dict[str, FoundFile]
@@ -85,8 +87,12 @@ def is_hidden(path: str) -> bool:
 class Folder:
     """A folder whose files can be listed and read. Any thread may use it.
 
+    path: the path of the folder, which need not exist.
     max_file_bytes: larger files are left out and reported as problems.
     max_files: files beyond this number are left out and reported as one problem.
+
+    Attributes:
+    path: the absolute path.
     excluded: a folder inside this one that is not listed; None to list everything.
     """
 
@@ -108,8 +114,9 @@ class Folder:
         return os.path.isdir(self.path)
 
     def listing(self, under: str = "") -> Listing:
-        """List the folder, or only the file or folder `under`. Blocks.
+        """List the files in the folder and in all folders below it. Blocks.
 
+        under: lists only this file or folder; "" for everything.
         A folder that does not exist is empty. Raises nothing: errors become problems.
         """
         found = Listing({}, {}, [])
@@ -122,7 +129,7 @@ class Folder:
         except (OSError, ValueError):
             return found
 
-        # Do not list what lies behind a link.
+        # If a component of `under` is a symbolic link, list nothing behind it.
         if under and os.path.realpath(os.path.dirname(top)) != os.path.dirname(top):
             return found
         excluded = "" if self.excluded is None else os.path.realpath(self.excluded.path)
@@ -151,6 +158,9 @@ class Folder:
         """Yield (path, lstat result) of everything below `under` that is not a folder.
 
         Hidden entries and the excluded folder are skipped; symbolic links are not followed.
+        root: the real path of this folder.
+        excluded: the real path of the excluded folder; "" for none.
+        found: the listing, which gets the problems.
         """
         folders = [under]
         while folders:
@@ -171,7 +181,7 @@ class Folder:
                         yield path, entry.stat(follow_symlinks=False)
                         continue
                 except OSError:
-                    # It was removed since it was listed.
+                    # The entry was removed after scandir() had listed it.
                     continue
                 if path.count("/") >= MAX_DEPTH:
                     text = f"is more than {MAX_DEPTH} folders deep: left out"
@@ -186,7 +196,12 @@ class Folder:
         path: str,
         status: os.stat_result,
     ) -> None:
-        """Add one directory entry as a file, a link or a problem. status: its lstat() result."""
+        """Add one directory entry to a listing, as a file, a link or a problem.
+
+        root: the real path of this folder.
+        path: the path of the entry, relative to the folder.
+        status: the lstat() result of the entry.
+        """
         target = path
         if stat.S_ISLNK(status.st_mode):
             real = os.path.realpath(os.path.join(root, path))
@@ -202,6 +217,7 @@ class Folder:
             if stat.S_ISDIR(status.st_mode):
                 return
             target = os.path.relpath(real, root)
+            # A hidden file is not listed itself, so a link to it counts as a file of its own.
             if not is_hidden(target):
                 found.links[path] = target
                 return
@@ -214,7 +230,10 @@ class Folder:
             found.files[path] = FoundFile(path, target, status.st_size, status.st_mtime_ns)
 
     def read(self, found: FoundFile) -> tuple[bytes, os.stat_result]:
-        """Return the bytes and the fstat() result of a listed file. Blocks. Raises FileMissing."""
+        """Return the bytes and the fstat() result of a listed file. Blocks.
+
+        Raises FileMissing if the file can no longer be read, or is too large now.
+        """
         try:
             descriptor = self._open(found.target)
         except (OSError, ValueError) as exc:

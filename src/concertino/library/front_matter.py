@@ -1,9 +1,9 @@
 """Parses front matter: the YAML between two `---` lines at the beginning of a Markdown file.
 
 Every scalar is read as text, as it is written: `version: 1.10` stays `1.10`, and `title: On` is
-not a boolean. Aliases are errors, because a few lines of them can expand to gigabytes.
+not a boolean. YAML's aliases are errors, because a few lines of them can expand to gigabytes.
 
-Invalid front matter raises nothing: it becomes a LibraryProblem, and is ignored.
+Invalid front matter does not raise: it is ignored, and reported as a LibraryProblem.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from concertino.yaml_core import NULLS, InvalidYaml, YamlLimit, YamlNode, read_n
 
 __all__ = ["FrontMatter", "Value", "parse_front_matter", "split_front_matter"]
 
+# The value of a field; None for a field without a value.
 Value = str | list["Value"] | dict[str, "Value"] | None
 
 # The longest block, in characters. The longest of 413 real ones has 4,300.
@@ -37,9 +38,10 @@ ENDS = (FENCE, "...")
 class FrontMatter(Struct, frozen=True):
     """The front matter of a file, and the rest of the file.
 
-    values: the fields by key.
-    body: the text after the front matter.
-    body_line: the line number of the body in the file, from 1.
+    values: key -> value of each field; empty if there is no valid front matter.
+    body: the text after the front matter; the whole text if there is none.
+    body_line: the line number in the file at which the body begins, from 1.
+    problems: the defects of the front matter.
     """
 
     values: Mapping[str, Value]
@@ -49,7 +51,7 @@ class FrontMatter(Struct, frozen=True):
 
 
 def parse_front_matter(text: str) -> FrontMatter:
-    """Parse a Markdown text. Line ends may be LF or CRLF.
+    """Parse the front matter of a Markdown text, whose lines may end with LF or CRLF.
 
     Raises ConcertinoError if there is front matter and PyYAML is not installed.
     """
@@ -65,8 +67,8 @@ def split_front_matter(text: str) -> tuple[str | None, str, int, LibraryProblem 
     """Split a Markdown text into front matter and body.
 
     Front matter begins with a first line `---`, and ends with the next line that is `---` or `...`.
-    Returns the YAML text (None if there is no front matter), the body, the line number of the body
-    (from 1), and a problem or None.
+    Returns the YAML text (None if there is no front matter), the body, the line number at which the
+    body begins (from 1), and the problem of front matter without an end (otherwise None).
     """
     first, newline, _ = text.partition("\n")
     if first.rstrip() != FENCE or not newline:
@@ -87,7 +89,10 @@ def split_front_matter(text: str) -> tuple[str | None, str, int, LibraryProblem 
 
 
 def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Value]:
-    """Return the fields of a YAML text. If it is invalid, return {} and add to `problems`."""
+    """Return the fields of a YAML text. If it is invalid, return {} and add to `problems`.
+
+    Raises ConcertinoError if PyYAML is not installed.
+    """
 
     def refuse(line: int, message: str) -> Mapping[str, Value]:
         problems.append(LibraryProblem("front-matter", line, f"{message}: not used"))
@@ -118,7 +123,10 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
 
 
 def _file_line(line: int | None) -> int:
-    """Return the line number in the file for a line number in the block; None means line 1."""
+    """Convert a line number in the YAML text, from 1, to one in the file, where `---` is line 1.
+
+    line: None if the line is not known; the result is then the first line of the YAML text.
+    """
     return 1 + (line or 1)
 
 

@@ -4,16 +4,17 @@
     result = index.search(Query("retry timeouts"))      # result.hits
     text = index.match(Query("retry timeouts")).text    # rendered within a token budget
 
-tantivy stores the terms of each document in four fields and adds up their BM25 scores. The field
-`text` contains all metadata and the body, so that the rarity of a word is counted over whole
-documents. Title, tags, and purposes (description, capabilities, useWhen) are additional fields with
-weights; docs/decisions/0009 has the measurements.
+The package tantivy, a search engine, stores the terms of each document in four fields. The score of
+a document is the sum of the fields' BM25 scores. The field `text` contains all metadata and the
+body, so that BM25 counts the rarity of a word over whole documents. Title, tags, and purposes
+(description, capabilities, useWhen) are additional fields with weights; docs/decisions/0009 has the
+measurements.
 
 Results are ordered by score, then by URI. Scores are rounded to the displayed digits first, so
-that floating-point errors do not affect the order. A word that no document contains is replaced by
-the most frequent known word that is one typing error away (spelling.py).
+that floating-point errors do not affect the order. A word of the query that no document contains is
+replaced by the most frequent word of the documents that is one typing error away (spelling.py).
 
-Updates run one after the other. Searches may run at the same time in any thread, and see the state
+Updates run one after the other. Searches may run in any thread during an update, and see the state
 before the update.
 """
 
@@ -47,14 +48,15 @@ WEIGHTS = {"title": 0.4, "tags": 0.3, "purposes": 0.3, "text": 1.0}
 # Scores are rounded to this many decimals.
 DIGITS = 4
 
-# Memory of tantivy's writer thread: the least that tantivy accepts. More than BULK documents at
-# once get more memory, so that there are fewer segments to merge.
+# The memory of tantivy's writer thread: the least that tantivy accepts. For more than BULK
+# documents at once, the thread gets more memory, and then writes fewer segments that must be
+# merged.
 HEAP_BYTES = 15_000_000
 BULK_HEAP_BYTES = 100_000_000
 BULK = 5_000
 
-# Removed documents still count in tantivy's word statistics. If their share is larger, the index is
-# built again.
+# Removed documents still count in tantivy's word statistics ("dead" documents). If their share of
+# all documents is larger, the index is built again.
 MAX_DEAD_SHARE = 0.25
 
 # If a larger share of the documents differs from the cache file, the file is written again.
@@ -66,8 +68,8 @@ MAX_CORRECTIONS = 8
 # At most this many documents have their length in tokens remembered.
 MAX_LENGTHS = 200_000
 
-# This many hits are requested beyond the wanted number. They show whether further documents have
-# the same score as the last wanted hit.
+# This many hits more than the query asks for are requested from tantivy. They show whether other
+# documents have the same score as the last hit that the query asks for.
 MARGIN = 8
 
 
@@ -97,7 +99,8 @@ class SearchResult(Struct, frozen=True):
 class _Snapshot(Struct, frozen=True):
     """The state that a search uses. An update replaces the whole object.
 
-    documents: number -> document. Numbers are never used again.
+    searcher: tantivy's view of its index after the update.
+    documents: number in tantivy's index -> document. A new version of a document gets a new number.
     next_number: the number for the next document.
     dead: how many removed documents still count in tantivy's word statistics.
     """
@@ -112,8 +115,9 @@ class Index:
     """A set of documents that can be searched. Create it with Index.build().
 
     store: tantivy's index.
-    directory: the files of tantivy's index; None if it is in memory.
-    count: counts the tokens of a text, for budgets.
+    snapshot: the state for searches.
+    count: counts the tokens of a text, for token budgets.
+    directory: the files of tantivy's index; None if the index is in this process's memory.
     """
 
     def __init__(
@@ -126,7 +130,7 @@ class Index:
         self._store = store
         self._snapshot = snapshot
         self.count = count
-        # Also keeps the directory from being removed.
+        # This reference also keeps the directory: it is removed when the object is collected.
         self._directory = directory
         self._analyser = shared_analyser()
         self._update_lock = threading.Lock()
@@ -144,8 +148,11 @@ class Index:
         """Return an index of the documents. Blocks.
 
         documents: if several have the same URI, the last one is used.
-        cache: used if it has most of the documents, and updated. If it cannot be read or written,
-            that is logged, and the index is built without it.
+        cache: a cache file of a previous start. If it has most of the documents, its index is
+            updated and used, which is faster than building one. A new index is stored in it. If the
+            file cannot be read or written, that is logged, and the index is built without it. None
+            to use no cache.
+        count: counts the tokens of a text, for token budgets.
         Raises TargetError if tantivy is not installed.
         """
         wanted = {doc.uri: doc for doc in documents}
@@ -177,7 +184,11 @@ class Index:
         count: Counter,
         directory: IndexDirectory | None,
     ) -> Index:
-        """Return a new index in the directory, or in memory if it is None. Raises ValueError."""
+        """Return a new index of the documents.
+
+        directory: where tantivy writes its files; None for this process's memory.
+        Raises ValueError if tantivy cannot write the files.
+        """
         tantivy = import_tantivy()
         store = tantivy.Index(
             _make_schema(), path=None if directory is None else str(directory.folder)
@@ -198,9 +209,11 @@ class Index:
         cache: Cache,
         count: Counter,
     ) -> Index | None:
-        """Return the index from a cache file, updated to the wanted documents.
+        """Return the index from a cache file, after an update to the current documents.
 
-        None if too many documents differ, or if tantivy cannot open the index.
+        content: the content of the cache file.
+        wanted: URI -> document, all documents that the index must contain.
+        Returns None if too many documents differ, and if tantivy cannot open the index.
         """
         known = {doc.uri: doc for doc in content.documents}
         changed = [
@@ -242,16 +255,17 @@ class Index:
     def update(self, changed: Iterable[Document], removed: Iterable[str] = ()) -> None:
         """Add new and changed documents, and remove documents. Call this in a thread.
 
+        changed: the new and changed documents. Each replaces the document with the same URI.
         removed: the URIs of the documents to remove.
         Blocks for about 10 ms, or 90 ms if the index is on a disk; longer with many documents.
-        Searches that begin after that see the changes.
+        Searches that begin afterwards see the changes.
         """
         with self._update_lock:
             added = {doc.uri: doc for doc in changed}
             self._apply(added.values(), removed)
 
     def _apply(self, added: Iterable[Document], removed: Iterable[str]) -> None:
-        """Change tantivy's index, or build it again, and replace the snapshot."""
+        """Change tantivy's index, or build a new one, and replace the snapshot. See update()."""
         old = self._snapshot
         # The old versions of the added documents are removed, too.
         outdated = {*removed, *(doc.uri for doc in added)}
@@ -268,7 +282,8 @@ class Index:
         try:
             self._commit(outdated, numbered)
         except BaseException as exc:
-            # There is no space left, or the files were removed. Neither can happen in memory.
+            # The disk is full, or somebody has removed the files. Neither can happen to an index in
+            # memory.
             if self._directory is None or not _is_engine_error(exc):
                 raise
             logger.warning(
@@ -285,8 +300,8 @@ class Index:
     def _commit(self, removed: Iterable[str], added: Sequence[tuple[int, Document]]) -> None:
         """Write a change to tantivy's index. Blocks. Raises ValueError if it cannot be written.
 
-        removed: URIs of documents.
-        added: numbers and documents.
+        removed: the URIs of the documents to remove.
+        added: pairs of a number and a document.
         """
         writer = self._store.writer(BULK_HEAP_BYTES if len(added) > BULK else HEAP_BYTES, 1)
         for uri in removed:
@@ -300,12 +315,12 @@ class Index:
 
     def _rebuild_in_memory(self, documents: Mapping[int, Document]) -> None:
         """Replace tantivy's index by a new one that contains these documents."""
-        # The directory cannot be used: its files belong to the old index, which searches may still
-        # read.
+        # The directory cannot be used again, because searches may still read the old index in it.
         new = Index._create(documents.values(), self.count, None)
         self._store, self._snapshot, self._directory = new._store, new._snapshot, None
 
     def _save(self, cache: Cache) -> None:
+        """Write the index to the cache file, unless it is in memory."""
         snapshot = self._snapshot
         if self._directory is not None:
             cache.save(snapshot.documents, snapshot.next_number, snapshot.dead, self._directory)
@@ -328,9 +343,9 @@ class Index:
         return known
 
     def match(self, query: Query) -> RenderedText:
-        """Return the matching documents as a text, in the query's mode and within its budget.
+        """Return the matching documents as a text, in the query's mode and within its token budget.
 
-        Any thread may call this. The same query returns the same bytes.
+        Any thread may call this. The same query returns the same text, until an update.
         """
         return render(query, self.search(query).hits, self.count, self.length)
 
@@ -349,8 +364,9 @@ class Index:
         snapshot: _Snapshot,
     ) -> list[Hit]:
         """Return the best documents that contain at least one of the terms."""
-        # The URI decides the order of documents with the same score. So request more hits until all
-        # documents with the score of the last wanted hit are among them.
+        # The URI decides the order of documents with the same score, but tantivy does not know
+        # this. So request more hits until all documents with the score of the last wanted hit are
+        # among them.
         engine_query = self._make_query(query, terms)
         limit = query.max_results + MARGIN
         while True:
@@ -374,7 +390,8 @@ class Index:
     def explain(self, query: Query, uri: str) -> list[ScorePart]:
         """Return the parts of which a document's score is the sum, highest first.
 
-        uri: the URI of the document. Returns [] if the query does not match it.
+        uri: the URI of the document.
+        Returns [] if the query does not match the document.
         """
         schema, searcher = self._store.schema, self._snapshot.searcher
         tantivy = import_tantivy()
@@ -393,7 +410,10 @@ class Index:
         return sorted(parts, key=lambda part: (-part.score, part.term, part.field))
 
     def _analyse_query(self, text: str, searcher: tantivy.Searcher) -> SearchResult:
-        """Return a SearchResult without hits: the terms to search for, and the unknown words."""
+        """Return a SearchResult without hits: the terms to search for, and the words without any.
+
+        text: the words of the query.
+        """
         result = SearchResult([], [], {}, [])
         seen: set[str] = set()
         for word in dict.fromkeys(self._analyser.words(text[:MAX_QUERY_CHARACTERS])):
@@ -426,7 +446,10 @@ class Index:
             result.terms.append(correction.term)
 
     def _make_query(self, query: Query, terms: Sequence[str]) -> tantivy.Query:
-        """Return the query for tantivy: any of the terms, all tags, any of the categories."""
+        """Return the query for tantivy.
+
+        A document must have at least one of the terms, all tags, and one of the categories.
+        """
         tantivy = import_tantivy()
         schema = self._store.schema
         text = tantivy.Query.boolean_query(
@@ -479,6 +502,7 @@ def category_term(name: str) -> str:
 
 
 def _make_schema() -> tantivy.Schema:
+    """Return the fields of tantivy's index."""
     builder = import_tantivy().SchemaBuilder()
     for field in WEIGHTS:
         builder = builder.add_text_field(field, tokenizer_name="whitespace", index_option="freq")
@@ -488,7 +512,10 @@ def _make_schema() -> tantivy.Schema:
 
 
 def _make_entry(document: Document, number: int, analyser: Analyser) -> tantivy.Document:
-    """Return what tantivy stores of a document: its terms, and the fields of _make_schema()."""
+    """Return a document in the form that tantivy stores: the fields of _make_schema().
+
+    number: the document's number in the index.
+    """
     analyse = analyser.analyse
     title = analyse(f"{document.title} {document.id}")
     tags = analyse(" ".join(document.tags))
@@ -511,6 +538,7 @@ def _make_entry(document: Document, number: int, analyser: Analyser) -> tantivy.
 
 
 def _term_query(schema: tantivy.Schema, field: str, term: str) -> tantivy.Query:
+    """Return a query for documents with this term in a field that is not scored."""
     return import_tantivy().Query.term_query(schema, field, term, "basic")
 
 

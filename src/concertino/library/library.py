@@ -2,9 +2,9 @@
 
     Library("resources", "prompts").run()
 
-This module starts a library, loads the folders, follows changes and ends it. library_handlers.py
-handles the requests. That module and its imports are loaded in a thread after the client's
-handshake, so that the handshake is answered at once.
+This module starts and ends a library, loads its folders, and loads them again when they change.
+library_handlers.py answers the requests of clients. That module and the modules that it imports are
+imported in a thread after the client's handshake, so that the handshake is answered at once.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ THREADS = 8
 # handshake, one answers it.
 HANDSHAKE_ITERATIONS = 3
 
-# While the watcher polls, folders are scanned before a call if the last scan is older than this,
-# or older than ten times the duration of a scan.
+# While the watcher polls, so that changes are noticed late, the folders are scanned before a call
+# if the last scan is older than this, and older than ten times the duration of that scan.
 FRESH_S = 0.15
 
 
 class _Settings(Struct, frozen=True):
-    """The options of a Library that loading needs."""
+    """The arguments of a Library that are used when its folders are loaded."""
 
     tokenizer: str
     cache_size: int
@@ -82,26 +82,28 @@ class _Settings(Struct, frozen=True):
 
 
 class Library:
-    """A Backend that serves folders of Markdown. Serve it with run(), or combine it by compose().
+    """An MCP server for folders of Markdown: clients list, read and search resources, and prompts.
 
-    resources: a folder of files; the URI of a Markdown file below `agents/` starts with
-        `orchestr8://agents/`.
-    prompts: a folder of Markdown files with one prompt each. One of the two folders may be omitted,
-        or not exist yet; clients see a folder once it exists.
-    scheme: the scheme of the URIs.
-    name: the server's name; by default the scheme.
-    version: the server's version.
-    title, description: for people.
-    instructions: for models.
-    tokenizer: how tokens are counted: `estimate` (characters / 4.1), or `o200k_base` or
-        `cl100k_base` with the extra `tokens`.
-    cache_size: how many files are kept in memory; by default the environment variable CACHE_SIZE,
-        or 200 if it is not set.
+    Serve a Library with run(), or combine it with other servers by compose().
+
+    resources: a folder of files. The URI of a file follows from its path: `agents/dev/go.md` has
+        the URI `orchestr8://agents/dev/go`. Files that are not Markdown can be read, not searched.
+    prompts: a folder of Markdown files, each of which is one prompt. One of the two folders may be
+        omitted, and one may not exist yet; clients see a folder once it exists.
+    scheme: the scheme of the URIs of resources.
+    name: the name of this server for clients and logs; by default the scheme.
+    version: the version of this server for clients.
+    title, description: for people who see the server in a client; None for none.
+    instructions: a text for the model that uses the server; None for none.
+    tokenizer: how to count tokens, which limit the results of a search: `estimate` (characters /
+        4.1) needs no other package; `o200k_base` and `cl100k_base` need the extra `tokens`.
+    cache_size: how many files that clients have read are kept in memory; 0 for none. By default the
+        environment variable CACHE_SIZE, or 200 if it is not set.
     page_size: how many entries one page of a list has.
-    max_file_bytes: larger files are left out.
-    watch: whether to follow changes of the folders.
-    index_cache: whether to store the search index in the user's cache folder for the next start.
-    Raises RegistrationError, which names the wrong argument.
+    max_file_bytes: larger files are left out, with a warning in the log.
+    watch: whether to follow changes of the folders while the server runs, and to notify clients.
+    index_cache: whether to store the search index in the user's cache folder, for the next start.
+    Raises RegistrationError, which names the wrong argument, also if no folder exists.
     """
 
     @hint_keywords
@@ -162,9 +164,9 @@ class Library:
         self._threads = Threads(THREADS)
         self._hosts = ServingHosts()
         self._loaded: _LoadedLibrary | None = None
-        # Protects the assignment of the three attributes above.
+        # Protects the assignment of the three attributes above, which threads change.
         self._lock = threading.Lock()
-        # Held while folders are read, since loads and refreshes must not overlap.
+        # Held while folders are read: loading and refreshing must not overlap.
         self._reading = threading.Lock()
 
     def run(
@@ -176,32 +178,40 @@ class Library:
     ) -> None:
         """Serve over stdin and stdout until the client disconnects, then end the process.
 
-        Code after this call does not run. limits, loop_factory, http: see Server.run().
+        Code after this call does not run.
+        limits, loop_factory, http: Server.run() has the same parameters and describes them. With
+            `http`, the library is served over HTTP instead.
         """
         run(self, http=http, limits=limits, loop_factory=loop_factory)
 
     # Backend
 
     def features(self) -> ServerFeatures:
-        """Return the features for the folders that exist, even before they are loaded.
+        """Return which kinds of requests this server answers, by the folders that exist.
 
-        If a folder is removed, its features stay, because clients know of them.
+        They are known before the folders are loaded. If a folder is removed, its features stay,
+        because clients have seen them.
         """
         return self._features
 
     async def start(self, outlet: Notifier) -> None:
-        """Load the folders. Raises ConcertinoError if a necessary extra is not installed."""
+        """Load the folders. The host that serves the library calls this before the first request.
+
+        outlet: gets the notifications about changes.
+        Raises ConcertinoError if a necessary extra is not installed.
+        """
         with self._lock:
             self._hosts.add(outlet)
         if isinstance(outlet, SupportsEarlyOpening):
             outlet.open_early()
-        # Importing modules blocks the interpreter, so answer the handshake first.
+        # Importing modules keeps Python's global lock, so let the event loop answer the handshake
+        # first.
         for _ in range(HANDSHAKE_ITERATIONS):
             await asyncio.sleep(0)
         await self._threads.run(self._load)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Return the result of a call. Raises RpcError."""
+        """Answer a request of a client. Returns its result. Raises RpcError."""
         loaded = self._loaded
         if loaded is None:
             raise RuntimeError("the library has not started")
@@ -210,11 +220,14 @@ class Library:
         return await loaded.handlers.handle(call, self._threads.run)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Report changes of these URIs from now on. They replace the URIs of the last call."""
+        """Notify clients of changes of these URIs from now on, and of no other URIs.
+
+        uris: all URIs that clients have subscribed to.
+        """
         self._hosts.watched = uris
 
     async def close(self) -> None:
-        """Release everything when the last host closes the library. Other calls do nothing."""
+        """Release everything, if all hosts that serve this library have closed it."""
         with self._lock:
             if not self._hosts.remove_one():
                 return
@@ -241,7 +254,7 @@ class Library:
     # Run in threads
 
     def _load(self) -> None:
-        """Load the folders, unless another host has done so, and follow their changes."""
+        """Load the folders and follow their changes, unless this was done for another host."""
         with self._reading:
             if self._loaded is not None:
                 return
@@ -259,7 +272,7 @@ class Library:
                     loaded.watcher = Watcher(paths, self._refresh, self._log)
 
     def _refresh(self, paths: list[str] | None) -> None:
-        """Read changed files and notify clients.
+        """Read changed files and notify clients. The watcher calls this, and handle().
 
         paths: absolute paths that may have changed; None to check all files.
         """
@@ -294,8 +307,12 @@ class Library:
 class _LoadedLibrary:
     """The state of a library after loading.
 
+    loader: reads the files that have changed.
+    handlers: answer the requests.
+
+    Attributes:
     watcher: reports changes of the folders; None if changes are not followed.
-    scanned_s: the time of the last scan of the folders, by time.monotonic().
+    scanned_s: the time of the latest scan of the folders, by time.monotonic().
     scan_duration_s: how long that scan took, in seconds.
     """
 
@@ -307,7 +324,7 @@ class _LoadedLibrary:
         self.scan_duration_s = 0.0
 
     def is_stale(self) -> bool:
-        """Return whether the folders must be scanned before a call is answered."""
+        """Return whether to scan the folders before a call is answered, see FRESH_S."""
         if self.watcher is None or self.watcher.receives_events:
             return False
         return time.monotonic() - self.scanned_s > max(FRESH_S, 10 * self.scan_duration_s)
@@ -318,7 +335,11 @@ class _LoadedLibrary:
 
 
 def _load_library(library: Library, settings: _Settings, log: logging.Logger) -> _LoadedLibrary:
-    """Read the folders and build the index. Blocks. Raises ConcertinoError."""
+    """Read the folders and build the search index. Blocks.
+
+    Raises ConcertinoError if a necessary extra is not installed. Without the extra for searching,
+    the library is loaded nevertheless, and searches are errors.
+    """
     from concertino.library.document_registry import DocumentRegistry
     from concertino.library.file_loader import FileLoader
     from concertino.library.index import Index
@@ -356,10 +377,10 @@ def _load_library(library: Library, settings: _Settings, log: logging.Logger) ->
 
 
 def open_cache(library: Library) -> tuple[Cache | None, str]:
-    """Return the cache of a library, and the reason why the library cannot be searched, or "".
+    """Return the index cache of a library, and the reason why the library cannot be searched.
 
     The cache is None if the library has no resources, if the user has no home directory (which is
-    logged), or if tantivy is not installed. Only without tantivy the library cannot be searched.
+    logged), or if tantivy is not installed. The reason is "" unless tantivy is not installed.
     """
     from concertino.library.cache import Cache
 

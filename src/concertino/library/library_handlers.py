@@ -1,6 +1,7 @@
-"""LibraryHandlers: the request handlers of a loaded library. library.py passes calls to it.
+"""LibraryHandlers: answers the requests of clients for a loaded library.
 
-Lists are answered from memory on the event loop. Reading and completion run in threads.
+library.py passes each request ("call") to it. Lists are answered from memory on the event loop.
+Reading and completion may take long, so they run in threads.
 
 Spec: 2026-07-28 server/resources, server/prompts, server/utilities/completion and pagination.
 """
@@ -34,7 +35,8 @@ from concertino.types.resources_and_prompts import (
 )
 from concertino.types.results import ReadResourceResult
 
-# At most this many pages of `resources/list` are cached: a client may send any number of cursors.
+# At most this many pages of `resources/list` are cached, because a client may send any number of
+# different cursors.
 MAX_PAGES = 256
 
 # At most this many characters of a cursor are decoded.
@@ -50,10 +52,11 @@ _decode_texts = Decoder(dict[str, str]).decode
 
 
 class ChangeNotice(Struct):
-    """The notifications that clients get after a change.
+    """The notifications that clients get after a change of the folders.
 
-    resources, prompts: whether that list has changed.
-    updated: the watched URIs whose content has changed.
+    resources: whether the list of resources has changed.
+    prompts: whether the list of prompts has changed.
+    updated: the URIs with a subscription whose content has changed.
     """
 
     resources: bool
@@ -64,6 +67,7 @@ class ChangeNotice(Struct):
 class LibraryHandlers:
     """Handles the requests for a loaded library.
 
+    scheme: the scheme of the library's URIs.
     documents: the files and prompts.
     reader: answers `resources/read`.
     page_size: how many entries one page of a list has.
@@ -80,8 +84,8 @@ class LibraryHandlers:
         self._documents = documents
         self._page_size = page_size
         self._templates = Templates(scheme)
-        # Results of `resources/list`, by the decoded cursor. Cached, because the server encodes
-        # each result object only once.
+        # Decoded cursor -> result of `resources/list`. The results are kept, because the server
+        # encodes the same result object only once.
         self._pages: dict[str, ListResourcesResult] = {}
         self._handlers: Mapping[str, Callable[[Call, RunInThread], Awaitable[Struct]]] = {
             "resources/list": self._list_resources,
@@ -93,7 +97,10 @@ class LibraryHandlers:
         }
 
     async def handle(self, call: Call, in_thread: RunInThread) -> Struct:
-        """Return the result of a call. Raises RpcError."""
+        """Answer a request. Returns its result. Raises RpcError.
+
+        in_thread: runs a function in a thread, and returns its result.
+        """
         handler = self._handlers.get(call.method)
         if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
@@ -129,6 +136,7 @@ class LibraryHandlers:
         return ChangeNotice(list_changed, prompts_changed, sorted(updated))
 
     def _update_index(self, change: Change, before: Mapping[str, Item | None]) -> None:
+        """Update the search index. before: path -> file before the change; None for a new file."""
         if self.reader.index is None or not before:
             return
         removed = [
@@ -147,8 +155,8 @@ class LibraryHandlers:
     ) -> bool:
         """Return whether the content of a URI has changed.
 
-        path_before: reader.path_of(uri) before the change.
-        changed: the changed files by path.
+        path_before: the result of reader.path_of(uri) before the change.
+        changed: the paths of the changed files are its keys.
         """
         path = self.reader.path_of(uri)
         if path != path_before:
@@ -161,9 +169,9 @@ class LibraryHandlers:
     async def _list_resources(self, call: Call, in_thread: RunInThread) -> ListResourcesResult:
         after = _read_cursor(call, "resources")
         pages = self._pages
-        known = pages.get(after)
-        if known is not None:
-            return known
+        cached = pages.get(after)
+        if cached is not None:
+            return cached
         items, cursor = self._page(
             "resources", self._documents.items(), after, lambda item: item.uri
         )
@@ -210,10 +218,10 @@ class LibraryHandlers:
     ) -> tuple[Sequence[T], str | None]:
         """Return one page of a list, and the cursor of the next page; None after the last page.
 
-        kind: the kind of list, for the cursor.
+        kind: "resources" or "prompts", which becomes part of the cursor.
         entries: the whole list, sorted by name.
-        after: the last name of the page before; empty for the first page.
-        name_of: returns the name of an entry.
+        after: the last name of the previous page; "" for the first page.
+        name_of: returns the name of an entry, by which the list is sorted.
         """
         start = bisect_right(entries, after, key=name_of)
         page = entries[start : start + self._page_size]
@@ -257,11 +265,11 @@ def _string_param(call: Call, name: str) -> str:
 
 
 def _read_cursor(call: Call, kind: str) -> str:
-    """Return the name after which the requested page begins; empty for the first page.
+    """Return the name after which the requested page begins; "" for the first page.
 
-    A cursor contains the last name of the page before it, so it stays valid when the list changes.
-    kind: the kind of list, which the cursor also contains.
-    Raises RpcError -32602 for an invalid cursor, and for a cursor of another kind of list.
+    A cursor contains the last name of the previous page, so it stays valid when the list changes.
+    kind: "resources", "templates" or "prompts", which the cursor also contains.
+    Raises RpcError -32602 for an invalid cursor, and for a cursor of another list.
     """
     if "cursor" not in call.params:
         return ""

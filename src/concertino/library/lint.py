@@ -1,8 +1,9 @@
-"""Finds the defects of a library, for `concertino lint`.
+"""lint(): finds the defects of a library, for `concertino lint`.
 
-Defects are problems of parsing, missing fields, ambiguous names, broken links, and documents that
-no search finds. The checked links are URIs of the library anywhere in a text, and links to files of
-the form `[text](path)`. Links in code and links with placeholders are ignored.
+Defects are invalid front matter, missing fields, ambiguous names, broken links, and documents that
+no search finds; problems.py lists all kinds. The checked links are URIs of the library anywhere in
+a text, and links to files of the form `[text](path)`. Links in code and links with placeholders are
+ignored.
 """
 
 from __future__ import annotations
@@ -36,21 +37,23 @@ CODE = re.compile(r"`[^`\n]*`")
 PLACEHOLDER = re.compile(r"[{}$<>]|\.\.\.|…")
 ANY_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
-# estimatedTokens may differ from the real number by this factor.
+# The estimatedTokens of a document may differ from the real number by this factor.
 MAX_FACTOR = 1.5
-# A search for a document's own words must find it among the first MAX_RANK hits, which is the
-# default number of hits.
+# A search for a document's own words must find the document among this many hits, the default
+# number of hits.
 MAX_RANK = 15
 
 Findings = Iterator[LibraryProblem]
 
 
 class LintFinding(Struct, frozen=True, order=True):
-    """One defect.
+    """One defect of a file.
 
     folder: `resources` or `prompts`.
     path: the path of the file, relative to the folder.
     line: the line number, from 1; 0 for the file as a whole.
+    rule: the kind of defect, one of those in problems.py.
+    message: a text about the defect, without the path.
     """
 
     folder: str
@@ -63,9 +66,10 @@ class LintFinding(Struct, frozen=True, order=True):
 class LintReport(Struct, frozen=True):
     """The result of lint().
 
-    documents, prompts: how many of them were checked.
-    findings: the defects, sorted.
-    skipped: the rules that could not be checked, each with the reason.
+    documents: how many documents were checked.
+    prompts: how many prompts were checked.
+    findings: the defects, sorted by folder, path and line.
+    skipped: the kinds of defects that could not be looked for, each with the reason.
     """
 
     documents: int
@@ -80,8 +84,10 @@ def lint(
     scheme: str,
     count: Counter,
 ) -> LintReport:
-    """Check a whole library. Blocks.
+    """Return the defects of a whole library. Blocks.
 
+    resources, prompts: the folders of the library; None for one that it does not have.
+    scheme: the scheme of the library's URIs.
     count: counts the tokens of a text.
     Raises ConcertinoError if a file has front matter and PyYAML is not installed.
     """
@@ -160,7 +166,10 @@ class _Linter:
             self._add("prompts", path, self._links.check_uris(prompt.body, first))
 
     def check_reachability(self, documents: list[Document]) -> None:
-        """Find documents that no query finds. Raises TargetError if tantivy is not installed."""
+        """Add the documents that a search for their own words does not find.
+
+        Raises TargetError if tantivy is not installed.
+        """
         problem = _problem("unreachable", "is not found by its own title, tags or purposes")
         for document in _unreachable(documents, self._count):
             self._add("resources", document.path, (problem,))
@@ -170,7 +179,7 @@ def _problem(rule: Rule, message: str) -> LibraryProblem:
     return LibraryProblem(rule, 0, message)
 
 
-# FolderState[Any]: the type of the parsed files does not matter here.
+# The type of the parsed files does not matter, so it is Any.
 def _first_line(state: FolderState[Any] | None, path: str) -> int:
     """Return the line number in the file at which its body begins."""
     if state is None or (found := state.found.get(path)) is None:
@@ -180,6 +189,7 @@ def _first_line(state: FolderState[Any] | None, path: str) -> int:
 
 
 def _missing_fields(document: Document) -> Findings:
+    """Yield a problem for each field that helps to find a document, and is empty."""
     for name, value in (
         ("tags", document.tags),
         ("capabilities", document.capabilities),
@@ -191,12 +201,14 @@ def _missing_fields(document: Document) -> Findings:
 
 
 def _wrong_tokens(document: Document, count: Counter) -> Findings:
+    """Yield a problem if the author's estimatedTokens is far from the counted number."""
     claimed, counted = document.estimated_tokens, count(document.body)
     if claimed is not None and not counted / MAX_FACTOR <= claimed <= counted * MAX_FACTOR:
         yield _problem("tokens", f"estimatedTokens: {claimed} is written, {counted} are counted")
 
 
 def _ambiguous_names(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryProblem]]:
+    """Yield (path, problem) for each file that shares a name with another file."""
     for name, items in registry.ambiguities().items():
         for item in items:
             others = ", ".join(other.uri for other in items if other is not item)
@@ -212,7 +224,11 @@ def _ambiguous_names(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryP
 
 
 class _LinkChecker:
-    """Finds broken links to files and to URIs of the library."""
+    """Finds broken links to files and to URIs of the library.
+
+    registry: the files of the library.
+    scheme: the scheme of the library's URIs.
+    """
 
     def __init__(self, registry: DocumentRegistry, scheme: str) -> None:
         self._registry = registry
@@ -241,7 +257,7 @@ class _LinkChecker:
                     yield LibraryProblem("broken-link", first + line, message)
 
     def check_uris(self, body: str, first: int) -> Findings:
-        """Yield the broken URIs of the library in a text, inside and outside of links.
+        """Yield the URIs of the library in a text that cannot be read, inside or outside of links.
 
         first: the line number of the text in the file.
         """
@@ -257,7 +273,7 @@ class _LinkChecker:
                     yield LibraryProblem("broken-link", first + line, defect)
 
     def _find_defect(self, uri: str) -> str:
-        """Return a description of the defect of a URI; empty if the URI can be read."""
+        """Return a description of the defect of a URI; "" if the URI can be read."""
         registry = self._registry
         parts = split_uri(self._scheme, uri)
         if parts is None:
@@ -284,6 +300,11 @@ class _LinkChecker:
         query: str | None,
         category: str | None,
     ) -> str:
+        """Return a description of the defect of a search URI; "" if the URI can be read.
+
+        query: the part of the URI after `?`; None if there is none.
+        category: the category in the path of the URI; None if it searches all categories.
+        """
         try:
             if query is not None:
                 registry = self._registry
@@ -294,6 +315,7 @@ class _LinkChecker:
 
 
 def _prompt_problems(prompt: PromptFile, path: str, registry: DocumentRegistry) -> Findings:
+    """Yield the defects of a prompt's name, description and arguments. path: the prompt's file."""
     served = registry.prompts()[prompt.name]
     if served.path != path:
         yield _problem(

@@ -1,7 +1,8 @@
-"""Finds title, description and lists in a Markdown text, if its front matter does not have them.
+"""parse_outline(): finds the title, the description and two lists in a Markdown text.
 
-Only ATX headings (`# Title`), code fences and bullet lists of CommonMark are parsed. Lines inside
-code fences are ignored.
+file_parsing.py uses them if the front matter of a document does not have them. Of CommonMark, only
+ATX headings (`# Title`), code fences and bullet lists are parsed. Lines inside code fences are
+ignored.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ EMPHASIS = re.compile(r"(\*\*|__)(.+?)\1")
 # A line that begins with one of these is not part of a paragraph: tables, quotes, HTML and rules.
 NO_PARAGRAPH = ("|", ">", "<", "---", "***")
 
-# Limits: the characters of a title, a description or a list item; the number of items of one list.
+# The largest number of characters of a title, a description or a list item.
 MAX_TEXT = 1000
+# The largest number of items of one list.
 MAX_ITEMS = 64
 
 # Beginning of a heading, in lower case -> the field of Outline for the list below the heading.
@@ -31,11 +33,12 @@ HEAD_LINES = 100
 
 
 class Outline(Struct):
-    """The parts of a Markdown text; empty if missing.
+    """The title, the description and the lists of a Markdown text; each is empty if missing.
 
     title: the first heading.
     description: the first paragraph.
-    use_when, capabilities: the items of the lists below the headings in SECTIONS.
+    use_when, capabilities: the items of the lists below headings such as "When to use" and
+        "Capabilities", see SECTIONS.
     """
 
     title: str = ""
@@ -45,9 +48,9 @@ class Outline(Struct):
 
 
 def lines_outside_fences(body: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines outside of code fences with their numbers, from 0.
+    """Yield (number, line) for the lines outside of code fences. Numbers start at 0.
 
-    A fence that is not closed extends to the end (CommonMark 4.5).
+    A code fence that is not closed extends to the end (CommonMark 4.5).
     """
     fence = ""
     for number, line in enumerate(body.split("\n")):
@@ -93,7 +96,10 @@ class _OutlineParser:
         return bool(self._title and self._description)
 
     def read_line(self, line: str, is_head: bool) -> None:
-        """Read one line. is_head: whether it may belong to the title or the description."""
+        """Read one line.
+
+        is_head: whether the line is in the head, where title and description may be.
+        """
         heading = HEADING.match(line) if "#" in line else None
         if heading is not None:
             self._read_heading(_plain(heading[2]), is_head)
@@ -117,9 +123,9 @@ class _OutlineParser:
         self._section = next(matching, "")
 
     def _read_description(self, text: str, is_head: bool) -> None:
-        """Add a line to the first paragraph, or end the paragraph if the line is not part of one.
+        """Add a line to the first paragraph, or end this paragraph if the line is not part of one.
 
-        text: the line; empty for a line that ends the paragraph.
+        text: the line; "" for a line that ends a paragraph.
         """
         if not is_head or self._description:
             return
@@ -139,4 +145,5 @@ class _OutlineParser:
 
 
 def _plain(text: str) -> str:
+    """Return a text without the signs of bold text, cut to MAX_TEXT characters."""
     return EMPHASIS.sub(r"\2", text).strip()[:MAX_TEXT]

@@ -1,8 +1,9 @@
-"""PromptFile: one parsed prompt of a library. fill_prompt() replaces its placeholders by values.
+"""PromptFile: one parsed prompt of a library. fill_prompt() fills in the values of its arguments.
 
-Placeholders are `$ARGUMENTS` (all values), `${name}` and `{{name}}`. They are replaced in one pass,
-so a placeholder inside a value stays unchanged. So does a placeholder that names no argument of the
-prompt, such as `${home}` in an example of shell code.
+The text of a prompt has placeholders: `${name}` and `{{name}}` stand for the value of an argument,
+`$ARGUMENTS` for the values of all arguments. They are replaced in one pass, so a placeholder inside
+a value stays unchanged. A placeholder that names no argument of the prompt stays unchanged, too,
+such as `${home}` in an example of shell code.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ QUOTED = 64
 
 
 class Argument(Struct, frozen=True):
-    """One argument of a prompt, as declared in the front matter.
+    """One argument of a prompt, as the prompt's front matter declares it.
 
+    default: the value if the client sends none; None for no default.
     values: suggestions for completion; other values are allowed.
     """
 
@@ -52,8 +54,10 @@ class Argument(Struct, frozen=True):
 class PromptFile(Struct, frozen=True):
     """One prompt.
 
+    name: from the front matter, or else the file's name without its suffix.
+    title, description: for people; None if the file has none.
     arguments: the arguments that the front matter declares.
-    body: the text without front matter.
+    body: the text without front matter, with placeholders.
     path: the path relative to the folder of prompts.
     digest: a hash of the file's bytes.
     """
@@ -99,8 +103,9 @@ def to_list_entry(prompt: PromptFile) -> Prompt:
 
 
 def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResult:
-    """Return a prompt's text with the values of its arguments.
+    """Return the result of `prompts/get`: the prompt's text with the values of its arguments.
 
+    values: name of an argument -> value. Arguments without a value get their default, or else "".
     Raises RpcError -32602 for missing or unknown arguments, and if the text becomes too long.
     """
     arguments = prompt.accepted_arguments
@@ -133,6 +138,7 @@ def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResul
 def _check_arguments(
     prompt: PromptFile, arguments: tuple[Argument, ...], values: Mapping[str, str]
 ) -> None:
+    """Raise RpcError if a required argument has no value, or if a value has no argument."""
     missing = [
         argument.name
         for argument in arguments

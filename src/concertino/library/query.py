@@ -16,13 +16,15 @@ MAX_QUERY_CHARACTERS = 8192
 class Query(Struct, frozen=True):
     """A search in a library.
 
-    text: the words to look for.
-    max_tokens: the token budget of the rendered text.
+    text: the words to look for. A document must contain at least one of them.
+    max_tokens: the largest number of tokens of the rendered text.
     max_results: the largest number of documents.
     min_score: documents with a lower score are left out.
-    tags: a document must have all of them.
-    categories: a document must be in one of them, in singular or plural; empty for all categories.
-    mode: how the result is rendered; see rendering.py.
+    tags: a document must have all of these tags; empty for no condition.
+    categories: a document must be in one of these categories, whose names may be in singular or
+        plural; empty for all categories.
+    mode: how the result is rendered: `full` shows whole documents, `catalog` a few lines for each,
+        `index` one line for each, `minimal` JSON; see rendering.py.
     """
 
     text: str

@@ -1,7 +1,8 @@
-"""Parses the parameters of a search URI, such as `orchestr8://match?query=retry&mode=index`.
+"""parse_query(): parses the parameters of a search URI.
 
-Unknown and malformed parameters are errors, so that a typo is reported instead of ignored. `+` is a
-space, as in HTML forms. The exception is `++` after a letter at the end of a word, as in `C++`.
+An example of such a URI is `orchestr8://match?query=retry&mode=index`. Unknown and malformed
+parameters are errors, so that a typo is reported instead of ignored. `+` is a space, as in HTML
+forms, except in `++` after a letter at the end of a word, as in `C++`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ MAX_PARAMETERS = 64
 # An error quotes at most this many characters of a wrong value.
 QUOTED = 64
 
-# Categories that are accepted even if the library does not have them, because prompts are written
-# for many libraries.
+# Categories that are no errors even if the library does not have them, because the authors of
+# prompts write URIs for many libraries.
 COMMON_CATEGORIES = frozenset(
     ("agents", "skills", "examples", "patterns", "guides", "workflows", "best-practices")
 )
@@ -47,13 +48,15 @@ def parse_query(
     category_of: Callable[[str], str | None],
     known: Sequence[str],
 ) -> Query:
-    """Return the Query for the text after `?` in a URI.
+    """Return the Query for a search URI.
 
-    category: the category before `match` in the URI; None if there is none. If there is one, the
-        parameter `categories` is not allowed.
-    category_of: returns the category with a name in singular or plural; None if there is none.
-    known: all categories, for the error text.
-    Raises RpcError -32602, with the parameter, the expected value and the actual value.
+    text: the part of the URI after `?`.
+    category: the category before `match` in the URI, in which the search takes place; None if there
+        is none. With a category, the parameter `categories` is not allowed.
+    category_of: returns the library's category with a name in singular or plural; None if there is
+        none.
+    known: all categories of the library, for the error text.
+    Raises RpcError -32602, whose text names the parameter, the expected and the actual value.
     """
     allowed = PARAMETERS
     if category is not None:
@@ -85,7 +88,10 @@ def parse_query(
 
 
 def _split_params(text: str, allowed: Sequence[str]) -> Mapping[str, list[str]]:
-    """Return the decoded values of each parameter by name."""
+    """Return name -> decoded values of each parameter in the part of a URI after `?`.
+
+    allowed: the names of parameters that are no errors.
+    """
     params: dict[str, list[str]] = {}
     pieces = text.split("&", MAX_PARAMETERS)
     if len(pieces) > MAX_PARAMETERS:
@@ -103,6 +109,10 @@ def _split_params(text: str, allowed: Sequence[str]) -> Mapping[str, list[str]]:
 
 
 def _decode(name: str, value: str) -> str:
+    """Decode `+` and percent signs in a parameter.
+
+    name: the name of the parameter, for the error.
+    """
     value = PLUSES.sub("%2B%2B", value) if "++" in value else value
     try:
         return unquote(value.replace("+", " "), errors="strict")
@@ -143,7 +153,11 @@ def _number(
     least: N,
     most: N,
 ) -> N:
-    """Return a parameter that is a number from `least` to `most`; `default` if it is missing."""
+    """Return the value of a parameter that is a number; `default` if the parameter is missing.
+
+    kind: int or float.
+    least, most: the smallest and the largest allowed number.
+    """
     text = _single(params, name)
     if text is None:
         return default
@@ -160,7 +174,10 @@ def _number(
 def _find_categories(
     names: tuple[str, ...], category_of: Callable[[str], str | None], known: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the categories with these names, without duplicates. Raises RpcError if unknown."""
+    """Return the categories with these names, without duplicates.
+
+    Raises RpcError for a name that is neither one of the library's categories nor a common one.
+    """
     found: list[str] = []
     for name in names:
         category = category_of(name) or category_of(name.lower())

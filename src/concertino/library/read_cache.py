@@ -1,4 +1,4 @@
-"""ReadCache: keeps recently read files of a library in memory."""
+"""ReadCache: keeps in memory the files of a library that clients have read recently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReadCache:
     """The contents of files, by path. The least recently used ones are dropped.
 
     Any thread may use the cache.
-    max_files: how many files are kept; 0 for none.
+    max_files: how many files are kept; 0 for none. MAX_BYTES limits their total size, too.
     """
 
     def __init__(self, max_files: int) -> None:

@@ -1,6 +1,7 @@
 """Renders search hits as a text that never exceeds its token budget.
 
-A *fragment* is a document in such a text. The mode of the query decides what is shown:
+A *fragment* is a document in such a text, whole or in part. The mode of the query decides what the
+text shows:
 
     full     whole documents, best first. The first one that does not fit is cut before a heading,
              with a note that has its URI. Later documents that do not fit are left out.
@@ -8,12 +9,12 @@ A *fragment* is a document in such a text. The mode of the query decides what is
     index    one line for each document: URI, title, length
     minimal  JSON: URI, title, length and score of each document
 
-If no document fits in mode `full`, the best one with a short enough beginning is cut at a heading,
-or else at a paragraph. No document is cut inside a code block. A closing line has the number of
-fragments, and as many URIs of documents that are left out as fit.
+If no document fits as a whole in mode `full`, the best one with a short enough beginning is cut
+before a heading, or else between two paragraphs. No document is cut inside a code block. A closing
+line has the number of fragments, and the URIs of documents that were left out, as many as fit.
 
-Before a piece is added, the tokens of the whole text with this piece are counted, because two
-joined texts may have more tokens than the sum of both.
+Before a piece of text is added, the tokens of the whole text with this piece are counted, because
+two joined texts may have more tokens than the sum of both.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from concertino.library.query import Query
 from concertino.library.tokens import Counter
 from concertino.token_estimate import estimate, round_up, weigh
 
-# Returns the tokens of a document's body.
+# Returns the number of tokens of a document's body.
 Length: TypeAlias = Callable[[Document], int]
 
 MARKDOWN = "text/markdown"
 JSON = "application/json"
 SEPARATOR = "\n\n---\n\n"
 
-# A part of a document is added only if at least this share of the budget is left.
+# A part of a document is added only if at least this share of the token budget is left.
 MIN_CUT_SHARE = 0.15
 
-# Two texts may have up to this many tokens less when they are joined. So a document is tried even
-# if it is longer than the rest of the budget by this many tokens.
+# Two joined texts may have this many tokens less than the sum of both. So a document is tried even
+# if it has this many tokens more than the rest of the budget.
 SLACK = 16
 
 # If no document fits as a whole, this many documents are tried in part.
@@ -68,9 +69,12 @@ class Hit(Struct, frozen=True):
 class RenderedText(Struct, frozen=True):
     """A rendered search result.
 
+    text: the text, in Markdown or JSON.
+    mime_type: the MIME type of the text.
     fragments: the number of documents in the text, whole or in part.
     uris: the URIs of these documents.
-    tokens: the length of the text; never more than `limit`, the query's budget.
+    tokens: the number of tokens of the text; never more than `limit`.
+    limit: the token budget of the query.
     """
 
     text: str
@@ -87,11 +91,12 @@ def render(
     count: Counter,
     length: Length | None = None,
 ) -> RenderedText:
-    """Render the hits in the mode and within the budget of the query.
+    """Render the hits in the mode and within the token budget of the query.
 
-    hits: best first.
+    hits: the documents that match the query, best first.
     count: returns the number of tokens of a text.
-    length: returns the number of tokens of a document's body; None to count them with `count`.
+    length: returns the number of tokens of a document's body, for example from a cache; None to
+        count them with `count`.
     """
     if length is None:
         return render(query, hits, count, lambda document: count(document.body))
@@ -112,9 +117,9 @@ def render(
 
 
 class _BudgetedText:
-    """A text with a token budget. add() adds a piece if it fits.
+    """A text with a token budget. add() adds a piece of text if it fits into the budget.
 
-    limit: the budget.
+    limit: the budget, in tokens.
     count: returns the number of tokens of a text.
 
     Attributes:
@@ -127,8 +132,8 @@ class _BudgetedText:
         self.count = count
         self.text = ""
         self.tokens = 0
-        # If `count` is the estimate: the weight of the text. Weights can be added, and round_up()
-        # makes tokens of them, so only the new piece must be counted.
+        # The weight of the text, if `count` is the estimate: a number that round_up() converts to
+        # tokens. The weights of two texts can be added, so the old text is not counted again.
         self._weight = 0
 
     def add(self, gap: str, piece: str) -> bool:
@@ -159,7 +164,7 @@ class _BudgetedText:
         return self.text + gap + piece if self.text else piece
 
     def add_first_fitting(self, *closings: str) -> None:
-        """Add the first of these closing lines that fits into the budget; none if none fits."""
+        """Add the first of these closing lines that fits into the budget, if any of them does."""
         any(self.add(SEPARATOR, closing) for closing in closings)
 
     def to_result(self, uris: Sequence[str]) -> RenderedText:
@@ -174,7 +179,11 @@ def _render_entries(
     *,
     catalog: bool,
 ) -> RenderedText:
-    """Render the mode `catalog` or `index`: as many entries as fit, and a closing line."""
+    """Render the mode `catalog` or `index`: as many entries as fit, and a closing line.
+
+    text: an empty text with the budget.
+    catalog: True for the mode `catalog`, False for `index`.
+    """
     make_entry = _catalog_entry if catalog else _index_line
     gap = "\n\n" if catalog else "\n"
     uris: list[str] = []
@@ -220,7 +229,11 @@ def _add_left_out(
     total: int,
     length: Length,
 ) -> None:
-    """Add the closing line, and as many lines about left-out documents as fit."""
+    """Add the closing line, and as many lines about left-out documents as fit.
+
+    added: the number of documents in the text.
+    total: the number of hits.
+    """
     closing = _closing(text, added, total)
     start = closing + " Left out for lack of space:"
     lines = [f"\n- {_index_line(hit, length)}" for hit in left_out]
@@ -228,7 +241,7 @@ def _add_left_out(
         len(lines), lambda number: text.fits(SEPARATOR, start + "".join(lines[:number]))
     )
     if not listed or not text.add(SEPARATOR, start + "".join(lines[:listed])):
-        # If no document was added, the URI of the best one is more useful than numbers.
+        # If the text has no document, the URI of the best one is more useful than numbers.
         best = left_out[0]
         names = () if added else (_index_line(best, length), best.document.uri)
         text.add_first_fitting(*names, closing)
@@ -249,9 +262,9 @@ def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
 
 
 def _add_part(text: _BudgetedText, hit: Hit, boundary: re.Pattern[str]) -> bool:
-    """Add the longest beginning of a document that fits. Returns False if none fits.
+    """Add the longest beginning of a document that fits. Returns False if no beginning fits.
 
-    boundary: HEADING or PARAGRAPH; the beginning ends before a line that matches this pattern.
+    boundary: HEADING or PARAGRAPH. The beginning ends before a line that matches this pattern.
     """
     if text.limit - text.tokens < MIN_CUT_SHARE * text.limit:
         return False
@@ -279,9 +292,10 @@ def _add_part(text: _BudgetedText, hit: Hit, boundary: re.Pattern[str]) -> bool:
 def _largest(highest: int, fits: Callable[[int], bool]) -> int:
     """Return the largest number from 1 to `highest` for which fits() is true; 0 if there is none.
 
-    fits: if it is true for a number, it must be true for all lower numbers.
+    fits: if fits() is true for a number, it must be true for all lower numbers.
     """
-    # Double the number first, then bisect: so texts far longer than the budget are never counted.
+    # Double the number first, then bisect. So the tokens of a text that is more than twice as long
+    # as the result are never counted, which would take long.
     reach = 1
     while reach <= highest and fits(reach):
         reach *= 2

@@ -1,6 +1,7 @@
 """ResourceReader: answers `resources/read` for a library: files, catalogues and search results.
 
-They are read or computed in threads, since each may take long. A "match" is the result of a search.
+Each of them is read or computed in a thread, since it may take long. A "match" is the result of a
+search, and a catalogue is a JSON list of files.
 
 Spec: 2026-07-28 server/resources.
 """
@@ -43,9 +44,9 @@ class ReadStats(Struct):
     """Counts since the start of a library, for the log.
 
     reads: how many files clients have read.
-    cached: how many of these came from the cache.
+    cached: how many of these files came from the cache.
     matches: how many searches were answered.
-    tokens: the total length of their results.
+    tokens: the total number of tokens of the search results.
     """
 
     reads: int = 0
@@ -63,9 +64,16 @@ class ReadStats(Struct):
 class ResourceReader:
     """Reads the resources of a loaded library.
 
+    scheme: the scheme of the library's URIs.
+    documents: the files of the library.
+    loader: reads the files.
+    count: counts the tokens of a text.
+    cache_size: how many files are kept in memory.
+    log: the logger for requests and for files that cannot be read.
+
     Attributes:
-    index: answers searches; None if searching is not possible.
-    no_index: the reason why searching is not possible.
+    index: answers searches; None if searching is not possible. The owner sets it.
+    no_index: the reason why searching is not possible, for errors.
     stats: counts since the start.
     """
 
@@ -87,7 +95,7 @@ class ResourceReader:
         self._count = count
         self._log = log
         self._cache = ReadCache(cache_size)
-        # Rendered catalogues by category. The registry has the key "".
+        # Category -> rendered catalogue. The registry has the key "".
         self._catalogues: dict[str, str] = {}
 
     def invalidate(self, paths: Iterable[str]) -> None:
@@ -100,8 +108,8 @@ class ResourceReader:
     def path_of(self, uri: str) -> str | None:
         """Return the path of the file with this URI.
 
-        Returns None if the URI names a catalogue or a search and not a single file, and "" if there
-        is no such resource.
+        Returns None if the URI names a catalogue or a search and not a single file, and "" if it
+        names no resource or several.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:
@@ -118,8 +126,8 @@ class ResourceReader:
     async def read(self, uri: str, in_thread: RunInThread) -> ReadResourceResult:
         """Return the content of a file, a catalogue, or the result of a search.
 
-        in_thread: runs a function in a thread.
-        Raises RpcError -32602 if the URI is unknown or ambiguous, or has invalid parameters.
+        in_thread: runs a function in a thread, and returns its result.
+        Raises RpcError -32602 if the URI names no resource or several, or has invalid parameters.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:
@@ -205,7 +213,10 @@ class ResourceReader:
         category: str,
         in_thread: RunInThread,
     ) -> ReadResourceResult:
-        """Return the catalogue of a category, or the registry for the empty name."""
+        """Return the catalogue of a category, or the registry for the category "".
+
+        uri: the client's URI, for the response.
+        """
         catalogues = self._catalogues
         text = catalogues.get(category)
         if text is None:
@@ -226,6 +237,7 @@ class ResourceReader:
         category: str | None,
         in_thread: RunInThread,
     ) -> ReadResourceResult:
+        """Return the result of a search. _match() describes the parameters."""
         self._log.info("Dynamic resource request: %s", uri[:LOGGED])
         text, uri = await in_thread(partial(self._match, uri, query, category))
         self._log.info("Assembled %d fragments (%d tokens)", text.fragments, text.tokens)
@@ -244,8 +256,10 @@ class ResourceReader:
     ) -> tuple[RenderedText, str]:
         """Return the result of a search, and the escaped URI. Blocks.
 
-        query: the text after `?` in the URI. It may have a megabyte, so it is parsed here, in a
-            thread.
+        uri: the client's URI.
+        query: the text after `?` in the URI. It may have a megabyte, so it is parsed in this
+            function, which runs in a thread.
+        category: the category to search in; None for all categories.
         """
         documents = self._documents
         parsed = parse_query(query, category, documents.category, documents.categories())

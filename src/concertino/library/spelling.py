@@ -1,8 +1,8 @@
-"""Corrects a query word that no document contains.
+"""correct_spelling(): corrects a word of a query that no document contains.
 
-All words that are one typing error away are looked up in the index, and the most frequent one is
-used. One error is a letter too many, too few or replaced, or two letters exchanged: 80 % of all
-misspellings (Damerau). A word of ten letters takes some 600 look-ups, or 1 ms.
+All words that are one typing error away are looked up in the search index, and the most frequent
+one is used. One error is a letter too many, too few or replaced, or two letters exchanged; 80 % of
+all misspellings are of this kind (Damerau). A word of ten letters takes some 600 look-ups, or 1 ms.
 """
 
 from __future__ import annotations
@@ -39,10 +39,14 @@ class SpellingCorrection(Struct, frozen=True):
 def correct_spelling(
     word: str, analyser: Analyser, searcher: tantivy.Searcher
 ) -> SpellingCorrection | None:
-    """Return the known word that is one error away from an unknown word; None if there is none.
+    """Return the most frequent word of the documents that is one error away from a word.
 
-    Also returns None if the unknown word is too short or too long, or has characters other than a-z
-    and digits.
+    Words with the same first letter are preferred. Returns None if there is no such word, and for a
+    word that is too short or too long, or has characters other than a-z and digits.
+
+    word: a word of a query.
+    analyser: makes search terms of words.
+    searcher: looks up the terms in the index.
     """
     lower = word.lower()
     if not (MIN_LENGTH <= len(lower) <= MAX_LENGTH and lower.isascii() and lower.isalnum()):

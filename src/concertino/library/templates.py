@@ -1,4 +1,4 @@
-"""The resource templates of a library: searches, catalogues, and files by category and id."""
+"""Templates: the resource templates of a library, for searches, catalogues and files."""
 
 from __future__ import annotations
 

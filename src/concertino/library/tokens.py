@@ -1,10 +1,11 @@
-"""Counts the tokens that a text has for a language model, for budgets.
+"""make_counter(): makes functions that count the tokens of a text, for token budgets.
 
     make_counter("estimate")("Hello, world")      # 7
 
-`estimate` needs no vocabulary (token_estimate.py). The other tokenizers count exactly, with the
-vocabularies of OpenAI's models, which the extra `tokens` installs. Models of other vendors have
-other vocabularies; their numbers are similar.
+Tokens are the pieces into which a language model splits a text. The tokenizer `estimate` needs no
+vocabulary (token_estimate.py). The other tokenizers count exactly, with the vocabularies of
+OpenAI's models, which the extra `tokens` installs. Models of other vendors have other vocabularies,
+and similar numbers of tokens.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import TypeAlias
 from concertino.errors import TargetError
 from concertino.token_estimate import estimate
 
+# Returns the number of tokens of a text.
 Counter: TypeAlias = Callable[[str], int]
 
-# At most this many characters are counted at once: the tokenizer refuses more than 200,000 tokens.
+# At most this many characters are counted at once, because the tokenizers refuse more than 200,000
+# tokens.
 MAX_PIECE = 50_000
 BETWEEN_WORDS = re.compile("[a-z] [a-z]")
 
@@ -38,7 +41,7 @@ def make_counter(name: str) -> Counter:
     if name not in TOKENIZERS:
         raise ValueError(f"tokenizer: expected one of {', '.join(TOKENIZERS)}, got {name!r}")
 
-    # On 3.11 and 3.12 the package reads its vocabularies in a deprecated way.
+    # On Python 3.11 and 3.12 the package reads its vocabularies in a deprecated way.
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         try:
             import bpe_openai  # pyright: ignore[reportMissingTypeStubs]
@@ -55,9 +58,9 @@ def make_counter(name: str) -> Counter:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Split a text into pieces. The sum of their tokens is the number of tokens of the text.
+    """Split a text into pieces whose tokens add up to the number of tokens of the text.
 
-    Pieces end before a space between two letters, where every vocabulary begins a token. If there
+    A piece ends before a space between two letters, where every vocabulary begins a token. If there
     is no such place near MAX_PIECE characters, the text is cut elsewhere, and the sum may differ.
     """
     start = 0

@@ -1,4 +1,4 @@
-"""URIs of a library: building the URI of a file, and parsing URIs from clients.
+"""Builds the URIs of a library's files, and parses the URIs that clients send.
 
     scheme://agents/_fragments/typescript-core     a file: its path without `.md`
     scheme://registry                              the registry: a catalogue of everything
@@ -23,7 +23,7 @@ SUFFIX = ".md"
 # The characters that a path may contain without escaping (RFC 3986 3.3).
 UNQUOTED = "/-._~!$&'()*+,;=:@"
 
-# Matches text that a URI without fragment must not contain (RFC 3986 appendix A).
+# Matches characters that a URI without a fragment must not contain (RFC 3986 appendix A).
 INVALID_IN_URI = re.compile(r"[^A-Za-z0-9\-._~:/?@!$&'()*+,;=%]+|%(?![0-9A-Fa-f]{2})")
 
 # The longest URI, without its scheme, and the longest key, in characters.
@@ -51,9 +51,10 @@ def uri_of(scheme: str, key: str) -> str:
 
 
 def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
-    """Return the key of a URI, and its query (not decoded), which is None if there is no `?`.
+    """Return the key and the query of a URI.
 
-    Returns None if it is not a URI of this scheme, has a fragment or is too long.
+    The query is the undecoded part after `?`; None if there is no `?`. Returns None instead of both
+    if the URI does not have this scheme, has a fragment or is too long.
     """
     prefix, separator, rest = uri.partition("://")
     if not separator or prefix.lower() != scheme or len(rest) > MAX_URI:
@@ -71,7 +72,8 @@ def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
 def escape_uri(uri: str) -> str:
     """Return a client's URI with all invalid characters percent-encoded, for the response.
 
-    A URI may contain spaces, for example, because prompts insert values into it unescaped.
+    Clients send URIs with invalid characters, such as spaces, because prompts insert values into
+    URIs without encoding them.
     """
     return INVALID_IN_URI.sub(lambda match: quote_from_bytes(match[0].encode(), ""), uri)
 

@@ -1,8 +1,8 @@
-"""Watcher: reports changes in the folders of a library.
+"""Watcher: reports changes in the folders of a library, from a thread.
 
-It runs in a thread. If the package watchfiles is installed, it reports the paths that have changed.
-It also reports "everything may have changed" at the start, when a folder was replaced, and once a
-minute, because the operating system drops events when there are too many. Without watchfiles it
+If the package watchfiles is installed, the Watcher reports the paths that have changed. It also
+reports "everything may have changed" at the start, when a folder was replaced, and once a minute,
+because the operating system drops events when there are too many. Without watchfiles, the Watcher
 reports "everything may have changed" every second.
 """
 
@@ -15,20 +15,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# Changes within this time are reported together. The default of watchfiles is 1.6 s.
+# watchfiles collects changes for at most this time, and then reports them together. Its default is
+# 1.6 s.
 DEBOUNCE_MS = 50
 
-# Collected changes are reported when no further change arrives within this time.
+# watchfiles reports the collected changes earlier if no change arrives within this time.
 STEP_MS = 20
 
-# How often to check whether a folder was replaced. If a symbolic link in the folder's path changes,
-# there is no event.
+# How often to check whether a folder was replaced. If a symbolic link in the folder's path is
+# replaced, the operating system sends no event.
 TICK_MS = 200
 
 # How often to report "everything may have changed" although no event has arrived.
 FULL_SCAN_S = 60.0
 
-# Interval of polling without watchfiles.
+# Without watchfiles, how often to report "everything may have changed".
 POLL_S = 1.0
 
 # Gets the changed paths, or None for "everything may have changed".
@@ -36,15 +37,17 @@ ReportChange = Callable[[list[str] | None], None]
 
 
 class Watcher:
-    """Calls a function whenever files may have changed. Starts with its creation.
+    """Calls a function whenever files may have changed, from its creation until close().
 
-    folders: absolute paths.
-    report: called with the changed paths, or with None if everything may have changed. It is called
-        in threads of the watcher; exceptions are logged.
+    folders: the absolute paths of the folders, which need not exist.
+    report: called with the paths that have changed, or with None if everything may have changed. It
+        is called in threads of the watcher; its exceptions are logged.
+    log: the logger for the watcher's own problems.
     is_recursive: whether to watch the folders inside these folders, too.
 
     Attributes:
-    receives_events: whether the operating system reports changes; False while polling.
+    receives_events: whether the operating system reports changes at once; False while the watcher
+        polls.
     """
 
     def __init__(
@@ -105,7 +108,10 @@ class Watcher:
         return all(map(os.path.isdir, self._folders))
 
     def _watch(self, watch: Callable[..., Iterator[set[tuple[Any, str]]]]) -> None:
-        """Report changes until close() or until a folder was replaced. watch: watchfiles.watch."""
+        """Report changes until close(), or until a folder was replaced.
+
+        watch: the function watchfiles.watch.
+        """
         before = self._identities()
         events = watch(
             *self._folders,
@@ -131,7 +137,7 @@ class Watcher:
                 return
 
     def _on_watching(self) -> None:
-        """Report everything once, because changes before this moment caused no event."""
+        """Report "everything may have changed": changes before this moment have caused no event."""
         self.receives_events = True
         # In another thread, because watchfiles must not wait for the report.
         threading.Thread(target=self._report, args=(None,), name="watch-first", daemon=True).start()
@@ -148,9 +154,13 @@ class Watcher:
 
 
 class _StopEvent:
-    """The stop event for watchfiles. Also calls a function when watching has begun.
+    """The stop event for watchfiles, which also calls a function when watching has begun.
 
-    watchfiles checks its stop event for the first time at that moment.
+    watchfiles checks its stop event for the first time at that moment, and tells it in no other
+    way.
+
+    closed: set when watching is to end.
+    on_watching: called once, when watching has begun.
     """
 
     def __init__(self, closed: threading.Event, on_watching: Callable[[], None]) -> None:
