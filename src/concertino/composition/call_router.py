@@ -1,8 +1,9 @@
 """CallRouter: sends each call to the part of a composition that has the tool, prompt or resource.
 
-A name of a tool or prompt tells its part. A resource belongs to the part that lists it; if no part
-does, the parts are asked one after the other. ComposedBackend (composed_backend.py) uses this
-class for all calls but lists.
+A composition serves several backends, its parts, as one; a call is a client's request. The name of
+a tool or prompt tells its part. A resource belongs to the part that lists it; if no part lists it,
+the parts are asked one after the other. ComposedBackend (composed_backend.py) uses this class for
+all requests except lists.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from concertino.types.completion import CompleteParams, PromptReference
 
 __all__ = ["CallRouter"]
 
-# A part answers with one of these errors if it lacks a resource or a completion. Another part may
-# have it.
+# A part answers with one of these errors if it does not have a resource or a completion. Another
+# part may have it.
 ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
 
@@ -46,10 +47,15 @@ class CallRouter:
     """Forwards calls to the parts of one composition.
 
     parts: name -> backend. The composition changes this mapping.
-    names, starts, directory, calls: the state of the composition; it changes them, too.
-    view_of: returns the PartView of a part.
-    report_failure: called with a part, a method and the error, if a part is left out of a list.
-    maps_uris: see CompositionRules.
+    names: translates between the names of tools and prompts that clients see and those of the
+        parts.
+    starts: knows which parts have started.
+    directory: knows which part each resource belongs to.
+    calls: counts the running calls of each part.
+    view_of: returns the PartView of the part with this name, which translates results.
+    report_failure: called with the name of a part, a method and the error, if the part is left out
+        of a list because of the error.
+    maps_uris: whether clients see a URI that two parts list with a prefix for the second part.
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class CallRouter:
                 yield name, part
 
     async def refresh_owners(self) -> None:
-        """Learn which part each resource belongs to now, if that may have changed."""
+        """Ask the parts for their resources, if these may have changed since the previous call."""
         await self._directory.refresh(lambda: self.parts_with("resources"))
 
     async def call_by_name(
@@ -89,7 +95,11 @@ class CallRouter:
         context: Context,
         kind: str,
     ) -> Struct | Raw:
-        """Forward a call of a tool or prompt to its part, with the part's own name for it."""
+        """Forward `tools/call` or `prompts/get` to its part, with the part's own name.
+
+        kind: "tool" or "prompt".
+        Raises RpcError if no part has the tool or prompt, and the errors of the part.
+        """
         if (name := call.name) is None:
             raise invalid_params(f"name: expected the name of a {kind}")
         found = self._names.find(name)
@@ -105,7 +115,8 @@ class CallRouter:
         part_context = PartContext(context, view)
         params = {**call.params, "name": Raw(encode(own_name))}
         own_call = Call(call.method, params, view.own_meta(call.meta), call.answers, call.state)
-        # A call of _forward() here would add a coroutine, which costs a tenth of a small call.
+        # This does the same as _forward(), without its coroutine, which would cost a tenth of a
+        # small call.
         with self._calls.by_part[part_name]:
             try:
                 result = await part.handle(own_call, part_context)
@@ -119,10 +130,12 @@ class CallRouter:
         kind: str,
         member: str = "name",
     ) -> tuple[str, str]:
-        """Return the part of a tool or prompt and its name there. Waits until the part has started.
+        """Wait until the part of a tool or prompt has started. Return the part and its own name.
 
+        name: the name that the client uses.
+        kind: "tool" or "prompt".
         member: the member of the params that contains the name, for the error message.
-        Raises RpcError if no part has the name.
+        Raises RpcError if no part can have the name, or if the part does not start.
         """
         found = self._names.find(name)
         if found is None:
@@ -131,7 +144,8 @@ class CallRouter:
         await self._starts.wait_for(part_name)
         if self._names.is_known(name):
             return found
-        # The name may have been shortened. Listing the names of the part restores the whole name.
+        # The name may have been shortened in an earlier run of the program. show() remembers the
+        # whole name of each tool that the part lists, so that find() can resolve the short one.
         for own_name in await list_names(part_name, self._part(part_name), f"{kind}s/list"):
             self._names.show(part_name, own_name)
         return self._names.find(name) or found
@@ -165,11 +179,12 @@ class CallRouter:
         shown: str,
         replace_uri: Callable[[str], Call],
     ) -> Struct | Raw:
-        """Forward a call to the part that lists the URI, or else to the first part that accepts it.
+        """Forward a call to the part that lists a URI, or else to the first part that accepts it.
 
-        A URI that no part lists may still match a template of any part.
+        Parts may accept URIs that they do not list, for example by a resource template.
         shown: the URI in the client's request.
         replace_uri: returns the same call with another URI.
+        Raises RpcError if no part accepts the URI.
         """
         owner, uri = (
             (None, shown) if self._directory.has_changed else self._directory.owners.find(shown)
@@ -194,7 +209,7 @@ class CallRouter:
         raise refusal
 
     async def read(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward `resources/read`."""
+        """Forward `resources/read` to the part that has the resource."""
         if (shown := call.name) is None:
             raise invalid_params("uri: expected the URI of a resource")
 
@@ -206,7 +221,7 @@ class CallRouter:
         return await self._call_by_uri(call, context, shown, replace_uri)
 
     async def complete(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward `completion/complete` to the part that has its prompt or template."""
+        """Forward `completion/complete` to the part that has the prompt or resource template."""
         try:
             ref = call.decode_params(CompleteParams).ref
         except ValidationError as exc:
@@ -233,7 +248,10 @@ class CallRouter:
     # Tasks and extensions
 
     async def call_other(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a request about tasks, or a request of an extension, to its part."""
+        """Forward a request about tasks, or a request of an extension, to its part.
+
+        `tasks/list` is sent to all parts that have tasks, and their lists are joined.
+        """
         if call.method in TASK_METHODS and any(
             has_tasks(part.features()) for part in self._parts.values()
         ):
@@ -274,7 +292,13 @@ def _restore_name(
     name: str,
     own_name: str,
 ) -> RpcError:
-    """Return an error of a part, with the caller's name in place of the part's in "unknown …"."""
+    """Return a part's error. If it is "Unknown tool: NAME", NAME is replaced by the client's name.
+
+    kind: "tool" or "prompt".
+    member: the member of the params that contains the name.
+    name: the name that the client has used.
+    own_name: the part's own name.
+    """
     if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own_name}":
         return unknown_name(kind, name, member)
     return error

@@ -1,9 +1,11 @@
-"""compose(): serves several backends as one, and gives each a name.
+"""compose(): serves several backends, such as Servers, as one.
+
+    run(compose(math=math_server, docs=Library("docs")))
 
 The backends of a composition are called its parts. The name of a part becomes the prefix of its
 tools and prompts (`math_add`), so that their names never collide. Resources keep their URIs; if two
-parts list the same resource, the composition refuses to start. Each call goes to the part that has
-the tool, prompt or resource. Lists are concatenated in the order of the parts.
+parts list the same resource, the composition refuses to start. Each request goes to the part that
+has the tool, prompt or resource. Lists are concatenated in the order of the parts.
 """
 
 from __future__ import annotations
@@ -29,14 +31,18 @@ def compose(
 ) -> ComposedBackend:
     """Combine several backends into one, which is served like any other backend.
 
-    info: the name of the server that clients see; by default the names of the parts joined by `+`.
-    strict: if True, serve nothing before all parts have started, and fail if one of them fails. By
-        default the other parts are served: calls of a part that failed are refused with the
-        reason, and calls of a slow part wait for it.
-    parts: name -> backend. The name and an underscore become the prefix of its tools and prompts.
+    info: the name of the combined server for clients, or its name and version; by default the names
+        of the backends joined by `+`.
+    strict: if True, the combined server serves nothing before all backends have started, and its
+        start fails if one of them fails. By default it serves the other backends: calls of a
+        backend that has failed are refused with the reason, and calls of a slow one wait for it.
+    parts: the backends (a Server, a Library, a Proxy and so on), as keyword arguments. The keyword
+        and an underscore become the prefix of the names of a backend's tools and prompts: with
+        compose(math=server), clients call `math_add`. Resources keep their URIs.
 
-    Raises RegistrationError for a part that is not a Backend, and for two names of parts that could
-    give two tools the same name. The start raises it if two parts list the same resource.
+    Raises RegistrationError for a value that is not a Backend, and for two keywords that could give
+    two tools the same name, such as `a` and `a_b`. The start of the result raises RegistrationError
+    if two backends list the same resource.
     """
     if not parts:
         raise RegistrationError(
@@ -54,7 +60,7 @@ def compose(
         )
     for name, part in parts.items():
         if (got := describe_non_backend(part)) is not None:
-            # The caller has probably mistyped an option, which arrives here as a part.
+            # The caller has probably mistyped an option, and Python takes it for a part.
             hint = suggestion(name, ["strict"])
             if name in ("info", "name"):
                 hint = (

@@ -1,11 +1,11 @@
 """ComposedBackend: several backends, called parts, as one.
 
-Each call goes to the part that has the tool, prompt or resource, and carries the part's own name
-for it. Lists are concatenated in the order of the parts. This class adds and removes parts, and
-passes notifications on; other modules start the parts (part_starts.py), route calls
-(call_router.py), name tools (part_names.py), join lists (composed_lists.py) and know which part a
-resource belongs to (resource_owners.py). A PartView (part_view.py) translates between a part and
-the clients.
+Each call, which is a client's request, goes to the part that has the tool, prompt or resource, with
+the part's own name for it. Lists are concatenated in the order of the parts. This class adds and
+removes parts, and passes notifications on; other modules start the parts (part_starts.py), route
+calls (call_router.py), name tools (part_names.py), join lists (composed_lists.py) and know which
+part a resource belongs to (resource_owners.py). A PartView (part_view.py) translates between a part
+and the clients.
 """
 
 from __future__ import annotations
@@ -69,6 +69,9 @@ class ComposedBackend:
     parts: name -> backend.
     names: makes the names of tools and prompts that clients see.
     rules: settings for the start, the lists and the removal of parts.
+
+    Attributes:
+    parts: name -> backend; change_parts() changes it.
     """
 
     def __init__(
@@ -84,9 +87,9 @@ class ComposedBackend:
         self._starts = PartStarts(self.parts, rules, self._on_late_start)
         owners = ResourceOwners(rules.maps_uris, names.uri_prefix)
         pages = PartPages(rules.list_limit_s, self.on_part_change, self._view_of)
-        # The argument of the last start(); parts that start later get it too.
+        # Sends notifications to the clients: the argument of the latest start().
         self._outlet: Notifier | None = None
-        # The argument of the last watch().
+        # The URIs that clients subscribe to: the argument of the latest watch().
         self._watched: frozenset[str] = frozenset()
         self._directory = ResourceDirectory(self.parts, owners, pages, rules)
         self._lists = ComposedLists(names, owners, pages)
@@ -112,8 +115,10 @@ class ComposedBackend:
     async def start(self, outlet: Notifier) -> None:
         """Start all parts concurrently, then check that no two of them list the same resource.
 
-        Raises RegistrationError if two parts list the same resource, and ConcertinoError with the
-        name of the part if all parts fail or `strict` is set and one fails. See PartStarts.
+        outlet: sends notifications to the clients.
+        Raises RegistrationError if two parts list the same resource and the rules do not map URIs,
+        and ConcertinoError, which names the parts, if all parts fail, or if one fails and the rules
+        are strict. See PartStarts.
         """
         self._outlet = outlet
         if self._rules.strict:
@@ -138,14 +143,17 @@ class ComposedBackend:
         return view
 
     def _notifier_of(self, name: str) -> Notifier:
+        """Return the notifier that a part gets: it passes notifications on to the clients."""
         return _PartNotifier(self, name, self._outlet)
 
     async def change_parts(self, parts: Mapping[str, Backend]) -> None:
         """Serve these parts from now on instead of the present ones.
 
         A part that is the same object as before is not affected. A part that is removed or replaced
-        is closed when its calls have ended, or after `rules.drain_s`. The method awaits nothing, so
-        a change never overlaps with another change or with close().
+        is closed in the background, when its calls have ended or after `rules.drain_s`. This method
+        awaits nothing, so a change never overlaps with another change or with close().
+
+        parts: name -> backend, in the new order.
         """
         before = dict(self.parts)
         gone = {name: part for name, part in before.items() if parts.get(name) is not part}
@@ -166,9 +174,9 @@ class ComposedBackend:
         self._report_changes()
 
     async def _on_late_start(self, name: str) -> None:
-        """Process the late start, or failure, of a part after the composition has started.
+        """Handle the start, or the failure, of a part after the composition has started.
 
-        Sends clients the notifications of changed lists, and tells the part which resources clients
+        Notifies clients that the lists have changed, and tells the part which resources clients
         subscribe to.
         """
         self._directory.has_changed = True
@@ -223,7 +231,10 @@ class ComposedBackend:
         return await self._router.call_other(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Pass to each part the subscribed URIs that it lists, and the ones that no part lists."""
+        """Tell each part which of its resources clients subscribe to.
+
+        uris: all URIs that clients subscribe to. A URI that no part lists is passed to all parts.
+        """
         self._watched = uris
         await self._router.refresh_owners()
         for name, part in list(self._router.parts_with("resources")):
@@ -256,16 +267,18 @@ class ComposedBackend:
             self._outlet.report_update(shown)
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
-        """Return the function with which the part of the tool or prompt checks its arguments.
+        """Return the function with which a part checks the arguments of its tool or prompt.
 
-        See SupportsArgumentChecks.
+        SupportsArgumentChecks describes the parameters. Returns None if there is no such function.
         """
         found = self._names.find(name)
         return None if found is None else argument_check_of(self.parts[found[0]], method, found[1])
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the arguments of a tool that clients repeat in headers. See
-        SupportsParamHeaders."""
+        """Return the arguments of a tool that clients repeat in HTTP headers.
+
+        SupportsParamHeaders describes the result.
+        """
         found = self._names.find(name)
         return {} if found is None else param_headers_of(self.parts[found[0]], found[1])
 
@@ -283,7 +296,7 @@ class ComposedBackend:
 
 
 class _PartNotifier:
-    """The Notifier of one part: forwards to the clients of the composition."""
+    """The Notifier of one part, which passes its notifications to the composition's clients."""
 
     def __init__(self, composed: ComposedBackend, name: str, outlet: Notifier | None) -> None:
         self._composed = composed

@@ -1,7 +1,8 @@
 """ComposedFeatures: joins the features of the parts of a composition.
 
-A feature that one part has is a feature of the composition. Capabilities of extensions, which
-concertino does not interpret, are joined by their names.
+The features of a part are what it offers, such as tools and subscriptions; a server declares them
+to its clients as capabilities. A feature that one part has is a feature of the composition.
+Capabilities of extensions, which concertino does not interpret, are joined by their names.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ class ComposedFeatures:
 
     def __init__(self, info: Implementation) -> None:
         self._info = info
-        # Each clash that has been logged: the name of the capability, and the later of the two
-        # parts.
+        # The clashes that were logged: the name of the capability, and the later of the two parts.
         self._clashes: set[tuple[str, str]] = set()
 
     def join(self, features: Mapping[str, ServerFeatures]) -> ServerFeatures:
@@ -63,7 +63,13 @@ class ComposedFeatures:
         features: ServerFeatures,
         parts: Mapping[str, ServerFeatures],
     ) -> ServerFeatures:
-        """Return the features with the capabilities of all parts. The first part's settings win."""
+        """Return features with the capabilities of extensions that the parts declare.
+
+        If two parts declare the same capability, the settings of the first part are used, and a
+        warning is logged.
+        features: the joined features, without these capabilities.
+        parts: name -> features of the part.
+        """
         joined: dict[str, dict[str, Any]] = {member: {} for member in OPEN_CAPABILITIES}
         owners: dict[tuple[str, str], str] = {}
         for part, declared in parts.items():
@@ -88,6 +94,7 @@ class ComposedFeatures:
         first: str,
         second: str,
     ) -> None:
+        """Log that two parts declare the same capability, unless it was logged before."""
         if (name, second) not in self._clashes:
             self._clashes.add((name, second))
             log.warning(
@@ -100,7 +107,7 @@ class ComposedFeatures:
 
 
 def _join(first: Any, second: Any) -> Any:
-    """Return the settings of both. Where they contradict each other, the first ones win."""
+    """Return the settings of both, recursively. Where they differ, those of the first are used."""
     if not isinstance(first, dict) or not isinstance(second, dict):
         return cast("Any", first)
     joined = dict(cast("dict[str, Any]", first))

@@ -1,7 +1,7 @@
-"""ComposedLists: joins the lists of several parts, page by page.
+"""ComposedLists: joins the lists of a composition's parts, page by page.
 
-Items of parts that return JSON, such as proxies, are passed on as JSON in which only names and URIs
-are replaced. So clients also get members that this package does not know.
+A part returns a page as a Struct, or as JSON, as proxies do. Items in JSON are passed on as JSON in
+which only names and URIs are replaced. So clients also get members that this package does not know.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ _text = Decoder(str).decode
 
 
 class ComposedLists:
-    """Concatenates the lists of parts, with the names and URIs that clients see."""
+    """Concatenates the lists of parts, with the names and URIs that clients see.
+
+    names: makes the names of tools and prompts that clients see.
+    owners: makes the URIs that clients see.
+    pages: fetches the pages of the parts.
+    """
 
     def __init__(
         self,
@@ -40,7 +45,8 @@ class ComposedLists:
         self._names = names
         self._owners = owners
         self._pages = pages
-        # Method -> the pages of the parts, and the list that was built from them.
+        # Method -> the pages of the parts, and the list that was built from them. While the pages
+        # stay the same, the list is not built again.
         self._lists: dict[str, tuple[list[Struct], Struct | Raw]] = {}
 
     def forget(self) -> None:
@@ -56,17 +62,22 @@ class ComposedLists:
         *,
         is_complete: bool,
     ) -> Struct | Raw:
-        """Concatenate the lists of the parts, up to the first part that has a further page.
+        """Return one page of the joined list.
 
-        The returned cursor names that part and contains the part's own cursor. The list is a Struct
-        if the lists of all parts are Structs; otherwise it is JSON.
-        parts: the parts that have such a list, in the order of the composition.
+        The page has the lists of the parts one after the other, up to the first part that has
+        another page. The cursor in the result names this part and contains the part's own cursor.
+        The result is a Struct if the pages of all parts are Structs; otherwise it is JSON.
+
+        listing: the list method, such as `tools/list`, and the names of its members.
+        parts: name and backend of the parts that have such a list, in the order of the composition.
+        call: the client's request.
+        context: the context of this request.
         is_complete: False while a part that may have such a list is still starting.
         """
         at, params = parse_cursor(call.params, [name for name, _ in parts])
         pages: list[tuple[str, PartPage]] = []
         next_cursor: str | None = None
-        # The parts whose items are on other pages of this list than the present one.
+        # The parts whose items are on earlier or later pages of this list.
         elsewhere = [part for _, part in parts[:at]]
         request = Call(call.method, params, call.meta)
         async with aclosing(self._pages.fetch(parts[at:], listing, request, context)) as fetched:
@@ -81,7 +92,7 @@ class ComposedLists:
         contents = [page.content for page in sources]
         cached = self._lists.get(call.method)
         if cached and len(cached[0]) == len(contents) and all(map(is_, cached[0], contents)):
-            # Returned as the same object, because the session caches the encoded form of an object.
+            # Return the same object, because the session caches the encoded form of an object.
             whole = cached[1]
         else:
             # Spec: server/utilities/caching. All pages of a list have the same scope.
@@ -134,7 +145,11 @@ class ComposedLists:
         name: str,
         listing: ListMethod,
     ) -> list[Any]:
-        """Return the items of a part with the names that clients see, without hidden resources."""
+        """Return the items of a part with the names that clients see.
+
+        Resources that another part's resource with the same URI hides are left out.
+        name: the name of the part.
+        """
         renamed: list[Any] = []
         for item in items:
             own_name = getattr(item, listing.name_member)
@@ -166,7 +181,7 @@ class ComposedLists:
         own_name: str,
         listing: ListMethod,
     ) -> str | None:
-        """Return the name or URI that clients see; None for a resource hidden by another one."""
+        """Return the name or URI that clients see; None for a resource that another part hides."""
         if listing.kind == "resource":
             return self._owners.show(part, own_name)
         return self._names.show(part, own_name)
@@ -175,6 +190,7 @@ class ComposedLists:
 def parse_cursor(params: Mapping[str, Raw], names: Sequence[str]) -> tuple[int, Mapping[str, Raw]]:
     """Return the index of the part at which a list continues, and the params for that part.
 
+    params: the params of the client's request.
     names: the names of the parts, in the order of the composition.
     Raises RpcError for a cursor that no list has returned.
     """
@@ -210,9 +226,9 @@ def _are_legacy(pages: Sequence[PartPage]) -> bool:
 
 
 def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:
-    """Return the cache hints of a list built from these pages: the strictest hints of all parts.
+    """Return the cache hints of a list that is built from these pages: the strictest of all parts.
 
-    shared: whether the parts without items on these pages allow shared caching.
+    shared: whether the parts without items on these pages allow caches that users share.
     """
     ages = [page.ttl_ms for page in pages]
     public = shared and bool(pages) and all(page.cache_scope == "public" for page in pages)

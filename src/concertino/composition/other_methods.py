@@ -27,15 +27,16 @@ def has_tasks(features: ServerFeatures) -> bool:
 
 
 def find_part(method: str, parts: Mapping[str, ServerFeatures]) -> str:
-    """Return the part to which the requests of a method of an extension are sent.
+    """Return the name of the part to which requests with a method of an extension are sent.
 
-    Only parts that accept methods which concertino does not know are considered. Of these, the
-    first rule that fits decides:
+    Only parts that accept methods which concertino does not know are considered. Of the following
+    rules, the first one that fits decides:
     1. The first part that declares a capability to which the method belongs, see _covers().
     2. The only part that declares any capability which concertino does not interpret.
     3. The only part.
+
+    parts: name -> features of the parts that have started, in the order of the composition.
     Raises RpcError if no rule fits.
-    parts: the features of the parts that have started, in the order of the composition.
     """
     accepting = {name: part for name, part in parts.items() if part.other_methods}
     for name, part in accepting.items():

@@ -1,6 +1,7 @@
-"""PartCalls: counts the running calls of each part, and closes a removed part when they have ended.
+"""PartCalls: counts the running calls of a composition's parts, and closes removed parts.
 
-A part is removed when its entry in the server file is removed or changed.
+A part is removed when its entry in the server file is removed or changed. It is closed when its
+running calls have ended, or after a time limit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ __all__ = ["CallsUnderWay", "PartCalls"]
 
 
 class CallsUnderWay:
-    """A counter of the running calls of one part; each call is a `with` block."""
+    """The number of running calls of one part. Each call runs in a `with` block of this object."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -34,13 +35,13 @@ class CallsUnderWay:
 
 
 class PartCalls:
-    """The calls of all parts, and the removed parts that are not closed yet.
+    """The running calls of all parts, and the removed parts that are not closed yet.
 
     names: the names of the parts.
-    drain_s: the time that the calls of a removed part get to end, in seconds.
+    drain_s: how many seconds the calls of a removed part get to end.
 
     Attributes:
-    by_part: name of the part -> its calls.
+    by_part: name of the part -> its running calls.
     """
 
     def __init__(self, names: Iterable[str], drain_s: float) -> None:
@@ -53,7 +54,10 @@ class PartCalls:
         self.by_part[name] = CallsUnderWay()
 
     def remove(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
-        """Remove a part. Its calls get time to end in the background; then `close` is called."""
+        """Remove a part. Its calls get time to end in the background.
+
+        close: called afterwards, to close the part.
+        """
         task = asyncio.create_task(self._close(self.by_part.pop(name), close))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

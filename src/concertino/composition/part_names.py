@@ -1,8 +1,8 @@
-"""The names under which clients see the tools and prompts of a composition's parts.
+"""PartNames: makes the names of a composition's tools and prompts that clients see.
 
-Two parts may have a tool of the same name, so clients see it with a prefix for each part.
-compose() uses PrefixNames. Server files use BoundedNames, because users choose the names in them
-freely.
+Two parts may have a tool of the same name. So clients see the names of tools with a prefix for the
+part, such as `math_add`. compose() uses PrefixNames. Server files use BoundedNames, because the
+names in them are chosen freely by users.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ log = logging.getLogger("concertino.composition")
 MAX_NAME = 64
 # The longest prefix. It leaves half of the name for the part's own name of the tool.
 MAX_PREFIX = 32
+# The length of the hash at the end of a shortened name.
 HASH_CHARS = 8
 
 
@@ -39,24 +40,28 @@ class PartNames(Protocol):
         ...
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the part and the part's own name for a name that clients use; None if unknown."""
+        """Return the part and the part's own name for a name that clients use.
+
+        Returns None if the name begins with the prefix of no part. The result does not mean that
+        the part has such a tool or prompt.
+        """
         ...
 
     def is_known(self, name: str) -> bool:
-        """Return whether find() can resolve this name.
+        """Return whether the result of find() for this name is right.
 
-        False for a name that may have been shortened but that show() has not returned in this run
-        of the program.
+        Returns False for a name that may have been shortened, but that show() has not returned in
+        this run of the program.
         """
         ...
 
     def uri_prefix(self, part: str) -> str:
-        """Return the prefix for URIs of a part that another part has too."""
+        """Return the prefix for those URIs of a part that another part has, too."""
         ...
 
 
 class PrefixNames:
-    """Gives tools and prompts names of the form `PART_NAME`, with the part's own name for them.
+    """Names of the form `PART_NAME`: the name of the part, and the part's own name.
 
     No name of a part may begin with another part's name and `_`. So each name belongs to one part.
     """
@@ -87,7 +92,7 @@ class PrefixNames:
 
 
 class BoundedNames:
-    """Names of the form `prefix_name` with at most 64 characters, for parts with any names.
+    """Names of the form `PREFIX_NAME` with at most 64 characters, for parts with any names.
 
     The prefix is the name of the part, with `-` in place of each underscore and of each character
     that hosts do not accept. So the first underscore of a name always ends its prefix, and two
@@ -97,11 +102,13 @@ class BoundedNames:
     """
 
     def __init__(self, parts: Iterable[str] = ()) -> None:
+        # Part -> its prefix.
         self.prefixes: dict[str, str] = {}
-        # The same for parts that have been removed.
+        # Part that has been removed -> its prefix.
         self._former: dict[str, str] = {}
+        # Prefix -> part.
         self._parts: dict[str, str] = {}
-        # Shortened name -> the part and the whole name there.
+        # Shortened name -> the part, and the part's own name.
         self._shortened: dict[str, tuple[str, str]] = {}
         self.set_parts(parts)
 
@@ -161,6 +168,7 @@ class BoundedNames:
 
 
 def _make_prefix(part: str) -> str:
+    """Return the prefix for a part, without regard to the prefixes of other parts."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", part).strip("-") or "server"
     if len(plain) <= MAX_PREFIX:
         return plain

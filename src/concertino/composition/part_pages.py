@@ -1,6 +1,7 @@
 """PartPages: fetches the pages of a list from the parts of a composition.
 
-ComposedLists joins these pages into one list.
+A composition serves several backends, its parts, as one. ComposedLists (composed_lists.py) joins
+the pages into one list.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ log = logging.getLogger("concertino.composition")
 class PartPage(Struct, frozen=True, eq=False):
     """One page of the list of one part.
 
-    content: the page, decoded.
-    raw_items: the same items undecoded, with the members that this package does not know; None if
-        the part did not return JSON.
+    content: the page as a Struct, such as a ListToolsResult.
+    raw_items: the items of the page, undecoded and so with members that this package does not know;
+        None if the part did not return JSON.
     revision: the protocol revision of the server that sent the JSON; "" if it is not known.
     """
 
@@ -40,11 +41,12 @@ class PartPage(Struct, frozen=True, eq=False):
 class PartPages:
     """Fetches pages from parts.
 
-    limit_s: the time that a list waits for all parts, in seconds. They are asked concurrently, and
-        parts that fail or take longer are left out of the list. None asks the parts one after the
-        other without a time limit, and the list fails if one of them fails.
-    on_late: called with the kind of the list when a part that was left out has answered.
-    view_of: returns the PartView of a part.
+    limit_s: how many seconds a list waits for all parts. The parts are asked concurrently, and
+        those that fail or take longer are left out of the list. If it is None, the parts are asked
+        one after the other without a time limit, and the list fails if one of them fails.
+    on_late: called with the kind of the list, such as "tools", when a part that took too long has
+        answered.
+    view_of: returns the PartView of the part with this name.
     """
 
     def __init__(
@@ -56,11 +58,12 @@ class PartPages:
         self._limit_s = limit_s
         self._on_late = on_late
         self._view_of = view_of
-        # (Part, method) -> the last failure that was logged, so that it is not logged again.
+        # (Part, method) -> the latest failure that was logged, so that it is not logged again.
         self._failures: dict[tuple[str, str], str] = {}
-        # (Part, method) -> the newest first page of the list, as bytes and decoded. For the same
-        # bytes fetch() returns the same object, so that the list built from it can be reused.
+        # (Part, method) -> the latest first page of the list, as bytes and decoded. For the same
+        # bytes fetch() returns the same object, so ComposedLists does not join the lists again.
         self._decoded: dict[tuple[str, str], tuple[bytes, PartPage]] = {}
+        # The requests to parts that took too long.
         self._late: set[asyncio.Task[PartPage]] = set()
 
     async def fetch(
@@ -70,10 +73,14 @@ class PartPages:
         call: Call,
         context: Context,
     ) -> AsyncGenerator[tuple[str, PartPage], None]:
-        """Yield the name and the page of each part, in the order of `parts`.
+        """Yield the name and one page of each part, in the order of `parts`.
 
-        call: the client's request. Its cursor is sent to the first part only; the other parts are
-            asked for their first page.
+        parts: name and backend of the parts to ask.
+        listing: the list method, such as `tools/list`, and the names of its members.
+        call: the client's request. Only the first part gets its cursor; the other parts are asked
+            for their first page.
+        context: the context of this request.
+        Raises the error of a part if limit_s is None.
         """
         plain = Call(
             call.method,
@@ -104,9 +111,9 @@ class PartPages:
 
     def forget(self, name: str) -> None:
         """Forget a part that has been removed."""
-        for known in (self._decoded, self._failures):
-            for key in [key for key in known if key[0] == name]:
-                del known[key]
+        for by_part in (self._decoded, self._failures):
+            for key in [key for key in by_part if key[0] == name]:
+                del by_part[key]
 
     def _page_of(
         self,
@@ -115,7 +122,7 @@ class PartPages:
         task: asyncio.Task[PartPage],
         listing: ListMethod,
     ) -> PartPage | None:
-        """Return the page that a task has fetched; None if it has failed or is still running."""
+        """Return the page that a task has fetched; None if the task has failed or still runs."""
         if not task.done():
             self.report_failure(name, method, TimeoutError(f"no answer within {self._limit_s:g} s"))
             self._late.add(task)
@@ -135,7 +142,7 @@ class PartPages:
         task: asyncio.Task[PartPage],
         listing: ListMethod,
     ) -> None:
-        """Report that a part which was left out of a list has answered now."""
+        """Report that a part has answered whose list took too long."""
         self._late.discard(task)
         if not task.cancelled() and task.exception() is None:
             self._failures.pop((name, method), None)
@@ -174,9 +181,9 @@ class PartPages:
         data = bytes(result)
         key = name, call.method
         revision = part_context.passed_revision
-        known_data, known = self._decoded.get(key, (b"", None))
-        if known is not None and known_data == data and known.revision == revision:
-            return known
+        previous_data, previous = self._decoded.get(key, (b"", None))
+        if previous is not None and previous_data == data and previous.revision == revision:
+            return previous
         # Decoding the page also validates it. Otherwise one malformed item would make the list of
         # all parts unreadable.
         content = decode_page(result, listing)

@@ -1,7 +1,8 @@
 """PartStarts: starts the parts of a composition, and knows the state of each.
 
-A part is starting, serves calls, or has failed. CompositionRules.retries_s says when a part that
-has failed is started again. start_strictly() is for compositions in which no part may fail.
+A composition serves several backends, its parts, as one. A part is starting, serves calls, or has
+failed to start. CompositionRules.retries_s says when a part that has failed is started again.
+start_strictly() is for compositions in which no part may fail.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ class PartStarts:
     """Starts the parts of a composition. A part that is slow or fails does not delay the others.
 
     parts: name -> part. The caller may add and remove items later; see begin() and forget().
-    on_late_start: called with the name of each part that starts or fails after start() has
+    rules: say how long to wait, and when to start a part again.
+    on_late_start: called with the name of each part that has started or failed after start() has
         returned.
 
     Attributes:
-    starting: name -> a future that is done when the part has started or failed, or was removed.
-    failures: name -> the reason why the start of the part failed.
+    starting: name -> a future that is done when the part has started or failed, or was removed;
+        only for the parts that are still starting.
+    failures: name -> the reason why the part has failed to start.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class PartStarts:
         self._parts = parts
         self._rules = rules
         self._on_late_start = on_late_start
-        # Until this time of the loop, lists wait for parts that are still starting.
+        # Until this time by the loop's clock, lists wait for parts that are still starting.
         self._lists_until = 0.0
         # Whether start() has returned, so that later starts are reported.
         self._has_returned = False
@@ -57,15 +60,17 @@ class PartStarts:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # Name -> an event that is set when a call needs a part that has failed.
         self._wanted: dict[str, asyncio.Event] = {}
+        # Name -> the exception with which the part has failed.
         self._errors: dict[str, BaseException] = {}
 
     async def start(self, notifier_of: Callable[[str], Notifier]) -> None:
         """Start all parts concurrently, and wait for them.
 
-        After `rules.start_s` it waits only until the first part has started. Raises ConcertinoError
-        if all parts fail. With `rules.may_be_empty`, it returns after `rules.start_s` in any case,
-        and does not raise.
-        notifier_of: returns the notifier that a part of this name gets.
+        Waits at most `rules.start_s` if a part has started by then, and otherwise until the first
+        part has started. Raises ConcertinoError if all parts fail. If `rules.may_be_empty` is True,
+        waits at most `rules.start_s` in any case, and does not raise.
+
+        notifier_of: returns the notifier for the part with this name.
         """
         self._lists_until = asyncio.get_running_loop().time() + self._rules.lists_s
         for name in self._parts:
@@ -79,7 +84,7 @@ class PartStarts:
             await self.cancel()
             raise
         if not self._rules.may_be_empty and len(self.failures) == len(self._parts):
-            # Name them in the order of the parts, not of their failures.
+            # Name the parts in their order, not in the order of their failures.
             texts = [f"{name}: {describe_failure(self._errors[name])}" for name in self._parts]
             raise ConcertinoError("; ".join(texts))
         self._has_returned = True
@@ -87,7 +92,10 @@ class PartStarts:
             log.warning("still starting: %s; the others are served", ", ".join(self.starting))
 
     def begin(self, name: str, notifier: Notifier) -> None:
-        """Begin to start one part."""
+        """Begin to start one part, in the background.
+
+        notifier: gets the notifications of the part.
+        """
         first_start = asyncio.get_running_loop().create_future()
         self._wanted[name] = asyncio.Event()
         self._tasks[name] = asyncio.create_task(self._run(name, notifier, first_start))
@@ -102,8 +110,8 @@ class PartStarts:
         if task is not None:
             task.cancel()
         if (first_start := self.starting.pop(name, None)) is not None:
-            # Set this here and not in the task, because a task that is cancelled before its first
-            # step runs none of its code.
+            # The task cannot do this, because a task that is cancelled before its first step runs
+            # none of its code.
             first_start.set_result(None)
         for table in (self._wanted, self.failures, self._errors):
             table.pop(name, None)
@@ -123,10 +131,10 @@ class PartStarts:
     async def wait_for(self, name: str) -> None:
         """Wait until a part has started. Raises RpcError if it fails, has failed or is removed.
 
-        If the rules allow retries, a part that has failed is then started again soon, so that a
-        later call may succeed.
+        If the rules allow retries, a part that has failed is started again soon after this error,
+        so that a later call may succeed.
         """
-        # Loop, because the part may be replaced while the call waits; then its successor starts.
+        # Loop, because another part may get the name while the call waits, and then starts too.
         while (first_start := self.starting.get(name)) is not None:
             # Do not await the future itself: a cancelled call would cancel it for all calls.
             await asyncio.wait((first_start,))
@@ -148,7 +156,10 @@ class PartStarts:
         notifier: Notifier,
         first_start: asyncio.Future[None],
     ) -> None:
-        """Start a part. If it fails, start it again after the delays that the rules name."""
+        """Start a part. If it fails, start it again after the delays that the rules name.
+
+        first_start: a future that is set when the first start has succeeded or failed.
+        """
         part = self._parts[name]
         try:
             has_started = await self._start_part(name, part, notifier)
@@ -164,9 +175,9 @@ class PartStarts:
             self._finish_first_start(name, first_start)
 
     def _finish_first_start(self, name: str, first_start: asyncio.Future[None]) -> None:
-        """Wake all who wait for the first start of a part, which has succeeded or failed."""
+        """Wake the tasks that wait for the first start of a part, which has succeeded or failed."""
         if not first_start.done():
-            # Perhaps another part has the name now.
+            # Another part may have this name now.
             if self.starting.get(name) is first_start:
                 del self.starting[name]
             first_start.set_result(None)
@@ -197,7 +208,10 @@ class PartStarts:
         part: Backend,
         notifier: Notifier,
     ) -> bool:
-        """Start a part and return whether it has started. The same failure is logged only once."""
+        """Start a part once, and return whether it has started.
+
+        A failure is logged, unless the previous start has failed in the same way.
+        """
         try:
             await part.start(notifier)
         # BaseException includes SystemExit: no part may end the process in which the others run.
@@ -238,9 +252,11 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 async def start_strictly(
     parts: Mapping[str, Backend], notifier_of: Callable[[str], Notifier]
 ) -> None:
-    """Start all parts concurrently, and wait for all of them, however long it takes.
+    """Start all parts concurrently, and wait for all of them without a time limit.
 
-    If one part fails, cancels the other starts. Raises ConcertinoError with the name of that part.
+    notifier_of: returns the notifier for the part with this name.
+    If one part fails, the other starts are cancelled, and ConcertinoError with the name of this
+    part is raised.
     """
     starting = {
         asyncio.ensure_future(part.start(notifier_of(name))): name for name, part in parts.items()

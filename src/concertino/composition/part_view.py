@@ -1,8 +1,9 @@
 """PartView: translates between one part of a composition and the composition's clients.
 
-A part has its own names, URIs and task ids, and clients see different ones. In a call, the client's
-names are translated to the part's; in everything that the part sends, the part's names are
-translated to the client's.
+A composition serves several backends, its parts, as one. A part has its own names, URIs and task
+ids, and clients see different ones, such as the tool `math_add` for the tool `add` of the part
+`math`. In a call, the client's names are translated to those of the part; in everything that the
+part sends, the part's names are translated to those that clients see.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ __all__ = ["PartContext", "PartView"]
 class PartView:
     """Translates the names, URIs and task ids of one part.
 
-    on_change: called with the name of a list of the part that has changed for one client only.
+    part: the name of the part.
+    names: translates the names of tools and prompts.
+    owners: translates URIs.
+    on_change: called with the name of a list, such as "tools", when the part reports to one client
+        only that the list has changed.
 
     Attributes:
     has_tasks: whether results of the part may contain task ids.
@@ -47,7 +52,8 @@ class PartView:
         self._part = part
         self._names = names
         self._owners = owners
-        # Client session -> the session that the part sees instead: the same object for all calls.
+        # Session of a client -> the session that the part sees instead. A part may store sessions,
+        # so it gets the same object in all calls.
         self._sessions: dict[CallerSession, _PartSession] = {}
 
     def show_name(self, name: str) -> str:
@@ -59,7 +65,10 @@ class PartView:
         return self._owners.show(self._part, uri)
 
     def select_uris(self, shown: frozenset[str]) -> frozenset[str]:
-        """Translate URIs that clients use into the part's own URIs. Drop URIs of other parts."""
+        """Translate URIs that clients use to the part's own URIs. URIs of other parts are dropped.
+
+        URIs that no part lists are kept.
+        """
         found = (self._owners.find(uri) for uri in shown)
         return frozenset(uri for owner, uri in found if owner in (None, self._part))
 
@@ -73,7 +82,7 @@ class PartView:
         return shown.removeprefix(prefix) if shown.startswith(prefix) else None
 
     def own_meta(self, meta: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Return the `_meta` of a call, with the part's own id of the call's task."""
+        """Return the `_meta` of a call. A task id in it is translated to the part's own."""
         if RELATED_TASK not in meta:
             return meta
         return {**meta, RELATED_TASK: map_task_ids(meta[RELATED_TASK], self.find_task)}
@@ -87,6 +96,7 @@ class PartView:
         return session
 
     def _forget(self, inner: CallerSession, closed: object) -> None:
+        """Forget a session that was closed."""
         self._sessions.pop(inner, None)
 
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
@@ -98,7 +108,10 @@ class PartView:
         return result
 
     def map_params(self, params: bytes, map_id: Callable[[str], str | None]) -> bytes:
-        """Translate the task ids in params or in a result, each with map_id()."""
+        """Translate the task ids in params or in a result.
+
+        map_id: show_task() or find_task().
+        """
         return bytes(map_task_ids(Raw(params), map_id)) if self.has_tasks else params
 
 
@@ -122,8 +135,9 @@ class PartContext(ContextWrapper):
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
         """Translate the result of this call for the client.
 
-        If the part has called Caller.pass_result(), the translated result is passed on the same
-        way.
+        If the part has marked the result with Caller.pass_result(), the translated result is marked
+        in the same way.
+        method: the method of the call.
         """
         mapped = self._view.map_result(method, result)
         if mapped is not result and self._caller is not None:
@@ -132,7 +146,10 @@ class PartContext(ContextWrapper):
 
     @property
     def passed_revision(self) -> str:
-        """Return the revision that the part has passed to Caller.pass_result(), or ""."""
+        """Return the protocol revision that the part has passed to Caller.pass_result().
+
+        Returns "" if the part has not called it.
+        """
         return "" if self._caller is None else self._caller.passed_revision
 
     def call_tool(
@@ -146,7 +163,11 @@ class PartContext(ContextWrapper):
 
 
 class _PartCaller:
-    """The Caller of a call of one part. passed_revision: see PartContext."""
+    """The client as the part sees it during one call.
+
+    Attributes:
+    passed_revision: the revision that the part has passed to pass_result(); "" before.
+    """
 
     def __init__(self, inner: Caller, view: PartView) -> None:
         self.passed_revision = ""

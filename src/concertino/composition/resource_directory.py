@@ -1,7 +1,8 @@
-"""ResourceDirectory: asks the parts of a composition which resources they list.
+"""ResourceDirectory: asks the parts of a composition which resources they have.
 
-It records the answers in the ResourceOwners, and asks again when the resources of a part have
-changed.
+A composition serves several backends, its parts, as one. The ResourceDirectory records in the
+ResourceOwners (resource_owners.py) which part lists which URI, and asks the parts again when the
+resources of a part have changed.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ class ResourceDirectory:
 
     parts: name -> part. The caller may add and remove items later.
     owners: which part each resource belongs to.
+    pages: logs failures, and forgets the lists of removed parts.
+    rules: the time limit for a part's answer, and whether URIs are mapped.
 
     Attributes:
-    has_changed: whether the resources of a part have changed since the last refresh(). Other
+    has_changed: whether the resources of a part may have changed since the latest refresh(). Other
         threads may set it.
     """
 
@@ -47,7 +50,8 @@ class ResourceDirectory:
         self.owners = owners
         self._pages = pages
         self._rules = rules
-        # The time at which all parts are asked again because one has not answered.
+        # When all parts are asked again because one of them has not answered, by the loop's clock;
+        # None if all have answered.
         self._again_at: float | None = None
 
     def forget(self, name: str) -> None:
@@ -57,8 +61,9 @@ class ResourceDirectory:
         self.has_changed = True
 
     async def settle(self, parts: Iterable[tuple[str, Backend]]) -> Clashes:
-        """Ask all parts for their resources, and record the owner of each URI.
+        """Ask these parts for their resources, and record the owner of each URI.
 
+        parts: the names and backends of the parts.
         Returns the URIs that several parts list. Raises the exceptions of the parts, unless the
         rules have a time limit for lists; then a part that fails is left out.
         """
@@ -94,10 +99,11 @@ class ResourceDirectory:
             return None
 
     async def refresh(self, parts: Callable[[], Iterable[tuple[str, Backend]]]) -> None:
-        """Ask all parts again after a change, and record the owners.
+        """Ask all parts again, if their resources may have changed, and record the owners.
 
-        If two parts now list the same resource, the first one keeps the URI, and the clash is
+        If two parts now list the same URI, the first of them keeps the URI, and the clash is
         logged.
+        parts: returns the names and backends of the parts that have resources.
         """
         if self._again_at is not None and asyncio.get_running_loop().time() > self._again_at:
             self.has_changed = True

@@ -1,4 +1,8 @@
-"""ResourceOwners: which part each resource and template of a composition belongs to."""
+"""ResourceOwners: knows which part of a composition each resource and template belongs to.
+
+A composition serves several backends, its parts, as one. If two parts list the same URI, clients
+see the URI of one part with a prefix, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +12,35 @@ from concertino.schema.uri_template import UriTemplate
 
 __all__ = ["Clashes", "ResourceOwners"]
 
-# URI -> the part to which it belongs, and another part that lists it, too.
+# URI -> the part that the URI belongs to, and another part that lists the URI, too.
 Clashes = Mapping[str, tuple[str, str]]
 
 
 class ResourceOwners:
     """Remembers which part lists which URIs and URI templates.
 
-    maps_clashes: if True, a URI that belongs to another part already is shown to clients with a
-        prefix, `notes+file:///a`, as long as both parts list it; the part that listed it first
-        keeps the URI without a prefix. If False, the resource of the first part hides the other
-        one.
-    prefix_of: returns the prefix for a part.
+    maps_clashes: what happens if two parts list the same URI. If True, the part that has listed it
+        first keeps the URI, and clients see the URI of the other part with a prefix, such as
+        `notes+file:///a`, as long as both parts list it. If False, clients see only the resource of
+        the first part, which hides that of the other part.
+    prefix_of: returns the prefix for the part with this name.
     """
 
     def __init__(self, maps_clashes: bool, prefix_of: Callable[[str], str]) -> None:
         self._maps_clashes = maps_clashes
         self._prefix_of = prefix_of
+        # URI or URI template -> the part that it belongs to.
         self._owners: dict[str, str] = {}
         # Part -> its URIs and URI templates that clients see with a prefix.
         self._mapped: dict[str, set[str]] = {}
-        # Part -> those of them that are templates.
+        # Part -> its URI templates that clients see with a prefix.
         self._templates: dict[str, list[UriTemplate]] = {}
 
     def settle(self, listed: Mapping[str, Collection[str]]) -> Clashes:
         """Record the URIs and templates that the parts list now. Return the new clashes.
 
-        listed: part -> its URIs and templates, in the order of the parts. A part that is missing
-            keeps the URIs recorded before.
+        listed: part -> its URIs and templates, in the order of the parts. If maps_clashes is True,
+            a part that is missing keeps the URIs that were recorded before.
         """
         owners = {
             uri: part
@@ -54,6 +59,7 @@ class ResourceOwners:
         return clashes
 
     def _set_mapped(self, part: str, uris: set[str]) -> None:
+        """Set the URIs and templates of a part that clients see with a prefix."""
         self._mapped.pop(part, None)
         self._templates.pop(part, None)
         if uris:
@@ -87,7 +93,7 @@ class ResourceOwners:
     def find(self, uri: str) -> tuple[str | None, str]:
         """Return the part and the part's own URI for a URI that clients use.
 
-        The part is None, and the URI is returned unchanged, if no part lists the URI.
+        If no part lists the URI, returns None for the part, and the URI unchanged.
         """
         if (owner := self._owners.get(uri)) is not None:
             return owner, uri

@@ -1,6 +1,7 @@
 """map_result_uris(): replaces the URIs in results of a part by the URIs that clients see.
 
-Clients see a URI with a prefix if another part lists the same URI (resource_owners.py).
+A part is one of the backends that a composition serves as one. Clients see a URI of a part with a
+prefix if another part lists the same URI (resource_owners.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from concertino.protocol.call import InputRequired
 
 __all__ = ["map_result_uris"]
 
+# Returns the URI that clients see for a part's own URI.
 MapUri = Callable[[str], str]
 
 
@@ -26,8 +28,10 @@ def map_result_uris(
     """Replace the URIs in the result of a call. Returns the same object if nothing changes.
 
     URIs are replaced in the contents of resources, and in resources and resource links in the
-    content of tools and prompts. URIs inside texts are not replaced, because a text can mean
-    anything by them.
+    content of tools and prompts. URIs inside texts are not replaced, because nobody can tell what
+    they stand for there.
+
+    method: the method of the call, such as `tools/call`.
     """
     if not isinstance(result, Raw):
         if isinstance(result, InputRequired):

@@ -1,4 +1,7 @@
-"""CompositionRules: settings for the start, the lists and the removal of parts."""
+"""CompositionRules: settings for the start, the lists and the removal of a composition's parts.
+
+A composition serves several backends, its parts, as one.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,20 @@ __all__ = ["CompositionRules"]
 
 
 class CompositionRules(Struct, frozen=True, kw_only=True):
-    """Settings of a composition. compose() uses the defaults.
+    """Settings of a composition. compose() uses the defaults, except for `strict`.
 
-    strict: serve nothing before all parts have started, and fail if one of them fails.
-    start_s: the time that the start waits for slow parts, in seconds.
-    lists_s: the time that lists wait for slow parts, in seconds from the beginning of the start.
-        Some clients ask only once for a list.
-    may_be_empty: start even if no part has started.
-    list_limit_s: the time after which a list leaves a part out; it also leaves out a part that
+    strict: whether to serve nothing before all parts have started, and to fail if one part fails.
+    start_s: how many seconds the start of the composition waits for slow parts.
+    lists_s: until how many seconds after the beginning of the start lists wait for slow parts.
+        Some clients ask only once for a list, so a list should be complete.
+    may_be_empty: whether the composition starts even if none of its parts has started.
+    list_limit_s: after how many seconds a list leaves a part out; it also leaves out a part that
         fails. None waits without a limit, and the list fails if one part fails.
-    maps_uris: if two parts list the same URI, show clients the URI of the second part with a
-        prefix. If False, the start fails in this case.
-    retries_s: the delays before a part that failed is started again, in seconds; the last one is
-        repeated. Empty: it is never started again.
-    drain_s: the time that the calls of a removed part get to end, in seconds.
+    maps_uris: whether clients see a URI that two parts list with a prefix for the second part. If
+        False, the start fails in this case.
+    retries_s: the delays in seconds before a part that has failed is started again; the last delay
+        is repeated. Empty to start no part again.
+    drain_s: how many seconds the calls of a removed part get to end.
     """
 
     strict: bool = False

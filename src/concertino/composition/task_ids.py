@@ -1,5 +1,7 @@
 """map_task_ids(): translates between a part's own task ids and the ids that clients see.
 
+A part is one of the backends that a composition serves as one. Two parts may use the same task id,
+so clients see the ids with a prefix, such as `math+1`.
 Spec: 2025-11-25 basic/utilities/tasks; the extension io.modelcontextprotocol/tasks of 2026-07-28.
 """
 
@@ -28,9 +30,9 @@ def map_task_ids(
 ) -> Raw:
     """Replace the task ids in a result or in params. Returns the same object if nothing changes.
 
-    The ids are in a task (the result itself, one of its members, or an item of its list of tasks)
+    Task ids are in a task (the result itself, its member `task`, or an item of its list `tasks`),
     and in the `_meta` of messages that belong to a task.
-    map_id: returns the new id, or None to keep the id.
+    map_id: returns the new id; None to keep the id.
     """
     if b'"taskId"' not in bytes(result):
         return result

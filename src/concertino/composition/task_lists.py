@@ -1,4 +1,7 @@
-"""list_tasks(): joins the tasks of several parts into one list (2025-11-25 `tasks/list`)."""
+"""list_tasks(): joins the tasks of a composition's parts into one list.
+
+A composition serves several backends, its parts, as one. Spec: 2025-11-25 `tasks/list`.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,13 @@ async def list_tasks(
     fetch: Callable[[str, Call], Awaitable[Struct | Raw]],
     report_failure: Callable[[str, str, BaseException], object],
 ) -> Raw:
-    """Return the tasks of the parts, up to the first part that has a further page.
+    """Return one page of the joined list: the tasks of the parts, up to the first with more pages.
 
     A part that answers with an error is left out.
-    parts: the parts that list tasks, in the order of the composition.
-    fetch: sends a call to a part and returns the result.
-    report_failure: called with a part, the method and the error.
+    parts: the names of the parts that list tasks, in the order of the composition.
+    call: the client's request.
+    fetch: sends a call to the part with this name, and returns the result.
+    report_failure: called with the name of a part, the method and the error.
     """
     at, params = parse_cursor(call.params, parts)
     tasks: list[Raw] = []

@@ -1,7 +1,8 @@
 """Logging to stderr: levels, formats, redaction of secrets, and a writer that never blocks.
 
-A log record takes this path: StderrHandler (handler.py), which configure() installs, limits the
-rate; make_entry() (formats.py) formats the record; redactor() (redact.py) removes secrets; and
-BoundedWriter (writer.py) writes the line. StderrRedirect (stderr_redirect.py) sends the output of
-print() to the same writer.
+configure() installs a StderrHandler (handler.py), which gets all log records of this package. The
+handler drops records if there are too many, makes text of the others (formats.py), removes secrets
+from the text with the Redactor (redact.py), and passes it to a BoundedWriter (writer.py), which
+writes it to stderr. StderrRedirect (stderr_redirect.py) sends the output of print() to the same
+writer.
 """

@@ -1,8 +1,9 @@
-r"""Undoes the escapes in a text, and maps positions in the result back to the text.
+r"""Undoes the escapes in a text, and maps positions in the result back to the original text.
 
-The Redactor (redact.py) searches the unescaped text for secrets, and replaces them in the original
-text. It knows the escapes of JSON and of repr(): `\n`, `\"`, `\u0061`, `\x61`. A surrogate pair
-counts as one escape. A backslash before any other character stands for that character.
+The Redactor (redact.py) searches the unescaped text for secrets, and replaces the secrets in the
+original text. unescape() undoes the escapes of JSON and of repr(): `\n`, `\"`, `\u0061`, `\x61`.
+Two `\u` escapes that form a surrogate pair count as one escape. A backslash before any other
+character stands for that character.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _ESCAPE = (
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _PAIR = len(r"\ud83d\ude00")
 
-# Two lists with the position of the end of each escape: in the unescaped text, and in the text
-# before unescaping. Both lists begin with 0.
+# One level of escaping: two lists with the positions at which each escape ends, in the unescaped
+# text and in the text before unescaping. Both lists begin with 0, for the beginning of the text.
 Level = tuple[list[int], list[int]]
 
 
 def unescape(text: str) -> tuple[str, Level]:
-    """Undo one level of escaping.
+    """Undo one level of escaping: `\\\\n` becomes `\\n`, which a second call turns into a newline.
 
     Returns the unescaped text, and the positions of the escapes for map_back().
     """
@@ -59,8 +60,8 @@ def map_back(levels: Sequence[Level], place: int) -> int:
 
     The start of an unescaped character maps to the start of its escape, and the end of the
     character to the end of its escape.
-    levels: the positions from unescape() for each level of escaping, the outermost level first.
-    place: the position in the text that was unescaped on all levels.
+    levels: what each unescape() has returned, in the order of the calls.
+    place: the position in the text that the last unescape() has returned.
     """
     for ends, origins in reversed(levels):
         last = bisect_right(ends, place) - 1

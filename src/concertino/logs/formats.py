@@ -1,12 +1,14 @@
-"""Formats log records: make_entry() makes a LogEntry, and a function of FORMATS makes its text.
+"""Formats log records: make_entry() makes a LogEntry of a record, and FORMATS make text of it.
+
+There are three formats:
 
     line     [2026-07-28T12:00:00.000Z] [INFO] [component] message
     json     {"time": ..., "level": "INFO", "component": ..., "text": ...}
     trace    [TRACE] message, or Error: message
 
-A message cannot forge a log line, because newlines, escape sequences, direction marks and all other
-characters that a terminal or a line reader interprets are escaped. Only a traceback takes more than
-one line, and its lines are indented.
+Nobody can forge a log line with the text of a message, because newlines, escape sequences,
+direction marks and all other characters that a terminal or a line reader interprets are escaped.
+Only a traceback takes more than one line, and its lines are indented.
 """
 
 from __future__ import annotations
@@ -49,14 +51,15 @@ class LogContext(Struct, frozen=True):
     trace: str = ""
 
 
-# The context of the current call. It is None outside of calls, and if neither the log format nor
-# telemetry needs it. A thread that runs a handler has a copy of the handler's context variables.
+# The context of the request that is being handled. It is None outside of requests, and if neither
+# the log format nor telemetry needs it. A thread that runs a handler has a copy of the handler's
+# context variables.
 current_context: ContextVar[LogContext | None] = ContextVar("concertino_call", default=None)
 
 _NO_CONTEXT = LogContext()
 
-# Pass this as `extra` when logging a warning that the format `trace` must show as an error. This
-# format has no warnings.
+# Pass this as `extra` when logging a warning that the format `trace` must show as an error, because
+# this format has no warnings.
 AS_ERROR: Mapping[str, object] = MappingProxyType({"as_error": True})
 
 
@@ -65,11 +68,13 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 
     time: a UTC time in RFC 3339, with milliseconds.
     level: DEBUG, INFO, WARN or ERROR.
-    component: the name of the server or of the part of concertino that has logged.
+    component: the name of the server, or of the module of concertino, that has logged.
     text: the message.
     exception: the traceback and the stack, in several lines; "" if there is none.
-    request, trace: see LogContext.
-    as_error: see AS_ERROR.
+    request: the JSON-RPC id of the request during which the record was logged; None outside of
+        requests.
+    trace: the trace id of this request; "" if there is none.
+    as_error: whether the format `trace` shows a warning as an error, see AS_ERROR.
     """
 
     time: str
@@ -85,8 +90,9 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> LogEntry:
     """Return the LogEntry for a record.
 
+    component: the name of the server, or of the module of concertino, that has logged.
     known: the Redactor that removes secrets.
-    Raises the exceptions that formatting the record's arguments raises.
+    Raises the exception if the record's arguments cannot be formatted, for example a TypeError.
     """
     text = str(record.msg)
     if record.args:
@@ -120,12 +126,12 @@ def message_line(
     direction: str,
     text: str,
 ) -> str:
-    """Return one protocol message as a line of the message trace.
+    """Return the log line for one protocol message, for a trace of all messages.
 
     format: the log's format, a key of FORMATS.
-    who: the client's name and a space, or "".
-    direction: "->" for a sent message, "<-" for a received one.
-    text: the message without secrets.
+    who: the name of the client at the other end and a space; "" if there is only one client.
+    direction: "->" for a message that was sent, "<-" for one that was received.
+    text: the message, with secrets removed.
     """
     line = f"{who}{direction} {escape_controls(text)}"
     if format != "json":
@@ -184,6 +190,7 @@ FORMATS: Mapping[str, Callable[[LogEntry], str]] = MappingProxyType(
 
 
 def _text_and_exception(entry: LogEntry) -> str:
+    """Return the message, and the traceback in indented lines after it."""
     lines = entry.exception.split("\n") if entry.exception else []
     return "\n    ".join(map(escape_controls, (entry.text, *lines))) + "\n"
 

@@ -1,7 +1,7 @@
-"""configure() sends everything that is logged below the logger `concertino` to stderr.
+"""configure(): sends everything that is logged below the logger `concertino` to stderr.
 
-Environment: LOG_LEVEL (debug, info, warn, error; default info) and CONCERTINO_LOG_FORMAT (line,
-json, trace; default line).
+Two environment variables choose what is logged and how: LOG_LEVEL (debug, info, warn, error;
+default info) and CONCERTINO_LOG_FORMAT (line, json, trace; default line).
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ LEVELS: Final[Mapping[str, int]] = {
     "error": logging.WARNING,
 }
 
-# How many records are written per second in the long run, and how many at once.
+# How many records are written per second in the long run, and how many in a burst.
 _RATE: Final = 200.0
 _BURST: Final = 500.0
 
 
 def logger(component: str) -> logging.Logger:
-    """Return the logger for a component, such as the name of a server. Its lines show the name."""
+    """Return the logger for a component, such as the name of a server.
+
+    The lines of this logger show the name of the component.
+    """
     return logging.getLogger(f"{_ROOT}.{component}")
 
 
@@ -53,14 +56,17 @@ def configure(
 ) -> StderrHandler:
     """Send everything logged below `concertino` to stderr, and nowhere else. Returns the handler.
 
-    A second call replaces the handler of the first.
-    format, level: a key of FORMATS and of LEVELS. If None, they are read from the environment,
-        where an unknown value is replaced by the default and causes a warning in the log.
+    A second call replaces the handler of the first call.
+
+    format: `line`, `json` or `trace`; None for the variable CONCERTINO_LOG_FORMAT.
+    level: `debug`, `info`, `warn` or `error`; None for the variable LOG_LEVEL. An unknown value of
+        a variable causes a warning in the log, and the default is used.
     component: the component name in lines of the logger `concertino` itself.
-    writer: gets the lines; None to use the writer of the earlier call, or a new one for stderr.
+    writer: writes the lines; None for the writer of the earlier call, or for a new one that writes
+        to stderr if this is the first call.
     environment: the environment variables; None for os.environ.
     rate, burst, clock: see StderrHandler.
-    Raises ValueError if the argument format or level is unknown.
+    Raises ValueError if the argument `format` or `level` has an unknown value.
     """
     environment = os.environ if environment is None else environment
     problems: list[str] = []
@@ -97,12 +103,15 @@ def _choose(
     default: str,
     problems: list[str],
 ) -> str:
-    """Return the value of an argument; if it is None, of an environment variable, or the default.
+    """Return the value of an argument. If it is None, return that of an environment variable.
 
+    Returns `default` if the variable is not set or has an unknown value.
+
+    argument: the name of the argument, for errors.
     value: the value of the argument.
-    argument, variable: the names of the argument and of the variable.
-    choices: the known values.
-    problems: a list to which a message is added if the variable has an unknown value.
+    variable: the name of the environment variable.
+    choices: its keys are the known values.
+    problems: gets a message if the variable has an unknown value.
     Raises ValueError if the argument has an unknown value.
     """
     if value is not None and value not in choices:
@@ -125,14 +134,16 @@ def _join_choices(choices: Mapping[str, object]) -> str:
 class StderrHandler(logging.Handler):
     """Formats and redacts records, and writes them to a BoundedWriter. Never blocks, never raises.
 
-    The rate of records is limited with a token bucket, so that an endless loop cannot fill a disk.
-    When a record was suppressed, the handler suppresses all further records until `rate` tokens are
-    available again. Then it writes `N log lines suppressed`.
+    A token bucket limits the rate of records, so that an endless loop cannot fill a disk. After the
+    first record that is suppressed, the handler suppresses all records until the bucket has enough
+    tokens for one second. Then it writes `N log lines suppressed`.
 
-    format: a key of FORMATS.
+    writer: writes the lines.
+    format: `line`, `json` or `trace`, see formats.py.
     component: the component name in lines of the logger `concertino` itself.
-    rate, burst: how many records are written per second in the long run, and how many at once.
-    clock: a monotonic clock in seconds.
+    rate: how many records are written per second in the long run.
+    burst: how many records may be written at once after a quiet time.
+    clock: returns the time of a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -173,7 +184,7 @@ class StderrHandler(logging.Handler):
         self._write(record)
 
     def flush(self) -> None:
-        """Try once to write the lines that the writer holds."""
+        """Try once to write the lines that stderr has not accepted yet."""
         self.writer.flush()
 
     def close(self) -> None:

@@ -2,8 +2,9 @@ r"""Redactor: replaces secrets by `[REDACTED]` in texts, JSON and Python objects
 
     redactor().text("GET /?key=ghp_0123456789abcdef")      # "GET /?key=[REDACTED]"
 
-All texts except normal results pass through the Redactor: logs, traces, captured messages, error
-texts, and the relayed stderr of other processes. There are three kinds of secrets:
+All texts that leave this process, except normal results, pass through the Redactor: logs, traces,
+captured messages, error texts, and the stderr of other processes that is passed on. It replaces
+three kinds of secrets:
 
 *Values* of environment variables with secret names (`*_TOKEN`, `*_PASSWORD`, ...). They are found
 wherever they occur, even if they were escaped up to three times (`\n`, `\"`, `\u0061`, `\x61`), as
@@ -67,7 +68,8 @@ class Redactor:
 
     Attributes:
     least: the length of the shortest text that may contain a secret of any kind.
-    markers, has_plain: the results of find_markers(); None and True before its first call.
+    markers: the result of find_markers(), which is computed only once; None before its first call.
+    has_plain: whether a secret may contain none of _TOKEN_CHARACTERS; find_markers() sets it.
     """
 
     __slots__ = ("_escapable", "_secrets", "_shortest", "has_plain", "least", "markers")
@@ -100,7 +102,7 @@ class Redactor:
         return cls(values + [value.replace("\\n", "\n") for value in values])
 
     def including(self, secrets: Iterable[str]) -> Redactor:
-        """Return a Redactor for the secrets of this one and for further secrets."""
+        """Return a Redactor for the secrets of this one and for these secrets."""
         return Redactor((*self._secrets, *secrets))
 
     def __repr__(self) -> str:
@@ -161,12 +163,12 @@ class Redactor:
         return markers
 
     def frame(self, frame: bytes) -> bytes:
-        """Return a frame, which is JSON, with its secrets replaced. Raises nothing.
+        """Return a protocol message, which is JSON, with its secrets replaced. Raises nothing.
 
         Only JSON strings, including keys, are changed, so valid JSON stays valid. Input that is not
-        JSON, such as a banner or a truncated frame, is redacted as plain text too. Returns the same
-        object if there is nothing to remove.
-        Takes 1 us for a short frame, and 8 ms per MB. A frame with a secret, a secret field or
+        JSON, such as a banner or a truncated message, is also redacted as plain text. Returns the
+        same object if the message contains no secrets.
+        Takes 1 us for a short message, and 8 ms per MB. A message with a secret, a secret field or
         `\\u` takes longer: up to 0.5 s for one MB of escapes.
         """
         text = str(frame, "utf-8", "surrogateescape")
@@ -187,7 +189,7 @@ class Redactor:
         bytes, stay as they are. Nothing is changed in place: an object that contains a secret is
         copied. The copy of a subclass of dict, list or tuple has the plain type, and a Struct is
         copied without __post_init__. If two keys become equal, a `'` is appended to the later one.
-        Returns the same object if there is nothing to remove.
+        Returns the same object if it contains no secrets.
         Raises RecursionError for a cyclic structure.
         """
         # The result has the type of the argument, which a type checker cannot infer.
@@ -265,7 +267,10 @@ class Redactor:
         return self._value(item)
 
     def _without_secrets(self, text: str, fields: bool, tokens: bool) -> str:
-        """Return a text with its secrets replaced. fields, tokens: see replace_secrets()."""
+        """Return a text with its secrets replaced.
+
+        fields, tokens: whether the text may have quoted secret fields, and tokens.
+        """
         # Imported here, because few processes ever see a text that may contain a secret.
         from concertino.logs.secret_replacement import replace_secrets
 
@@ -277,7 +282,7 @@ class Redactor:
         """Return a JSON text with the secrets in its strings replaced.
 
         search: whether the text may contain one of the given secrets.
-        fields, tokens: see replace_secrets().
+        fields, tokens: whether the text may have secret fields, and tokens.
         """
         from concertino.logs.secret_replacement import replace_in_strings
 
@@ -311,7 +316,7 @@ _renewed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 def redactor() -> Redactor:
     """Return the Redactor of this process. The first call creates it from os.environ.
 
-    Callers must not store it, because refresh() and learn() replace it.
+    Callers must not store it, because refresh() and the functions that learn secrets replace it.
     """
     return _default or refresh()
 
@@ -402,7 +407,7 @@ def learn(environment: Mapping[str, str]) -> None:
 
 
 def learn_secrets(values: Iterable[str]) -> None:
-    """Add secrets of any form to the Redactor of this process.
+    """Add secrets to the Redactor of this process: from now on, these texts are replaced.
 
     Texts of fewer than four characters are not added, because too many harmless texts contain them.
     """
@@ -415,8 +420,9 @@ def learn_secrets(values: Iterable[str]) -> None:
 def learn_current_secrets(owner: str, values: Iterable[str]) -> None:
     """Replace the secrets of an owner that renews them, such as the tokens of a login.
 
-    The owner's previous secrets are still redacted, because they may still be valid. Older ones are
-    forgotten; otherwise a process that runs for weeks would search each text for thousands of them.
+    The owner's previous secrets are still redacted, because they may still be valid. Older secrets
+    are forgotten; otherwise a process that runs for weeks would search each text for thousands.
+
     owner: a name for the owner, such as the URL of the login.
     values: the secrets that the owner has now.
     """

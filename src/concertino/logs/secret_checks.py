@@ -1,7 +1,8 @@
 """Fast checks whether a text may contain a secret field or a token.
 
-If a check returns False, the text certainly contains no secret of that kind. That is the case for
-most texts. If a check returns True, Redactor (redact.py) has the text searched.
+A secret field is one such as `"password": "x"`; a token is one of a known shape such as `ghp_...`.
+If a check returns False, as for most texts, the text certainly contains no secret of that kind. If
+a check returns True, the Redactor (redact.py) has the text searched.
 """
 
 from __future__ import annotations

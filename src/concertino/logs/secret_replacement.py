@@ -1,7 +1,7 @@
-"""Replaces the secrets in a text by `[REDACTED]`, on all levels of escaping.
+"""Replaces the secrets in a text by `[REDACTED]`, even if they were escaped several times.
 
-Redactor (redact.py) imports this module when a text first may contain a secret, and describes what
-a secret is. replace_secrets() is for plain texts, replace_in_strings() for JSON.
+The Redactor (redact.py), which describes what a secret is, imports this module when a text first
+may contain a secret. replace_secrets() is for plain texts, replace_in_strings() for JSON.
 
 To find secrets that were escaped, the text is unescaped level by level. The position of a match is
 mapped back to the original text, so that no escape sequence is cut (escapes.py).
@@ -44,11 +44,11 @@ def replace_secrets(
 ) -> str:
     """Return a text in which all secrets, on all levels of escaping, are replaced.
 
-    secrets: the given secrets, which are exact texts.
-    fields, tokens: whether to search for quoted secret fields, and for tokens: the results of
-        may_have_quoted_fields() and may_have_tokens().
+    secrets: exact texts to replace.
+    fields: whether to search for quoted secret fields: the result of may_have_quoted_fields().
+    tokens: whether to search for tokens of known shapes: the result of may_have_tokens().
     is_json_string: whether the text is the inside of a JSON string.
-    spans: further parts of the text to replace.
+    spans: the positions of other parts of the text to replace.
     """
     # Unescape the inside of a JSON string before searching it. For example, `\nabc` does not
     # contain the secret `nabc`, and replacing it would leave a lone backslash.
@@ -85,7 +85,7 @@ def replace_in_strings(
     fields: bool,
     tokens: bool,
 ) -> str:
-    """Return a JSON text in which the secrets in strings are replaced; it is not decoded.
+    """Return a JSON text in which the secrets in strings are replaced. The JSON is not decoded.
 
     secrets, tokens: see replace_secrets().
     may_contain_known: a fast check whether a string may contain one of the secrets; None if the

@@ -1,7 +1,8 @@
-"""StderrRedirect: replaces sys.stdout and sys.stderr while stdout carries MCP.
+"""StderrRedirect: replaces sys.stdout and sys.stderr of a server whose stdout carries MCP.
 
-With it, the text of a print() in a tool goes to stderr. Writing never blocks, and lines of several
-threads are not mixed. The first such print() is reported in the log with its file and line.
+The text of a print() in a tool then goes to stderr, and not between the protocol's messages.
+Writing never blocks, and lines of several threads are not mixed. The first print() to stdout is
+reported in the log with its file and line.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ class StderrRedirect(io.TextIOBase):
 
     Each thread's text is kept until the line ends, or until that thread calls flush().
 
-    name: the stream's attribute `name`, as other text streams have it.
-    report: called at the first write, with a message that contains the file and line of the caller;
-        None for no report.
+    writer: writes the lines to stderr.
+    name: the stream's attribute `name`, such as "<stdout>".
+    report: called at the first write, with a message for the log that contains the file and line of
+        the caller; None for no report.
     """
 
     encoding = "utf-8"
@@ -168,10 +170,13 @@ def _caller_location() -> str:
 
 
 def adopt_handlers(old: Iterable[object], new: io.TextIOBase) -> None:
-    """Redirect all logging handlers that write to one of the old streams to the new stream.
+    """Let all logging handlers that write to one of the old streams write to the new stream.
 
     logging.basicConfig() may have created such handlers before sys.stdout and sys.stderr were
-    replaced. logging.lastResort needs no change, because it uses the current sys.stderr.
+    replaced. logging.lastResort needs no change, because it looks up sys.stderr each time.
+
+    old: the previous sys.stdout and sys.stderr. None, for a closed one, is ignored.
+    new: a StderrRedirect.
     """
     old = [stream for stream in old if stream is not None]
 

@@ -5,14 +5,15 @@ O_NONBLOCK on the descriptor is not possible, because the flag belongs to the op
 which the parent process and child processes may share. Therefore the writer does two things:
 
 - It opens a pipe or a terminal a second time, non-blocking, through /proc or by its name. poll()
-  alone would not be enough: it reports a terminal as writable if it accepts a single byte, and a
-  child that writes to the same pipe may fill the pipe between our poll() and our write().
+  alone would not be enough: it reports a terminal as writable if the terminal accepts a single
+  byte, and a child that writes to the same pipe may fill the pipe between our poll() and our
+  write().
 - It calls poll() without waiting before each write of at most 4096 bytes (PIPE_BUF), which a
   writable pipe always accepts. For sockets (Node gives those to its children), for files, and on
   systems without /proc it does only this.
 
-Output that the descriptor does not accept is held, up to a limit. Above the limit, whole lines are
-dropped and counted.
+Output that the descriptor does not accept is held in memory, up to a limit. Above the limit, whole
+lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ class BoundedWriter:
     Any thread and any signal handler may use it. While `pending` is true, the owner should call
     flush() from time to time.
 
-    descriptor: the descriptor, 2 for stderr. It belongs to the caller and stays open.
-    limit: how many bytes are held while the descriptor does not accept them.
+    descriptor: the descriptor to write to; by default 2, which is stderr. It belongs to the caller
+        and stays open.
+    limit: how many bytes of output are held while the descriptor does not accept them.
 
-    Attribute:
-    on_held: called after each write that leaves output held, in the thread or signal handler that
-        writes; None at first. It must not raise. A forked child sets it to None.
+    Attributes:
+    on_held: called after each write() whose output is not written completely, in the thread or
+        signal handler that writes; must not raise. None at first, and in a forked child.
     """
 
     def __init__(self, descriptor: int = 2, limit: int = HELD_LIMIT) -> None:
@@ -63,6 +65,7 @@ class BoundedWriter:
         self._reset()
 
     def _reset_after_fork(self) -> None:
+        """Call _reset() if this process is a forked child that has not done so."""
         if os.getpid() != self._pid:
             self._reset()
 
@@ -104,9 +107,9 @@ class BoundedWriter:
             self.on_held()
 
     def write_first(self, line: bytes) -> None:
-        """Write a line before the held output. This line is never dropped.
+        """Write a line before the held output, and never drop it.
 
-        It is used for a line that another program waits for.
+        This is for a line that another program waits for.
         """
         self._reset_after_fork()
         if self._closed:
@@ -121,7 +124,10 @@ class BoundedWriter:
             self._process()
 
     def flush(self, timeout_s: float = 0) -> bool:
-        """Try to write held output, for at most timeout_s seconds. Returns whether none is left."""
+        """Try to write the held output, for at most timeout_s seconds; by default once.
+
+        Returns whether all output was written.
+        """
         self._reset_after_fork()
         deadline = time.monotonic() + timeout_s
         while True:
@@ -205,6 +211,7 @@ class BoundedWriter:
             self._held[cut:] = _CUT
 
     def _make_notice(self) -> bytes:
+        """Return the line that says how many lines were dropped."""
         start = "" if self._output.at_line_start else "\n"
         plural = "s" * (self._dropped_lines > 1)
         return f"{start}{self._dropped_lines} line{plural} dropped (stderr was not read)\n".encode()
