@@ -1,9 +1,10 @@
-"""The client side of MCP over HTTP ("Streamable HTTP"). It requires the extra http.
+"""The client side of MCP over HTTP ("Streamable HTTP"). It requires the extra `http`.
 
-A Client has one StreamableHttpConnection (connection.py) for a server at a URL, or for a ws: URL a
-WebSocketClientConnection (websocket.py). StreamableHttpConnection makes a ClientExchange
-(exchange.py) of each message. Its RequestSender (request_sender.py) sends it on a PooledConnection
-of the ConnectionPool (pool.py), with a token from its Credentials, which come from the package
-authorization. SingleRequests (single_requests.py) is for requests to other servers, to URLs that an
-AddressPolicy (addresses.py) has checked.
+A Client has one StreamableHttpConnection (connection.py) for a server at a URL, or a
+WebSocketClientConnection (websocket.py) for a ws: URL. StreamableHttpConnection makes a
+ClientExchange (exchange.py), which is one HTTP request and its response, for each message that it
+sends. The RequestSender (request_sender.py) sends the request on a PooledConnection of the
+ConnectionPool (pool.py), with an access token from the Credentials, which the package authorization
+implements. SingleRequests (single_requests.py) sends requests to authorization servers, at URLs
+that an AddressPolicy (addresses.py) has checked.
 """

@@ -31,7 +31,10 @@ MAX_ADDRESSES = 16
 
 
 async def resolve(url: ServerUrl) -> list[str]:
-    """Return the IP addresses of a URL's host. Raises OSError if the host has none."""
+    """Return the IP addresses of a URL's host, at most MAX_ADDRESSES.
+
+    Raises OSError if the host has no address.
+    """
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
@@ -44,11 +47,12 @@ async def resolve(url: ServerUrl) -> list[str]:
 
 
 def address_reach(text: str) -> Reach | None:
-    """Return in which network an address is; None for addresses of no server, such as multicast.
+    """Return in which network an IP address is.
 
-    For an IPv6 address that embeds an IPv4 address, the network of the IPv4 address is returned.
+    Returns None for an address that no server can have, such as a multicast address. For an IPv6
+    address that embeds an IPv4 address, returns the network of the IPv4 address.
     """
-    # The zone, as in fe80::1%eth0, does not matter here.
+    # Ignore the zone, as in fe80::1%eth0.
     address = _embedded_ipv4(ip_address(text.partition("%")[0]))
     if address.is_loopback:
         return "loopback"
@@ -81,8 +85,8 @@ def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Addr
 async def find_reach(url: ServerUrl) -> Reach:
     """Return in which network a server is.
 
-    A server with addresses in several networks is in the widest of them. A server whose name cannot
-    be resolved here, because only an HTTP proxy can resolve it, counts as public.
+    A server with addresses in several networks is in the widest of them. A server whose name this
+    machine cannot resolve, because only an HTTP proxy can, counts as public.
     """
     try:
         reaches = [address_reach(address) for address in await resolve(url)]
@@ -94,12 +98,13 @@ async def find_reach(url: ServerUrl) -> Reach:
 
 
 class AddressPolicy:
-    """Checks the URLs that a server, or a document that it names, has given to this program.
+    """Checks the URLs that another server has named to this program, itself or in a document.
 
-    reach: the network of that server. Its URLs must not lead into a nearer network: those of a
-        public server not into a private network or to this machine, for example. With "loopback",
-        they may lead anywhere, which is right for URLs that the user has configured.
-    source: what that server is, for the texts of errors.
+    reach: the network of the server that has named the URLs. The URLs must not lead into a nearer
+        network: those of a public server, for example, neither into a private network nor to this
+        machine. With "loopback" they may lead anywhere, which is right for URLs that the user has
+        configured.
+    source: names the server that has named the URLs, for the texts of errors.
     """
 
     def __init__(self, reach: Reach, source: str = "the MCP server") -> None:
@@ -114,9 +119,9 @@ class AddressPolicy:
     async def check(self, url: ServerUrl) -> list[str]:
         """Return the addresses of a URL's host, after checking all of them.
 
-        Raises AuthorizationError if one of them is not allowed. Raises it also for a URL without
-        TLS, unless both the server that has named it and the host are on this machine.
-        Raises OSError if the host has no address.
+        Raises AuthorizationError if one of the addresses is not allowed, and for a URL without TLS,
+        unless both the URL's host and the server that has named the URL are on this machine. Raises
+        OSError if the host has no address.
         """
         addresses = await resolve(url)
         reaches = {address: address_reach(address) for address in addresses}

@@ -1,14 +1,15 @@
 """StreamableHttpConnection: a Connection to an MCP server at a URL ("Streamable HTTP").
 
-A Client opens one for each server that it reaches over HTTP. Each message is sent in a POST request
-by the RequestSender, and the messages in the response are delivered to the client's Receiver. The
-connection manages the session of older revisions with its stream for the server's own messages
-(GET), resumes broken streams, follows redirects, and sends a request again after the pause that a
-busy server demands.
+A Client opens one StreamableHttpConnection for each server that it reaches over HTTP. The
+RequestSender sends each JSON-RPC message in a POST request, and the connection delivers the
+messages in the response to the client's Receiver. The connection also manages the session of
+revisions before 2026-07-28, with its stream for the server's own messages (GET), resumes broken
+streams, follows redirects, and sends a request again after the pause that a busy server demands.
 
-If the server refuses a request with an HTTP status and sends no JSON-RPC response, the client gets
-an error response with the code HTTP_FAILURE. Only a refused `server/discover` may get
-METHOD_NOT_FOUND, after which a client opens a session with `initialize`.
+If the server refuses a request with an HTTP status and sends no JSON-RPC response, the connection
+makes an error response with the code HTTP_FAILURE for the client. Only for a refused
+`server/discover` it may make one with METHOD_NOT_FOUND, so that the client opens a session with
+`initialize`.
 Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http.
 """
 
@@ -51,11 +52,13 @@ __all__ = ["StreamableHttpConnection"]
 
 _log = logging.getLogger("concertino.http_client")
 
-# How many times a request may be sent in total, again after redirects, refusals and pauses.
+# How many times a request may be sent in total: once, and again after redirects, refusals and
+# pauses.
 MAX_TRIES = 4
 # The statuses of a busy server. It has not handled the request, so the request may be sent again.
 BUSY_STATUSES = frozenset((429, 503))
-# How many requests are in progress while one call is: the call, and the stream of the session.
+# How many exchanges there are while one request waits for its response: this request's, and the
+# stream of the session.
 FEW = 2
 # How long the server may take to accept a notification or a response, in seconds.
 ACCEPTANCE_S = 30.0
@@ -64,13 +67,14 @@ DELETE_S = 2.0
 
 
 class _Session:
-    """The session of an older revision.
+    """The session of a revision before 2026-07-28.
 
     Attributes:
-    is_opening: whether it is being opened: requests wait until the server has accepted
-        notifications/initialized.
+    is_opening: whether the session is being opened: from the response to `initialize` until the
+        server has accepted notifications/initialized. Requests wait meanwhile.
     listening_since: when the GET stream of the session was opened, by the event loop's clock.
-    fallback: the transport of 2024-11-05, if the server knows no other one; else None.
+    fallback: the state of the transport of 2024-11-05, if the server has no newer transport; else
+        None.
     deletion: a future that is done when the server has answered DELETE.
     """
 
@@ -82,8 +86,10 @@ class _Session:
 
 
 class StreamableHttpConnection:
-    """A Connection to the server at a URL.
+    """A Connection to the server at a URL. transports/connection.py describes its methods.
 
+    url: the URL of the server.
+    limits: max_message_bytes limits the size of a response, and of each event in a stream.
     headers: additional headers for each request. They are sent only to the origin of the URL.
     credentials: the source of the header Authorization; None to send only `headers`.
     """
@@ -110,7 +116,8 @@ class StreamableHttpConnection:
     async def reach(self) -> None:
         """Open an HTTP connection, to see whether the server can be reached.
 
-        The first request will use it. Raises OSError if the server cannot be reached.
+        The first request will use this connection. Raises OSError if the server cannot be reached,
+        and ValueError if an environment variable names an HTTP proxy in a malformed way.
         """
         await self._sender.reach()
 
@@ -132,6 +139,8 @@ class StreamableHttpConnection:
             return
         while self._queue:
             frame, message = self._queue.popleft()
+            # While the session is being opened, only notifications/initialized and responses to the
+            # server's requests may be sent.
             if self._session.is_opening and message.method not in (
                 "notifications/initialized",
                 None,
@@ -174,11 +183,15 @@ class StreamableHttpConnection:
     # Requests
 
     def _post(self, frame: bytes, message: Envelope) -> None:
-        """Send a message in a POST request. message: the decoded members of the frame."""
+        """Send a message in a POST request.
+
+        frame: the encoded message.
+        message: its decoded members.
+        """
         meta = message.params.meta
         is_modern = meta is not None and isinstance(meta.version, str)
-        # In 2026-07-28, closing the HTTP connection cancels the request, so no notification is
-        # sent.
+        # In 2026-07-28, closing the HTTP connection cancels a request, so notifications/cancelled
+        # is not sent.
         if message.method == "notifications/cancelled" and (
             self._cancel(message.params.request_id)
             or not (self._heads.version or self._session.fallback)
@@ -197,12 +210,14 @@ class StreamableHttpConnection:
         )
 
     def _send_message(self, posted: PostedMessage) -> None:
+        """Send a message in a POST request to the server's URL, or to that of the fallback."""
         fallback = self._session.fallback
         kind, path = ("post", self._url.path) if fallback is None else ("message", fallback.path)
         exchange = ClientExchange(self, kind, path, self._max_bytes, posted)
         self._start(exchange)
         if exchange.id is None or fallback is not None:
-            # No caller waits for the response, so no other limit ends it.
+            # The POST of a notification, or one whose response comes on another stream, has no
+            # caller with a time limit.
             loop = asyncio.get_running_loop()
             exchange.expiry = loop.call_later(ACCEPTANCE_S, self._on_expiry, exchange)
 
@@ -215,8 +230,8 @@ class StreamableHttpConnection:
     def _cancel(self, request_id: object) -> bool:
         """Abort the exchange of a request that the client has cancelled.
 
-        Returns True if that tells the server about the cancellation, so that it needs no
-        notifications/cancelled. That is the case in 2026-07-28.
+        Returns whether this cancels the request at the server, as in 2026-07-28. Otherwise
+        notifications/cancelled must be sent.
         """
         for exchange in self._exchanges:
             if exchange.id == request_id and exchange.id is not None:
@@ -235,8 +250,8 @@ class StreamableHttpConnection:
     def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
         events = exchange.events
         if events is not None and events.retry_s is not None and head.media_type == EVENT_STREAM:
-            # The server has said when to resume the stream. It may say so many times during a long
-            # call.
+            # The server has said when to resume the stream, so it ends streams on purpose, perhaps
+            # many times during a long call. These are no failed tries.
             exchange.tries = 1
         if exchange.kind == "sse" and head.media_type != EVENT_STREAM:
             self._end_fallback(exchange, "")
@@ -257,7 +272,7 @@ class StreamableHttpConnection:
 
         Only the response to the request of the exchange is read; other messages are returned as
         they are. The response to `initialize` names the revision of the session, and the response
-        to tools/list says which arguments have headers.
+        to tools/list says which arguments must be repeated in headers.
         """
         if not answers_request(frame, exchange.id):
             return frame
@@ -284,9 +299,9 @@ class StreamableHttpConnection:
             self._on_no_answer(exchange, exchange.id)
 
     def _on_no_answer(self, exchange: ClientExchange, id: Id) -> None:
-        """Handle the end of a response that does not answer its request. id: that of the request.
+        """Handle the end of an HTTP response that had no JSON-RPC response to its request.
 
-        Servers that cannot read a request may send an error without its id.
+        id: the id of the request. Servers that cannot read a request may send an error without it.
         """
         if exchange.events is not None:
             self._resume(exchange, "the server ended its response before the answer came")
@@ -314,9 +329,10 @@ class StreamableHttpConnection:
             and self._fall_back(exchange, failure, body)
         ):
             return
-        # A server that sends no messages outside of calls may answer 404 to the GET.
-        is_known = exchange.kind != "listen" or exchange.events is not None
-        if head.status == 404 and self._heads.session and exchange.kind != "delete" and is_known:
+        # 404 means that the server has ended the session. But a server without a stream for its own
+        # messages may also answer 404 to the first GET.
+        knows_path = exchange.kind != "listen" or exchange.events is not None
+        if head.status == 404 and self._heads.session and exchange.kind != "delete" and knows_path:
             self._exchanges.discard(exchange)
             self._disconnect("the server has ended the session")
             return
@@ -352,12 +368,14 @@ class StreamableHttpConnection:
             self._fail(exchange, failure)
 
     def _may_authorize(self, exchange: ClientExchange, status: int) -> bool:
-        """Return whether another token may help with a request that was refused.
+        """Return whether to obtain another token and send a refused request again.
 
-        Returns False for the GET and the DELETE of a session: nobody must have to log in for them.
+        Returns False for the GET and the DELETE of a session, because no user should have to log in
+        for them.
+        status: the status of the refusal.
         """
-        is_wanted = exchange.kind not in ("listen", "delete") and exchange.tries < MAX_TRIES
-        return is_wanted and status in (401, 403) and self._sender.has_credentials
+        may_retry = exchange.kind not in ("listen", "delete") and exchange.tries < MAX_TRIES
+        return may_retry and status in (401, 403) and self._sender.has_credentials
 
     def _redirect(self, exchange: ClientExchange, head: ResponseHead) -> bool:
         """Follow a redirect within the server's origin. Returns whether it was followed."""
@@ -369,7 +387,7 @@ class StreamableHttpConnection:
         return True
 
     def _fail(self, exchange: ClientExchange, failure: HttpFailure) -> None:
-        """Answer a request with an error, because the server has not."""
+        """Answer a request with an error, because the server has not answered it."""
         assert exchange.id is not None
         self._deliver(encode_failure(exchange.id, exchange.method, failure))
 
@@ -385,8 +403,10 @@ class StreamableHttpConnection:
     # The transport of 2024-11-05
 
     def _fall_back(self, refused: ClientExchange, failure: HttpFailure, body: bytes) -> bool:
-        """Look for the stream of 2024-11-05. Returns False if that was tried before.
+        """Try to open the stream of 2024-11-05. Returns False if this was tried before.
 
+        refused: the exchange of the `initialize` that the server has refused.
+        failure: this refusal.
         body: the body of the refusal.
         """
         if self._session.fallback is not None or refused.posted is None or refused.id is None:
@@ -415,7 +435,11 @@ class StreamableHttpConnection:
         self.flush()
 
     def _end_fallback(self, exchange: ClientExchange, reason: str) -> None:
-        """Report the end of the stream, or that there is none."""
+        """Report the end of the stream of 2024-11-05, or that the server has no such stream.
+
+        exchange: the GET of the stream.
+        reason: why the stream has ended.
+        """
         self._exchanges.discard(exchange)
         exchange.abort()
         fallback, self._session.fallback = self._session.fallback, None
@@ -436,7 +460,7 @@ class StreamableHttpConnection:
     def _on_session_open(self) -> None:
         """Open the stream for the server's own messages, and send the messages that have waited.
 
-        It is called when the server has accepted or refused notifications/initialized.
+        Call this when the server has accepted or refused notifications/initialized.
         """
         if not self._session.is_opening:
             return
@@ -450,18 +474,20 @@ class StreamableHttpConnection:
         if self._is_closed or exchange.events is None:
             return
         if asyncio.get_running_loop().time() - self._session.listening_since > MAX_RETRY_S:
-            # The stream was open for long, so the next pause is the shortest one again.
+            # The stream was open for a long time, so the next pause is the shortest one again.
             exchange.tries = 1
         self._exchanges.add(exchange)
         self._sender.send_later(exchange, exchange.events.pause_s(exchange.tries))
 
     def _resume(self, exchange: ClientExchange, reason: str) -> None:
-        """Request the rest of a stream that has broken. The request fails if that is impossible.
+        """Request the rest of a stream that has broken, or let its request fail.
 
+        Only streams before 2026-07-28 whose events have ids can be resumed.
         reason: why the stream has broken, for the text of the error.
         """
         events = exchange.events
         can_resume = events is not None and events.last_id and not exchange.is_modern
+        # A long call may lose its stream several times, so more tries than usual are allowed.
         if not can_resume or exchange.tries >= MAX_TRIES * 8:
             self._fail(exchange, HttpFailure(reason))
             return

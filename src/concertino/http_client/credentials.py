@@ -14,8 +14,9 @@ __all__ = ["Credentials", "Refusal"]
 
 
 class Refusal(Struct, frozen=True):
-    """A response with the status 401 or 403.
+    """A refusal of a request, with the status 401 or 403.
 
+    status: the status of the response.
     challenge: the header WWW-Authenticate of the response; "" if it has none.
     sent: the header Authorization of the request; "" if it had none.
     operation: the MCP method of the request, and the name of its tool, prompt or resource, such as

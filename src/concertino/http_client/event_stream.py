@@ -1,7 +1,8 @@
 """EventStreamParser: reads a stream of server-sent events, and returns the messages in it.
 
-A ClientExchange feeds it the body of a response of the type text/event-stream as it arrives. Lines
-of a stream end with CR, LF or CRLF. str.splitlines() is not used, because it also splits at
+A ClientExchange passes the body of a response of the type text/event-stream to an
+EventStreamParser, in pieces as they arrive. Each event is a few lines; its `data` is a JSON-RPC
+message. Lines end with CR, LF or CRLF. str.splitlines() is not used, because it also splits at
 characters that JSON texts may contain, such as U+2028.
 Source: HTML Standard, section 9.2.6 "Interpreting an event stream".
 """
@@ -35,10 +36,12 @@ class EventStreamParser:
     max_bytes: how many bytes the lines of one event may have.
 
     Attributes:
-    last_id: the id of the last event that had one, for `Last-Event-ID`; "" if none had.
-    endpoint: the data of the last event of the name `endpoint` (2024-11-05); "" if there was none.
-    retry_s: how long the server wants clients to wait before they connect again, in seconds; None
-        if it has not said so.
+    last_id: the id of the latest event that had an id, for the header `Last-Event-ID`; "" if no
+        event had one.
+    endpoint: the data of the latest event with the name `endpoint` (2024-11-05); "" if there was
+        none.
+    retry_s: how many seconds clients have to wait before they connect again, as the server demands
+        in the field `retry`; None if it demands nothing.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -50,26 +53,30 @@ class EventStreamParser:
         self._event_bytes = self._line_bytes = 0
         # The pieces of the line that has not ended yet.
         self._line: list[bytes] = []
+        # Whether the previous piece ended with CR. An LF at the beginning of the next piece then
+        # belongs to the same line end.
         self._ended_with_cr = False
         self._at_start = True
+        # The fields of the current event.
         self._data: list[bytes] = []
         self._name = b""
         self._id: str | None = None
 
     def pause_s(self, tries: int) -> float:
-        """Return the pause before the stream is opened again: the server's own, or a growing one.
+        """Return how many seconds to wait before the stream is opened again.
 
-        tries: how many times it was opened since it was last open for long.
+        This is the pause that the server demands; without a demand, it doubles with each try.
+        tries: how many times the stream was opened since it was last open for a long time.
         """
         if self.retry_s is not None:
             return max(self.retry_s, LEAST_RETRY_S)
         return min(RETRY_S * 2 ** min(tries - 1, 10), MAX_RETRY_S)
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Read a piece of the stream, and return the data of the messages that end in it.
+        """Read a piece of the stream, and return the data of the events that end in it.
 
-        Events without data, or with another name than `message`, are ignored.
-        Raises EventTooLong.
+        Events without data, or with another name than `message`, are left out.
+        Raises EventTooLong if an event has more than max_bytes.
         """
         if not chunk:
             return []
@@ -100,7 +107,7 @@ class EventStreamParser:
 
     def _check_size(self) -> None:
         """Raise EventTooLong if the current event is too large."""
-        # Comment lines that have ended are not counted: a server may send many of them to keep the
+        # Complete comment lines are not counted, because a server may send many of them to keep the
         # connection alive.
         if self._event_bytes + self._line_bytes > self._max_bytes:
             raise EventTooLong(f"an event of the stream has more than {self._max_bytes} bytes")

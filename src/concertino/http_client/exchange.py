@@ -1,9 +1,10 @@
 """ClientExchange: one HTTP request to an MCP server, and its response.
 
-The response is a single JSON body or a stream of events. ClientExchange reads it and reports the
-messages in it to its ExchangeOwner, which is the StreamableHttpConnection. If a stream breaks in an
-older revision, the owner sends the same exchange again, as a GET with Last-Event-ID that requests
-the rest of the stream. In 2026-07-28, a broken stream makes the request fail.
+The response is a single JSON body or a stream of events. ClientExchange reads the response and
+reports the JSON-RPC messages in it to its ExchangeOwner, which is the StreamableHttpConnection
+(connection.py). If a stream breaks before 2026-07-28, the owner sends the exchange again, as a GET
+with Last-Event-ID that requests the rest of the stream. In 2026-07-28, the request of a broken
+stream fails.
 Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
 """
 
@@ -30,7 +31,7 @@ __all__ = [
     "describe_status",
 ]
 
-# "sse" and "message" are requests of the 2024-11-05 transport, see sse_fallback.py.
+# What an HTTP request is for; ClientExchange describes each kind.
 RequestKind = Literal["post", "listen", "resume", "delete", "sse", "message"]
 EVENT_STREAM = "text/event-stream"
 # The largest part of a refusal's body that is read, in bytes.
@@ -38,11 +39,12 @@ MAX_REFUSAL_BYTES = 64 * 1024
 
 
 class HttpFailure(Exception):
-    """Raised if a request gets no JSON-RPC response.
+    """The reason why a request gets no JSON-RPC response.
 
+    text: the reason, for people.
     head: the head of the HTTP response; None if there was no response, or a malformed one.
-    may_resend: whether the request may be sent again: the server has not received it, or may
-        receive it twice.
+    may_resend: whether the request may be sent again, because the server has not received it, or
+        because it does no harm if the server receives it twice.
     login: the command with which a user can log in, if the request needs a login; otherwise "".
     """
 
@@ -66,7 +68,7 @@ class HttpFailure(Exception):
 
 
 class ExchangeOwner(Protocol):
-    """The receiver of an exchange's events."""
+    """Handles what happens to an exchange. StreamableHttpConnection implements it."""
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead, /) -> None:
         """Handle the head of a response with a status of 2xx."""
@@ -77,7 +79,10 @@ class ExchangeOwner(Protocol):
         ...
 
     def on_endpoint(self, exchange: ClientExchange, location: str, /) -> None:
-        """Handle the event `endpoint` of a 2024-11-05 stream. location: the URL for messages."""
+        """Handle the event `endpoint` of a 2024-11-05 stream.
+
+        location: the URL to which the client has to send its messages.
+        """
         ...
 
     def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes, /) -> None:
@@ -96,10 +101,11 @@ class ExchangeOwner(Protocol):
 class PostedMessage(Struct, frozen=True):
     """The JSON-RPC message in a POST.
 
+    frame: the encoded message.
     method: the method of the message; "" for a response.
     id: the id of a request; None for other messages.
     is_modern: whether the message belongs to revision 2026-07-28.
-    envelope: the decoded members of the message.
+    envelope: the decoded members of the message that HTTP needs.
     """
 
     frame: bytes
@@ -110,7 +116,7 @@ class PostedMessage(Struct, frozen=True):
 
 
 class _Response:
-    """The received part of a response: its head, and its body unless the body is a stream.
+    """The received part of a response: its head, and its body unless it is a stream of events.
 
     authorization: the header Authorization of the request; "" for none.
 
@@ -146,20 +152,24 @@ class _Response:
 
 
 class ClientExchange:
-    """One request to a server, and its response.
+    """One HTTP request to a server, and its response.
 
-    kind: what the request is: a POST that carries a message, the GET of the session's own stream,
-        a GET that resumes the stream of a POST, or the DELETE of the session. With a server of
-        2024-11-05, the GET of its stream, or a POST whose response comes on that stream.
+    owner: handles the messages in the response, and failures.
+    kind: what the request is for. "post" is a POST with a message, "listen" the GET for the stream
+        of the server's own messages, "resume" a GET for the rest of the broken stream of a POST,
+        "delete" the DELETE that ends the session. With a server of 2024-11-05, "sse" is the GET for
+        its stream, and "message" a POST whose response comes on that stream (sse_fallback.py).
+    path: the path of the request; a redirect changes it.
+    max_bytes: how many bytes the body, or one event of a stream, may have.
     posted: the message of a POST; None for requests of another kind.
 
     Attributes:
-    events: reads the stream of events; None for a response that is a body.
-    is_answered: whether the response to the message has come.
+    events: reads the stream of events; None before such a response, and for other responses. It
+        stays when the request is sent again.
+    is_answered: whether the JSON-RPC response to the message has arrived.
     is_over: whether the exchange has ended, so that nothing more is received.
     tries: how many times the request was sent.
-    path: the path of the request; a redirect changes it.
-    expiry: a timer that gives up the request; None without a limit.
+    expiry: the timer of the request's time limit; None without a limit.
     """
 
     def __init__(
@@ -185,7 +195,7 @@ class ClientExchange:
 
     @property
     def method(self) -> str:
-        """The method of the message; "" for none."""
+        """The method of the message; "" if the request has no message or the message no method."""
         return "" if self.posted is None else self.posted.method
 
     @property
@@ -205,14 +215,14 @@ class ClientExchange:
 
     @property
     def authorization(self) -> str:
-        """The header Authorization that was sent last; "" for none."""
+        """The header Authorization of the latest request; "" for none."""
         return self._response.authorization
 
     def send(self, connection: PooledConnection, request: bytes, authorization: str = "") -> None:
         """Send the request on a connection.
 
         request: the complete HTTP request.
-        authorization: its header Authorization; "" for none.
+        authorization: the value of the header Authorization in it; "" for none.
         """
         self.tries += 1
         self._connection = connection
@@ -242,10 +252,11 @@ class ClientExchange:
         if not response.is_accepted:
             return
         if response.media_type == EVENT_STREAM:
-            known = self.events
+            previous = self.events
             self.events = EventStreamParser(self._max_bytes)
-            if known is not None:
-                self.events.last_id, self.events.retry_s = known.last_id, known.retry_s
+            # If this stream ends before its first event, resume it from the end of the previous.
+            if previous is not None:
+                self.events.last_id, self.events.retry_s = previous.last_id, previous.retry_s
         self._owner.on_head(self, head)
 
     def on_body(self, data: bytes) -> None:
@@ -316,8 +327,10 @@ class ClientExchange:
 
     @property
     def is_repeatable(self) -> bool:
-        """Return whether the request may be sent twice. A tools/call may not: it may have
-        effects."""
+        """Return whether the request may be sent twice.
+
+        A tools/call may not, because a tool may have side effects.
+        """
         if self.kind not in ("post", "message"):
             return True
         return self.id is not None and self.method != "tools/call"

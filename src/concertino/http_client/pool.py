@@ -1,7 +1,7 @@
-"""ConnectionPool: the HTTP connections to one server, of which idle ones are reused.
+"""ConnectionPool: the HTTP connections to one server, which are used again when they are idle.
 
-StreamableHttpConnection takes a connection for each request, and opens another one if none is idle.
-A PooledConnection returns to the pool by itself when its response is complete.
+The RequestSender (request_sender.py) takes a connection for each request, and opens another one if
+none is idle. A PooledConnection returns to the pool by itself when its response is complete.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CONNECT_S", "ConnectionPool", "make_tls_context", "open_transport"]
 
-# The largest number of idle connections. Further ones are closed. If it were less than the number
-# of concurrent calls of a proxy, most calls would open a connection, which takes 122 us CPU instead
-# of 27 (64 concurrent calls).
+# The largest number of idle connections. If there are more, they are closed. If this number were
+# less than the number of concurrent calls of a proxy, most calls would open a connection, which
+# takes 122 us CPU instead of 27 (64 concurrent calls).
 MAX_IDLE = 64
 # Servers close idle connections, usually after 5 s or more. A connection that has been idle for
 # less than this time, in seconds, is very probably still open.
@@ -43,24 +43,25 @@ class ConnectionPool:
     def take(self, *, sure: bool = False) -> PooledConnection | None:
         """Return an idle connection; None if there is none.
 
-        sure: whether the request must not be sent twice. If so, the method returns only a
-            connection that the server has very probably not closed.
+        sure: True for a request that must not be sent twice. Then only a connection is returned
+            that the server has very probably not closed.
         """
         while self._idle:
             connection = self._idle.pop()
             if connection.is_closed:
                 continue
             if sure and asyncio.get_running_loop().time() - connection.idle_since > SURE_S:
-                # This one was used last, so all other connections have been idle for longer.
+                # This connection was used last, so all others have been idle for longer.
                 self._idle.append(connection)
                 return None
             return connection
         return None
 
     async def connect(self) -> PooledConnection:
-        """Open a connection, through a proxy if the environment names one.
+        """Open a connection, through an HTTP proxy if the environment names one.
 
-        Raises OSError, and ValueError if the environment names the proxy in a malformed way.
+        Raises OSError if the server cannot be reached within CONNECT_S, and ValueError if the
+        environment names the proxy in a malformed way.
         """
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -81,7 +82,7 @@ class ConnectionPool:
         return connection
 
     def put_back(self, connection: PooledConnection) -> None:
-        """Add a new connection that has carried no request to the idle ones."""
+        """Add a connection that connect() has opened, and that was not used, to the idle ones."""
         connection.idle_since = asyncio.get_running_loop().time()
         self._on_idle(connection)
 
@@ -120,9 +121,12 @@ async def open_transport(
     protocol: asyncio.Protocol | asyncio.BufferedProtocol,
     tls: ssl.SSLContext | None,
 ) -> None:
-    """Connect a protocol to the server of a URL, through the proxy of the environment if need be.
+    """Connect a protocol to a URL's server, through an HTTP proxy if the environment names one.
 
-    Raises OSError; ValueError for a malformed variable of a proxy.
+    protocol: gets connection_made() when the connection is open.
+    tls: the TLS context; None for a connection without TLS.
+    Raises OSError if the server cannot be reached, and ValueError if the environment names the
+    proxy in a malformed way.
     """
     loop = asyncio.get_running_loop()
     proxy = find_proxy(url.over_http.scheme, url.host, url.port)
@@ -146,7 +150,7 @@ def make_tls_context() -> ssl.SSLContext:
     With the package truststore, it trusts the certificates of the operating system. Otherwise it
     trusts the certificates of OpenSSL, which SSL_CERT_FILE and SSL_CERT_DIR can replace.
     """
-    # Imported only here, because not every server uses TLS.
+    # Imported here, because many servers use no TLS.
     import ssl
     from importlib import import_module
     from importlib.util import find_spec

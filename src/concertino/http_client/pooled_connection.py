@@ -1,7 +1,8 @@
 """PooledConnection: one HTTP/1.1 connection to a server, which carries one request at a time.
 
-It passes the parts of each response to the ResponseListener of the request. The package httptools
-parses the responses.
+A PooledConnection writes requests and reads responses, with the parser of the package httptools. It
+passes the parts of a response to the ResponseListener of the request, which is a ClientExchange
+(exchange.py). Between two requests, the connection is in the ConnectionPool (pool.py).
 Source: RFC 9112.
 """
 
@@ -22,7 +23,7 @@ except ModuleNotFoundError:
 
 __all__ = ["PooledConnection", "ResponseHead", "ResponseListener"]
 
-# The limit for the head of a response, and for the trailers after its body, in bytes.
+# The largest size of the head of a response, and of the trailers after its body, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
 # The size of one read.
 READ_BYTES = 64 * 1024
@@ -60,8 +61,8 @@ class ResponseListener(Protocol):
 
         reason: a description of what has happened.
         unanswered: whether no byte of the response was received, on a connection that had carried
-            other requests before. Then the server has probably closed it because it was idle, and
-            has not received the request.
+            other requests before. Then the server has probably closed the idle connection before
+            the request arrived.
         """
         ...
 
@@ -71,12 +72,11 @@ class _ResponseReader:
 
     Attributes:
     head: the head of the response; None until it is complete.
-    overhead_bytes: how many bytes were received since the last byte of the body. They are heads,
-        trailers, and lines between chunks. They are limited, so that a server cannot fill the
-        memory.
+    overhead_bytes: how many bytes were received since the last byte of the body: heads, trailers,
+        and lines between chunks. Their number is limited, so that a server cannot fill the memory.
     is_complete: whether the response has ended.
-    has_surplus: whether bytes were received after its end. Then the connection is closed, because
-        these bytes must not be taken for the response to the next request.
+    has_surplus: whether bytes were received after the end of the response. Then the connection is
+        closed, because these bytes must not be taken for the response to the next request.
     keeps_alive: whether the server allows another request on the connection.
     """
 
@@ -176,7 +176,11 @@ class PooledConnection(asyncio.BufferedProtocol):
         return self._is_closed or self._transport is None or self._transport.is_closing()
 
     def send(self, request: bytes, listener: ResponseListener) -> None:
-        """Send a request. listener: receives the response. The previous one must be complete."""
+        """Send a request. The response to the previous request must be complete.
+
+        request: the complete HTTP request.
+        listener: gets the parts of the response.
+        """
         assert self._transport is not None
         self._listener = listener
         self._transport.write(request)
@@ -213,7 +217,7 @@ class PooledConnection(asyncio.BufferedProtocol):
         data = self._buffer[:nbytes]
         listener = self._listener
         if listener is None:
-            # The server sends something without a request.
+            # The server sends bytes although there is no request.
             self.abort()
             return
         reader = self._reader
@@ -229,8 +233,8 @@ class PooledConnection(asyncio.BufferedProtocol):
     def _end_response(self, reader: _ResponseReader, listener: ResponseListener) -> None:
         """Make the connection idle or close it, and report the end of the response.
 
-        It is called when all bytes that were received together with the end have been read, so that
-        surplus bytes are known.
+        Call this only when all bytes that were received together with the end are read, because
+        surplus bytes after the end are known only then.
         """
         self._listener = self._reader = None
         self._was_used = True
@@ -249,6 +253,7 @@ class PooledConnection(asyncio.BufferedProtocol):
         if listener is None:
             return
         head = None if reader is None else reader.head
+        # A body without a length ends with the connection.
         if head is not None and exc is None and not _has_length(head.headers):
             listener.on_end()
             return

@@ -1,7 +1,8 @@
 """find_proxy(), open_tunnel(): connect to a server through an HTTP proxy (CONNECT).
 
-The environment variables HTTPS_PROXY and HTTP_PROXY name the proxy for servers with https and http
-URLs, ALL_PROXY the proxy for both if those are not set, and NO_PROXY the servers without a proxy.
+The environment variable HTTPS_PROXY names the proxy for servers with https URLs, HTTP_PROXY that
+for servers with http URLs, and ALL_PROXY that for both if those variables are not set. NO_PROXY
+names the servers to which to connect without a proxy.
 Source: RFC 9110, section 9.3.6 "CONNECT".
 """
 
@@ -16,12 +17,16 @@ from msgspec import Struct
 
 __all__ = ["ProxyAddress", "find_proxy", "open_tunnel"]
 
-# The largest size of the proxy's response to CONNECT.
+# The largest size of the proxy's response to CONNECT, in bytes.
 MAX_HEAD_BYTES = 16 * 1024
 
 
 class ProxyAddress(Struct, frozen=True):
-    """An HTTP proxy. authorization: the header Proxy-Authorization; "" for none."""
+    """The address of an HTTP proxy.
+
+    authorization: the value of the header Proxy-Authorization, which contains the password; "" for
+        a proxy without a password.
+    """
 
     host: str
     port: int
@@ -35,6 +40,7 @@ def find_proxy(scheme: str, host: str, port: int) -> ProxyAddress | None:
     """Return the proxy that the environment names for a server; None if it names none.
 
     scheme: the scheme of the server's URL: http or https.
+    host, port: the server to connect to.
     Raises ValueError if the variable does not contain the URL of an HTTP proxy.
     """
     text = _read_variable(f"{scheme}_proxy") or _read_variable("all_proxy")
@@ -78,9 +84,11 @@ def _is_excluded(host: str, port: int) -> bool:
 
 
 async def open_tunnel(proxy: ProxyAddress, host: str, port: int) -> asyncio.Transport:
-    """Connect to a server through a proxy, and return the transport.
+    """Connect to a server through a proxy, and return the transport of the connection.
 
-    Raises OSError if the proxy cannot be reached or refuses.
+    The transport still has the protocol of the tunnel; the caller sets another protocol.
+    host, port: the server to connect to.
+    Raises OSError if the proxy cannot be reached or refuses the connection.
     """
     loop = asyncio.get_running_loop()
     transport, response = await loop.create_connection(_TunnelResponse, proxy.host, proxy.port)
@@ -104,7 +112,8 @@ class _TunnelResponse(asyncio.Protocol):
     """Reads the response to CONNECT.
 
     Attributes:
-    status: a future for the status of the response.
+    status: a future for the HTTP status of the response. It raises ConnectionError if there is no
+        valid response.
     """
 
     def __init__(self) -> None:

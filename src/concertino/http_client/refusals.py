@@ -1,7 +1,7 @@
 """Reads HTTP responses that refuse a request (status 3xx, 4xx, 5xx).
 
-The connection uses these functions to find out when to send the request again, and which error the
-caller gets.
+StreamableHttpConnection (connection.py) calls these functions to find out whether and when to send
+the request again, and which error the caller gets.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ MAX_RETRY_AFTER_S = 20.0
 
 
 class _ErrorHead(Struct):
-    """The members of a JSON-RPC error response. error: empty if the message has none."""
+    """The members of a JSON-RPC error response.
+
+    error: the undecoded error; empty if the message is no error response.
+    """
 
     id: Id | None = None
     error: Raw = Raw()
 
 
 class ErrorInBody(Struct, frozen=True):
-    """The JSON-RPC error in the body of a refusal. code: 0 if the body contains none."""
+    """The JSON-RPC error in the body of a refusal. code: 0 if the body contains no error."""
 
     code: int = 0
     message: str = ""
@@ -54,9 +57,10 @@ _decode_error = Decoder(_ErrorResponse).decode
 
 
 def parse_retry_after(head: ResponseHead, clock: Callable[[], float] = time.time) -> float | None:
-    """Return how many seconds to wait by Retry-After; None if it is missing, or too long.
+    """Return how many seconds the header Retry-After tells the client to wait.
 
-    The header is a number of seconds or an HTTP date (RFC 9110, section 10.2.3).
+    The header is a number of seconds or an HTTP date (RFC 9110, section 10.2.3). Returns None if it
+    is missing or malformed, or demands more than MAX_RETRY_AFTER_S.
     clock: returns the seconds since the epoch, for a response without a Date header.
     """
     text = head.headers.get("retry-after", "")
@@ -66,7 +70,7 @@ def parse_retry_after(head: ResponseHead, clock: Callable[[], float] = time.time
         until = _parse_date(text)
         if until is None:
             return None
-        # The server's own time, so that its clock need not agree with ours.
+        # Use the server's own time if it sends it, so that its clock need not agree with ours.
         now = _parse_date(head.headers.get("date", ""))
         seconds = max(0.0, until - (clock() if now is None else now))
     return seconds if seconds <= MAX_RETRY_AFTER_S else None
@@ -99,7 +103,10 @@ def error_of_body(id: Id, body: bytes) -> bytes | None:
 
 
 def describe_refusal(head: ResponseHead, body: bytes) -> str:
-    """Return the text of the error for a refusal whose body does not answer the request."""
+    """Return the text of the error for a refusal whose body has no JSON-RPC response.
+
+    body: the body of the refusal, whose error message or beginning becomes part of the text.
+    """
     text = describe_status(head.status)
     challenge = head.headers.get("www-authenticate", "")
     if head.status == 401 or (head.status == 403 and challenge):
@@ -114,7 +121,7 @@ def describe_refusal(head: ResponseHead, body: bytes) -> str:
 
 
 def read_error(body: bytes) -> ErrorInBody:
-    """Return the code and the message of the error in the body of a refusal."""
+    """Return the JSON-RPC error in the body of a refusal; one with the code 0 if there is none."""
     try:
         return _decode_error(body).error
     except (DecodeError, RecursionError):
@@ -122,9 +129,12 @@ def read_error(body: bytes) -> ErrorInBody:
 
 
 def encode_failure(id: Id, method: str, failure: HttpFailure) -> bytes:
-    """Return the error response for a request that has got no JSON-RPC response.
+    """Return the JSON-RPC error response for a request that the server has not answered with one.
 
-    id, method: those of the request.
+    The code is HTTP_FAILURE. For a refused `server/discover` it may be METHOD_NOT_FOUND, which
+    makes a client open a session with `initialize`.
+    id, method: the id and the method of the request.
+    failure: the reason.
     """
     code = HTTP_FAILURE
     if method == "server/discover" and failure.status in UNKNOWN_REQUEST:

@@ -1,4 +1,4 @@
-"""RequestHeads: writes the HTTP requests of a connection, with the headers that MCP requires.
+"""RequestHeads: makes the HTTP requests of a connection, with the headers that MCP requires.
 
 Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http "Request Headers".
 """
@@ -24,9 +24,10 @@ OWN = frozenset(
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Check the headers that the user wants to add to each request.
+    """Check the headers that a user wants to add to each request.
 
-    Raises ValueError, whose text shows no values, because they may be secret.
+    Raises ValueError for an invalid name or value, and for a header that the client sets itself.
+    The text of the error shows no values, which may be secrets.
     """
     for name, value in headers.items():
         if not TOKEN.fullmatch(name):
@@ -38,14 +39,15 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 class RequestHeads:
-    """Writes the requests to one server.
+    """Makes the HTTP requests to one server.
 
-    headers: additional headers for each request, such as Authorization.
+    url: the URL of the server.
+    headers: the user's headers for each request, such as Authorization.
 
     Attributes:
     session: the id of the session, for Mcp-Session-Id; "" before `initialize`, with servers that
         use no sessions, and in revision 2026-07-28.
-    version: the revision that `initialize` has agreed on; "" before, and in 2026-07-28.
+    version: the revision that was negotiated by `initialize`; "" before, and in 2026-07-28.
     params: tool name -> the arguments that are repeated in headers (tool_lists.py).
     """
 
@@ -62,8 +64,8 @@ class RequestHeads:
 
         path: the path and query of the server's URL.
         frame: the encoded message.
-        message: its decoded members, from which headers are written.
-        authorization: the header Authorization; "" for none.
+        message: its decoded members, from which headers are made.
+        authorization: the value of the header Authorization; "" for none.
         """
         lines = self._mcp_lines(frame, message) + _authorization_line(authorization)
         return (
@@ -77,8 +79,8 @@ class RequestHeads:
         version = None if params.meta is None else params.meta.version
         if not isinstance(version, str) or method is None:
             return self._session_lines() if method != "initialize" else b""
-        # The message may come from a client of a Proxy. So its method and revision may be unknown,
-        # and may contain any characters.
+        # The message may come from a client of a proxy. So its method and revision may be unknown
+        # ones, and may contain any characters.
         lines = (
             f"MCP-Protocol-Version: {encode_header_text(version)}\r\n"
             f"Mcp-Method: {encode_header_text(method)}\r\n"
@@ -93,7 +95,7 @@ class RequestHeads:
         return lines.encode("ascii") + param_header_lines(annotated, decode_arguments(frame))
 
     def _session_lines(self) -> bytes:
-        """Return the header lines of the session of an older revision."""
+        """Return the header lines of a session of a revision before 2026-07-28."""
         lines = f"Mcp-Session-Id: {self.session}\r\n" if self.session else ""
         if self.version:
             lines += f"MCP-Protocol-Version: {self.version}\r\n"
@@ -102,7 +104,9 @@ class RequestHeads:
     def get(self, path: str, last_event_id: str, authorization: str = "") -> bytes:
         """Return a GET request, which opens a stream of events.
 
-        last_event_id: the event after which a broken stream is resumed; "" for a new stream.
+        last_event_id: the id of the event after which a broken stream is resumed; "" for a new
+            stream.
+        path, authorization: see post().
         """
         lines = self._session_lines() + _authorization_line(authorization)
         if last_event_id:
@@ -111,7 +115,7 @@ class RequestHeads:
         return head % (path.encode(), self._common, lines)
 
     def delete(self, path: str, authorization: str = "") -> bytes:
-        """Return a DELETE request, which ends the session."""
+        """Return a DELETE request, which ends the session. See post() for the parameters."""
         lines = self._session_lines() + _authorization_line(authorization)
         return b"DELETE %b HTTP/1.1\r\n%b%b\r\n" % (path.encode(), self._common, lines)
 

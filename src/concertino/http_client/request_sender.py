@@ -1,8 +1,8 @@
 """RequestSender: sends the HTTP requests of a StreamableHttpConnection.
 
-It writes each request with the headers that MCP and the authorization require, and sends it on an
-idle connection of its ConnectionPool, or on a new one. After a refusal, it obtains another token
-from the Credentials, and sends the request again.
+A RequestSender adds the headers that MCP and the authorization require to each request, and sends
+it on an idle connection of its ConnectionPool, or on a new one. If the server refuses the access
+token, it obtains another token from the Credentials, and sends the request again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ __all__ = ["RequestSender"]
 class RequestSender:
     """Sends the requests to one server.
 
-    heads: writes the requests.
+    url: the URL of the server.
+    heads: makes the HTTP requests.
     credentials: the source of the header Authorization; None for requests without it.
-    on_failure: called with an exchange whose request cannot be sent, or is refused for good.
+    on_failure: called with an exchange whose request cannot be sent, or that the server refuses
+        with each token, and with the reason.
     """
 
     def __init__(
@@ -66,10 +68,10 @@ class RequestSender:
         self.send_again(exchange)
 
     def send_again(self, exchange: ClientExchange, *, fresh: bool = False) -> None:
-        """Send a request as soon as there is a connection.
+        """Send the request of an exchange in a task, which waits for a token and a connection.
 
-        fresh: whether to use a new connection: if one has turned out to be closed, others probably
-            are too.
+        fresh: whether to open a new connection instead of using an idle one. If the server has
+            closed one idle connection, it has probably closed the others, too.
         """
         self._run(self.connect_and_send(exchange, fresh=fresh))
 
@@ -86,7 +88,7 @@ class RequestSender:
     def authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
         """Obtain another token, and send the request again. The request fails if there is none.
 
-        head, body: the response that refuses the request.
+        head, body: the head and the body of the response that refuses the request.
         """
         self._run(self._authorize(exchange, head, body))
 
@@ -116,9 +118,10 @@ class RequestSender:
     async def connect_and_send(
         self, exchange: ClientExchange, authorization: str | None = None, *, fresh: bool = False
     ) -> None:
-        """Send a request on an idle or a new connection. Reports a failure to on_failure.
+        """Send the request of an exchange on an idle or a new connection.
 
-        authorization: the value of the header; None for the credentials' own.
+        Raises nothing: if the request cannot be sent, on_failure is called.
+        authorization: the value of the header Authorization; None to get it from the credentials.
         fresh: see send_again().
         """
         try:

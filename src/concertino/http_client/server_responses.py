@@ -1,7 +1,7 @@
-"""answers_request(), check_session_id(): read what a connection needs from responses.
+"""answers_request(), check_session_id(): read what a StreamableHttpConnection needs from responses.
 
-StreamableHttpConnection calls them for each message before it delivers it. Everything else in a
-response is read by the client (client/channel.py).
+StreamableHttpConnection (connection.py) calls them before it delivers a message. The client reads
+everything else in a response (client/channel.py).
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def answers_request(frame: bytes, id: Id | None) -> bool:
 
 
 def check_session_id(id: str) -> str:
-    """Return a session id; "" if it has characters that the specification forbids."""
+    """Return the session id; "" if it has characters that the specification forbids."""
     return id if all("!" <= char <= "~" for char in id) else ""

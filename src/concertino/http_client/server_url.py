@@ -1,6 +1,6 @@
 """ServerUrl: the parsed URL of an HTTP or WebSocket server.
 
-The URL may come from a stranger, for example from a redirect. parse_url() refuses characters that
+A URL may come from a stranger, for example in a redirect. So parse_url() refuses characters that
 could change the meaning of the request line or of a header, such as a line break in the path.
 """
 
@@ -44,13 +44,16 @@ class ServerUrl(Struct, frozen=True):
 
     @property
     def over_http(self) -> ServerUrl:
-        """Return the URL with http(s) instead of ws(s), to select its proxy and its token."""
+        """Return the URL with http instead of ws, and https instead of wss.
+
+        The HTTP proxy and the access token of a WebSocket are those of this URL.
+        """
         scheme = "https" if self.is_tls else "http"
         return ServerUrl(scheme, self.host, self.port, self.path)
 
     @property
     def authority(self) -> str:
-        """Return the host, with the port unless it is the default, as in the header Host."""
+        """Return the value of the header Host: the host, and the port unless it is the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 

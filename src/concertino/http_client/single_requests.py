@@ -1,8 +1,8 @@
 """SingleRequests: sends small HTTP requests to authorization servers, each on its own connection.
 
-The clients of authorization servers use it: those that log in (authorization) and those that verify
-tokens (verifiers). An AddressPolicy checks each URL. The connection goes directly to an address
-that was checked; the environment's HTTP proxy is not used.
+The package authorization, which logs in, and the package verifiers, which verifies tokens, use it.
+An AddressPolicy checks each URL. SingleRequests connects to an address that the policy has checked,
+so it uses no HTTP proxy of the environment.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_BYTES", "WITHIN_S", "FetchedResponse", "SingleRequests", "limit", "without_query"]
 
-# How long a request may take by default, with all of its redirects.
+# How many seconds a request may take by default, with all of its redirects.
 WITHIN_S = 5.0
-# The largest body of a response.
+# The largest body of a response, in bytes.
 MAX_BYTES = 64 * 1024
 
 T = TypeVar("T")
@@ -37,7 +37,8 @@ T = TypeVar("T")
 class FetchedResponse(Struct, frozen=True):
     """A complete HTTP response.
 
-    url: the URL that has sent it: after redirects, the last one.
+    url: the URL that has sent the response: after redirects, the last URL.
+    status: the HTTP status.
     headers: header name in lower case -> value.
     """
 
@@ -49,8 +50,9 @@ class FetchedResponse(Struct, frozen=True):
     def decode(self, decoder: Decoder[T]) -> T:
         """Return the decoded JSON body.
 
-        Raises AuthorizationError if it is malformed. The text shows no part of the body, which may
-        contain secrets.
+        decoder: a decoder for the expected type.
+        Raises AuthorizationError if the body is malformed. The text of the error shows no part of
+        the body, which may contain secrets.
         """
         try:
             return decoder.decode(self.body)
@@ -78,8 +80,14 @@ class SingleRequests:
     ) -> FetchedResponse:
         """Check a URL, connect to one of its addresses, send one request, and read the response.
 
-        Follows no redirects. Raises AuthorizationError for a URL that must not be used, and for a
-        response that is too long; OSError if there is no connection or no complete response.
+        Follows no redirects, and has no time limit; see limit().
+
+        policy: checks the addresses of the URL's host.
+        method: the HTTP method, such as GET or POST.
+        headers: name -> value, in addition to Host, Accept and Connection.
+        body: the body of a POST.
+        Raises AuthorizationError for a URL that must not be used, and for a response that is too
+        long. Raises OSError if there is no connection or no complete response.
         """
         try:
             target = parse_url(url)
@@ -171,7 +179,10 @@ class _Collector:
 
 
 async def limit(url: str, request: Awaitable[T], within_s: float) -> T:
-    """Return the result of a request. Raises TimeoutError, whose text names the URL."""
+    """Await a request, and return its result.
+
+    Raises TimeoutError, whose text names the URL, if it takes more than within_s seconds.
+    """
     try:
         async with asyncio.timeout(within_s):
             return await request
@@ -186,7 +197,7 @@ def without_query(url: str) -> str:
 
 
 def _describe(exc: OSError) -> str:
-    """Return why a connection failed. asyncio's own text says "Connect call failed"."""
+    """Return why a connection failed. asyncio's text, "Connect call failed", does not say it."""
     is_asyncios = (exc.strerror or "").startswith("Connect call failed")
     return os.strerror(exc.errno or 0) if is_asyncios else exc.strerror or str(exc)
 

@@ -25,7 +25,7 @@ MAX_TOOLS = 10_000
 
 
 class _ToolListResponse(Struct):
-    """A response to tools/list. result: the undecoded members of its result."""
+    """A response to tools/list. result: name -> undecoded value of the members of its result."""
 
     result: dict[str, Raw]
 
@@ -38,11 +38,10 @@ _decode_tools = Decoder(list[dict[str, Any]]).decode
 def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> bytes:
     """Learn which arguments clients repeat in HTTP headers, and return the response for the client.
 
-    The specification forbids using tools with invalid annotations. So the returned response does
-    not have them.
+    The specification forbids using tools with invalid annotations, so the returned response does
+    not have these tools.
     frame: the response to tools/list.
-    params: tool name -> its annotated arguments. The function adds the arguments of the listed
-        tools.
+    params: tool name -> its annotated arguments. This function adds those of the listed tools.
     """
     if b"x-mcp-header" not in frame:
         return frame

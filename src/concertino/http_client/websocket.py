@@ -1,6 +1,7 @@
 """WebSocketClientConnection: a Connection to a server at a ws: or wss: URL.
 
-Each message is one text frame, in both directions. open_websocket() does the handshake.
+Each JSON-RPC message is one WebSocket message of text, in both directions. open_websocket()
+connects and does the handshake of the WebSocket, again with another token if the server refuses it.
 Source: RFC 6455.
 """
 
@@ -33,13 +34,17 @@ __all__ = ["WebSocketClientConnection", "open_websocket"]
 
 _log = logging.getLogger("concertino.http_client")
 
-# After this time without input a ping is sent; after the same time again the connection is ended.
+# After this time without input, in seconds, a ping is sent. After the same time without input
+# again, the connection is ended.
 SILENT_S = 20.0
-# The limit for the server to answer a close frame, in seconds.
+# How long the server may take to answer a close frame, in seconds.
 CLOSE_S = 2.0
-# More output than this waits for the server to read.
+# After more output than this was buffered, in bytes, the receiver's on_drain() is called when the
+# server has read it.
 HIGH_BYTES = 64 * 1024
+# The status code of a close frame for a normal end (RFC 6455, section 7.4.1).
 NORMAL = 1000
+# How many times the handshake is tried, each time with another token.
 MAX_TRIES = 3
 
 
@@ -51,10 +56,12 @@ async def open_websocket(
 ) -> WebSocketClientConnection:
     """Connect to a server, and return the connection after its handshake.
 
-    headers: more headers for the handshake.
-    credentials: the source of the header Authorization; None for no header beyond `headers`.
-    Raises OSError if the server cannot be reached or refuses, ValueError for a malformed variable
-    of a proxy, and AuthorizationError.
+    limits: max_message_bytes limits the size of a received message.
+    headers: additional headers for the request of the handshake.
+    credentials: the source of the header Authorization; None to send only `headers`.
+    Raises OSError if the server cannot be reached or refuses the handshake, ValueError if an
+    environment variable names an HTTP proxy in a malformed way, and AuthorizationError if no token
+    can be obtained.
     """
     authorization = "" if credentials is None else credentials.header()
     if credentials is not None and authorization is None:
@@ -82,7 +89,12 @@ async def open_websocket(
 async def _authorize(
     response: Response, credentials: Credentials | None, authorization: str
 ) -> str:
-    """Return another value of Authorization to try. Raises ConnectionError if there is none."""
+    """Return another value of the header Authorization after a refused handshake.
+
+    response: the server's refusal.
+    authorization: the value that was refused; "" for none.
+    Raises ConnectionError, whose text describes the refusal, if there is no other value.
+    """
     status = response.status_code
     text = f"no WebSocket: {describe_status(status)}"
     body = bytes(response.body or b"")[:200].strip()
@@ -103,12 +115,17 @@ async def _authorize(
 
 
 class WebSocketClientConnection(asyncio.Protocol):
-    """A Connection to a server with a WebSocket. It is its own asyncio protocol.
+    """A Connection to a server over a WebSocket, and the asyncio protocol of its socket.
 
-    Attribute:
+    transports/connection.py describes the methods of a Connection.
+    url: the URL of the server.
+    limits: max_message_bytes limits the size of a received message.
+    headers: additional headers for the request of the handshake.
+
+    Attributes:
     handshake: a future that is done after the handshake. Its result is None if the server has
-        accepted, and the server's response if not. It raises ConnectionError if there was no
-        response.
+        accepted the handshake, and the server's response if it has refused. The future raises
+        ConnectionError if there was no response.
     """
 
     def __init__(self, url: ServerUrl, limits: Limits, headers: Mapping[str, str]) -> None:
@@ -219,14 +236,14 @@ class WebSocketClientConnection(asyncio.Protocol):
         self._transport = None
         if not self.handshake.done():
             self.handshake.set_exception(ConnectionError("the server has closed the connection"))
-            # Read the exception, so that asyncio does not log it if no task waits for this future
-            # any more.
+            # Read the exception: otherwise asyncio would log it if no task awaits this future.
             self.handshake.exception()
         if not self._closed.done():
             self._closed.set_result(None)
         self._report_end()
 
     def _finish_handshake(self) -> None:
+        """Set the result of `handshake`, if the server's response is complete."""
         failure, response = self._protocol.handshake_exc, self._messages.response
         if failure is None and response is not None:
             self.handshake.set_result(None)
@@ -257,7 +274,8 @@ class WebSocketClientConnection(asyncio.Protocol):
 class _SilenceWatch:
     """Detects a server that sends nothing any more.
 
-    ping: called after SILENT_S without input. give_up: called after another SILENT_S without input.
+    ping: called after SILENT_S without input, to make the server send something.
+    give_up: called after another SILENT_S without input.
     """
 
     def __init__(self, ping: Callable[[], object], give_up: Callable[[], object]) -> None:
@@ -272,7 +290,7 @@ class _SilenceWatch:
         self._timer = asyncio.get_running_loop().call_later(SILENT_S, self._check)
 
     def note_input(self) -> None:
-        """Note that something has come from the server."""
+        """Note that the server has sent something."""
         self._has_input = True
         self._has_asked = False
 
