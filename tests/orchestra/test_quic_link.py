@@ -482,7 +482,7 @@ def vanish(listening: Any) -> None:
     """What a process that is killed leaves behind: nothing."""
     listening.server._transport.close()
     for connection in listening.server.clients:
-        for timer in (connection._clock, connection._timer):
+        for timer in (connection._tick_timer, connection._timer):
             timer.cancel()
     listening.server.close = lambda: None
 

@@ -62,6 +62,7 @@ class AsgiApplication:
         self._service: _Service | None = None
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serve a request or a lifespan of the ASGI server, or refuse a WebSocket."""
         kind = scope["type"]
         if kind == "http":
             service = self._service

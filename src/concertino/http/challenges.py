@@ -85,6 +85,11 @@ class Challenges:
     def _refusal(
         self, status: HTTPStatus, text: str, scopes: Collection[str], error: str = ""
     ) -> HttpError:
+        """Return a refusal with the header WWW-Authenticate.
+
+        scopes: the scopes that the client should request a token for; empty for none.
+        error: the error code of RFC 6750; "" to leave out the error.
+        """
         parameters: dict[str, str] = {}
         if error:
             parameters |= {"error": error, "error_description": text}

@@ -160,6 +160,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(unavailable("too many connections"))
 
     def data_received(self, data: bytes) -> None:
+        """Read requests, or keep the input while a request is being answered."""
         exchange = self.exchange
         if exchange is None:
             if self.is_ending:

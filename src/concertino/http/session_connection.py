@@ -102,6 +102,10 @@ class SessionConnection:
         self._receiver = receiver
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
+        """Send a frame on the stream of the request to which it belongs.
+
+        Returns how many bytes of output the client has not read.
+        """
         connection: RequestConnection | None = None
         if frame.startswith(b"["):
             connection = self._write_batch(frame)

@@ -113,6 +113,10 @@ class StatelessConnection:
         receiver.on_frames((exchange.body,))
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
+        """Send a frame that belongs to the running request, as a body or as an event.
+
+        Returns how many bytes of output the client has not read.
+        """
         exchange = self._exchange
         if exchange is None:
             # The notification belongs to no running request. In this revision, a client gets such

@@ -307,6 +307,7 @@ class _PacedInput:
             self._go_on()
 
     def _go_on(self) -> None:
+        """Deliver the messages that may be delivered now, and set a timer for the others."""
         assert self._wait_s is not None
         ready: list[bytes] = []
         wait_s = 0.0

@@ -123,6 +123,7 @@ class BlockingNats:
             self._connection = None
 
     def _connect(self) -> _Connection:
+        """Connect to the first server that accepts. Raises Disconnected with the last reason."""
         if time.monotonic() < self._failed_at + RETRY_S:
             raise Disconnected(self._reason)
         for server in random.sample(self._servers, len(self._servers)):

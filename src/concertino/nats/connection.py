@@ -310,6 +310,7 @@ class NatsConnection(asyncio.Protocol):
             callback(False)
 
     def data_received(self, data: bytes) -> None:
+        """Parse bytes of the server, and handle the messages and events in them."""
         self._has_received = True
         try:
             events = self._parser.feed(data)

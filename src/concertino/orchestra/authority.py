@@ -268,6 +268,7 @@ def _make_certificate(
 
 
 def _authority_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """Return the extension that says with which authority's key a certificate was signed."""
     try:
         identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:
@@ -283,6 +284,7 @@ def _make_builder(
     key: Ed25519PrivateKey,
     valid: timedelta,
 ) -> x509.CertificateBuilder:
+    """Return a builder with the fields of every certificate, but without extensions."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

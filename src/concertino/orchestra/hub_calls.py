@@ -285,6 +285,7 @@ class ToolCalls:
         _end_relay(plugin, respond, outcome)
 
     def _end_collecting(self, respond: Respond, task: asyncio.Task[PluginResponse]) -> None:
+        """Send the result of a relayed call that was repeated as a stream to its caller."""
         self._collecting.discard(task)
         if task.cancelled():
             respond(None)

@@ -154,6 +154,7 @@ class PluginContext:
         return self.subcall_context(self).call_tool(name, arguments, into=into)
 
     async def ask(self, questions: Mapping[str, Any]) -> Mapping[str, Raw]:
+        """Return the results of sampling requests, by key. Any other request to a client fails."""
         hub = self._hub
         if hub is None or not all(isinstance(item, Sampling) for item in questions.values()):
             self._refuse("elicitation" if hub is not None else "sampling")

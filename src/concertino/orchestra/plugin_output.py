@@ -55,6 +55,7 @@ class PluginOutput(StderrLines):
         self._has_warned = False
 
     def on_line(self, line: bytes) -> None:
+        """Handle a line of stderr: READY, or a line to log."""
         if line.startswith(READY):
             address = line[len(READY) :].strip()[:MAX_ADDRESS]
             self._on_ready(address.decode("utf-8", "backslashreplace"))
@@ -68,6 +69,7 @@ class PluginOutput(StderrLines):
             super().on_line(line)
 
     def _log_line(self, line: str) -> None:
+        """Log a line, at the level that it names if it is a log line of this package."""
         if not line:
             return
         level = logging.INFO

@@ -63,7 +63,8 @@ RESTARTED = "it is being restarted"
 class PluginProcess:
     """A plugin of a hub, with its current run and its state. Use it on one event loop.
 
-    The PluginSet creates it and calls start(). A HubPlugin: it forwards requests to the plugin.
+    The PluginSet creates it and calls start(). It is a HubPlugin (hub_calls.py), with which the hub
+    sends requests to the plugin.
 
     dependencies: plugins that must have run before this one is started for the first time.
     on_change: called when the plugin's state, tools or prompts have changed, and when requests
@@ -99,9 +100,11 @@ class PluginProcess:
         self._on_change = on_change
         self._run = PluginRun(settings)
         self._replacement = PluginReplacement(settings.log)
+        # How many requests the plugin has not answered yet.
         self._in_flight = 0
         # The tasks that find out why calls that were sent with forward() got no response.
         self._explaining: set[asyncio.Task[Disconnected]] = set()
+        # The task of _supervise(); None before start().
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -177,9 +180,10 @@ class PluginProcess:
 
     def start(self, environment: HubEnvironment) -> None:
         """Begin to run the program, in a background task."""
-        self._supervise_with(environment, is_started=False)
+        self._start_supervising(environment, is_started=False)
 
-    def _supervise_with(self, environment: HubEnvironment, *, is_started: bool) -> None:
+    def _start_supervising(self, environment: HubEnvironment, *, is_started: bool) -> None:
+        """Start the task of _supervise()."""
         self._task = asyncio.get_running_loop().create_task(
             self._supervise(environment, is_started), name=f"plugin {self.id}"
         )
@@ -346,6 +350,7 @@ class PluginProcess:
         new = self._replacement.next = PluginRun(self._settings)
         self._on_change()
         try:
+            # No other plugin waits for this start, so nobody need know how it advances.
             tools, prompts = await new.start(environment, _do_nothing, _do_nothing)
             self._run = new
         except (ConcertinoError, OSError, ValueError) as exc:
@@ -364,7 +369,7 @@ class PluginProcess:
             self._replacement.next = None
             if self._run is not new:
                 await new.close(self.record.failed_change)
-            self._supervise_with(environment, is_started=True)
+            self._start_supervising(environment, is_started=True)
             self._on_change()
 
     async def restart(self, until: float, environment: HubEnvironment) -> None:
@@ -416,11 +421,13 @@ class PluginProcess:
             left = min(SHUTDOWN_S, until - time())
             if left > 0:
                 await self._run.shut_down(left)
+            # After the shutdown request, a plugin ends by itself when its calls have finished.
             if self._in_flight:
                 await asyncio.wait((exited,), timeout=max(0.0, min(SHUTDOWN_S, until - time())))
 
         await self._run.close(self.reason)
         await self._replacement.close()
+        # Let the calls that got no response raise their errors first.
         if self._explaining:
             await asyncio.wait(self._explaining)
         self._set_state("stopped", reason)
@@ -468,6 +475,7 @@ class PluginProcess:
             wait_s = uniform(0.75, 1.0) * pause
             pause = min(LONGEST_S, 2 * pause)
             self._settings.log.warning("%s; it is started again in %.3g s", self.reason, wait_s)
+            # If this was the first start, it has failed, and requests no longer wait for it.
             self.first_start.end()
             await asyncio.sleep(wait_s)
             self.record.restarts += 1

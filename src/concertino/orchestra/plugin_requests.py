@@ -132,6 +132,7 @@ class PluginRequests:
         return PluginResponse(register=RegistrationResult(accepted=True))
 
     async def _boot(self, request: PluginRequest) -> PluginResponse:
+        """Run the boot functions with the configuration that the hub sends."""
         try:
             await self._hooks.run_boot(dict(request.boot.config))
         except ConcertinoError as exc:
@@ -152,6 +153,7 @@ class PluginRequests:
     # Tools
 
     async def _list_tools(self, request: PluginRequest) -> PluginResponse:
+        """Return the tools of the backend as ToolDefinitions."""
         result = cast(ListToolsResult, await self._handle("tools/list", {}, request))
         definitions: list[ToolDefinition] = []
         for tool in result.tools:
@@ -207,6 +209,7 @@ class PluginRequests:
         return partial(self._stream, request)
 
     async def _stream(self, request: PluginRequest, chunks: ChunkSender) -> PluginResponse:
+        """Run a tool, send its progress as chunks, and return the last response. A StreamRun."""
         start = request.stream_start
         call = PluginRequest(tool_call=tool_call_of(start), path=request.path)
         response = await self._tool_call(call, chunks)
@@ -221,6 +224,7 @@ class PluginRequests:
     # Prompts
 
     async def _list_prompts(self, request: PluginRequest) -> PluginResponse:
+        """Return the prompts of the backend as PromptDefinitions."""
         if not self._prompt_names():
             return PluginResponse(list_prompts=ListPromptsResponse())
         result = cast(ListPromptsResult, await self._handle("prompts/list", {}, request))
@@ -242,6 +246,7 @@ class PluginRequests:
         return PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts))
 
     async def _prompt_get(self, request: PluginRequest) -> PluginResponse:
+        """Return the messages of a prompt, or a failure with the reason."""
         name = request.prompt_get.prompt_name
         if name not in self._prompt_names():
             return prompt_failure("", "prompt_not_found", f"{self._name} has no prompt {name!r}")

@@ -143,6 +143,7 @@ class PluginRun:
         self._settings = settings
         self._log = settings.log
         self._child: ChildProcess | None = None
+        # The task that fetches the lists again, see fetch_again().
         self._fetching: asyncio.Task[None] | None = None
 
     @property
@@ -167,6 +168,8 @@ class PluginRun:
         self.address = await self._wait_ready(environment, on_idle, on_work)
         exited = self.exited
         assert exited is not None
+        # Three things may happen: the plugin has booted, its process ends, or it sleeps for a
+        # while. After on_idle(), wait for one of the first two.
         introduction = asyncio.get_running_loop().create_task(self._introduce(environment))
         idle = self._watch_idleness(BOOT_IDLE_S)
         try:

@@ -118,7 +118,7 @@ class PluginsReload:
         try:
             check_writers(self._path, os.stat(self._path))
             file = read_plugins(self._path)
-            entries = self._choose(file)
+            entries = self._choose_entries(file)
             self._log_fixed(file)
             await self._hub.change_plugins(entries)
         except (ConcertinoError, OSError, ValueError) as exc:
@@ -142,7 +142,7 @@ class PluginsReload:
         for warning in set(file.warnings) - set(self._file.warnings):
             log.warning("%s", warning)
 
-    def _choose(self, file: PluginsFile) -> list[PluginEntry]:
+    def _choose_entries(self, file: PluginsFile) -> list[PluginEntry]:
         """Return the entries to run, and set Hub.withheld to the plugins that may not run yet.
 
         A plugin whose change is not approved keeps its old entry. A new plugin that is not approved

@@ -112,7 +112,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self._last_received = self._last_ping = self._loop.time()
         # When the peer's certificate expires; None before the handshake is finished.
         self._expires: datetime | None = None
-        self._clock = self._loop.call_later(HANDSHAKE_S, self._on_tick)
+        # Calls _on_tick(), which checks the time limits.
+        self._tick_timer = self._loop.call_later(HANDSHAKE_S, self._on_tick)
 
     # Methods that derived classes implement. `stream` is the number of a stream.
 
@@ -159,7 +160,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
             had_ack = space.ack_at is not None
             quic.receive_datagram(data, addr, now=now)
             if space.ack_at is not None:
-                # An earlier packet is not acknowledged yet, or there is a gap: one is missing.
+                # Either an earlier packet is not acknowledged yet, or the numbers of the received
+                # packets have a gap, because one is missing.
                 is_urgent = had_ack or len(space.ack_queue) > 1
                 space.ack_at = min(space.ack_at, now + SECOND_ACK_S) if is_urgent else now + ACK_S
             connections = SENDING.connections
@@ -233,6 +235,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self._wakeup_at = when
 
     def _handle_timer(self) -> None:
+        """Let aioquic do what is due, such as sending lost data again. Replaces its own method."""
+        # asyncio may call this a moment before _wakeup_at, for which the timer was set.
         now = max(self._wakeup_at, self._loop.time())
         self._timer, self._wakeup_at = None, inf
         due = self._quic.get_timer()
@@ -245,6 +249,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
     # Receiving
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
+        """Handle an event of aioquic. _process_events() calls this for each event."""
         if isinstance(event, events.StreamDataReceived):
             self._on_data(event.stream_id, event.data, event.end_stream)
         elif isinstance(event, events.StreamReset):
@@ -258,8 +263,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
                 return
             name, self._expires = peer_name(self._quic)
             self._is_ready = True
-            self._clock.cancel()
-            self._clock = self._loop.call_later(min(TICK_S, PING_S), self._on_tick)
+            self._tick_timer.cancel()
+            self._tick_timer = self._loop.call_later(min(TICK_S, PING_S), self._on_tick)
             self._on_handshake(name)
         elif isinstance(event, events.ConnectionTerminated):
             self._report_end(event.error_code, event.reason_phrase)
@@ -329,9 +334,10 @@ class QuicRpcConnection(QuicConnectionProtocol):
         if now >= due:
             if self._last_ping <= self._last_received:
                 self._last_ping = now
+                # 0 identifies the ping. Any packet counts as its answer.
                 self._quic.send_ping(0)
             due = self._last_ping + ANSWER_S
-        self._clock = self._loop.call_at(min(due, now + TICK_S), self._on_tick)
+        self._tick_timer = self._loop.call_at(min(due, now + TICK_S), self._on_tick)
         self.transmit()
 
     def _reason_to_end(self, now: float) -> str:
@@ -359,7 +365,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
     def _report_end(self, code: int, reason: str) -> None:
         if not self._is_ended:
             self._is_ended = True
-            self._clock.cancel()
+            self._tick_timer.cancel()
             self._on_end(code, reason)
 
 

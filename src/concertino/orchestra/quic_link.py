@@ -241,6 +241,7 @@ class _QuicClientConnection(QuicRpcConnection):
             self.ready.set_result(None)
 
     def _on_end(self, code: int, reason: str) -> None:
+        """Fail the handshake or all requests, and close the socket."""
         text = describe_end(code, reason)
         if not self.ready.done():
             error_type = HandshakeFailure if code in CRYPTO_ERROR else Disconnected

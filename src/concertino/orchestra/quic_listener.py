@@ -188,6 +188,7 @@ class _QuicRpcServer(QuicServer):
                 self.datagram_received(data, address)
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
+        """Pass a datagram to its connection, or begin a handshake with a new client."""
         data = cast(bytes, data)
         # After the handshake, clients send packets with a short header. Find the connection of such
         # a packet by the connection id alone, because aioquic's server would parse the header, and

@@ -151,6 +151,7 @@ class ReconnectingLink:
         self._reason = text.removeprefix(f"{self.peer.address}: ")
 
     def _set_link(self, link: RpcConnection | None) -> None:
+        """Set the connection that requests use, and report the change. None: the link is down."""
         self._link = link
         if link is not None:
             self.peer = link.peer

@@ -123,6 +123,7 @@ def server_templates_of(found: StorageListResponse) -> list[ResourceTemplate]:
 
 
 def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
+    """Parse JSON texts of MCP servers. Invalid ones are logged and left out."""
     decoded: list[T] = []
     for text in texts:
         try:

@@ -102,16 +102,19 @@ class ChunkSender:
         self.count = 0
         self._id = request.request_id
         self._start = request.stream_start
+        # How many bytes of the receiver's window are free.
         self._left: float = self._start.window or inf
         self._write = write
         self._unread = unread
         self._loop = asyncio.get_running_loop()
+        # The thread of the loop. A tool that is not `async def` calls send() in another thread.
         self._thread = threading.get_ident()
         # The chunks that may not be sent yet: the serialized response, and how many bytes of the
         # window it takes.
         self._queue: deque[tuple[bytes, int]] = deque()
         # A future that is done when the queue is empty; None while nobody waits for that.
         self._drained: asyncio.Future[None] | None = None
+        # Calls _flush() again while the receiver has not read enough.
         self._poll: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -156,6 +159,7 @@ class ChunkSender:
         self._flush()
 
     async def _send(self, chunk: StreamChunk) -> None:
+        """Call send() on the loop. run_coroutine_threadsafe() needs a coroutine."""
         await self.send(chunk)
 
     def _flush(self) -> None:

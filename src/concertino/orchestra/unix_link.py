@@ -97,6 +97,7 @@ class _FrameConnection(SocketConnection):
     # Reading
 
     def on_chunk(self, chunk: bytes) -> None:
+        """Pass the frames that a chunk completes to the receiver. An empty chunk ends the input."""
         receiver = self._receiver
         if receiver is None:
             return
@@ -257,6 +258,7 @@ class UnixLink(RpcClient):
     # Receiver
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
+        """Pass each response to its request, which has the same id."""
         for payload in batch:
             # 0x0A is the tag of request_id, which nearly every serializer writes first.
             if len(payload) > 1 and payload[0] == 0x0A:

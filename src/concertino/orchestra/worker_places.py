@@ -12,8 +12,8 @@ from concertino.orchestra.nats_messages import BUSY, MAX_WHOLE_BYTES, SHARE
 
 __all__ = ["WorkerPlaces"]
 
-# How many requests a worker may have in progress. Further ones are refused, and the caller tries
-# another worker.
+# How many requests a worker may have in progress. If it gets more, it refuses them, and the caller
+# tries another worker.
 MAX_IN_FLIGHT = 1024
 # The largest total size of the requests in progress, and of those that are arriving in pieces. It
 # limits only requests in pieces: MAX_IN_FLIGHT requests that are sent whole do not exceed it.
