@@ -900,20 +900,28 @@ async def test_a_clean_up_that_waits_for_a_thread_is_made_although_nobody_waits_
     monkeypatch.setattr(dependency_scope, "CLEANUP_S", 0.05)
     server, sessions = Server("x"), Sessions()
     go = threading.Event()
-    began: list[int] = []
+    # One permit for each of the 32 threads of the server that has begun a call.
+    began = asyncio.Semaphore(0)
+    loop = asyncio.get_running_loop()
 
     @server.tool
     async def use(session: Annotated[Session, Depends(sessions.generator)]) -> str:
-        while len(began) < 32:  # all threads of the server
-            await asyncio.sleep(0)
+        for _ in range(32):
+            await began.acquire()
         return "done"
 
     @server.tool
     def occupy() -> None:
-        began.append(1)
+        loop.call_soon_threadsafe(began.release)
         go.wait(30)
 
     async with Served(server) as served:
+        # Until a call has returned, the server has to expect large results, and starts the calls
+        # of the tool slowly.
+        go.set()
+        await served.ask("tools/call", name="occupy")
+        await began.acquire()
+        go.clear()
         task = asyncio.create_task(call(served, "use"))
         await until(lambda: bool(sessions.made), served)
         others = [asyncio.create_task(served.ask("tools/call", name="occupy")) for _ in range(32)]
