@@ -158,7 +158,10 @@ def parse_markers(source: str, file: str) -> Iterator[Marker]:
 
     calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Attribute) or ast.unparse(node) != MARKER:
+        # The name is compared first, because unparsing every attribute would take seconds.
+        if not isinstance(node, ast.Attribute) or node.attr != "requirement":
+            continue
+        if ast.unparse(node) != MARKER:
             continue
         call = calls.get(id(node))
         name = decorators.get(id(call))
@@ -193,7 +196,9 @@ def read_markers() -> list[Marker]:
     return [
         marker
         for path in files
-        for marker in parse_markers(path.read_text(), path.relative_to(TESTS).as_posix())
+        # Most files have no marker, and parsing takes long.
+        if "requirement" in (source := path.read_text())
+        for marker in parse_markers(source, path.relative_to(TESTS).as_posix())
     ]
 
 
