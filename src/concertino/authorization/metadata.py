@@ -131,9 +131,10 @@ def own_resource(server: ServerUrl) -> ResourceMetadata:
 
 
 def default_endpoints(origin: str) -> IssuerMetadata:
-    """Return the endpoints of a server of 2025-03-26 that has no metadata.
+    """Return the endpoints that revision 2025-03-26 defines for a server without metadata.
 
-    They include PKCE, because that revision requires it of all servers.
+    They say that the server supports PKCE, because the revision requires it of all servers.
+    origin: the origin of the server, such as `https://mcp.example.com`.
     """
     return IssuerMetadata(
         issuer=origin,

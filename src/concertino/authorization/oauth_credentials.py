@@ -131,7 +131,9 @@ class OAuthCredentials:
     async def on_refusal(self, refusal: Refusal) -> str | None:
         """Refresh the login or log in again, after the server has refused a request.
 
-        Returns the header with which to repeat the request; None if repeating cannot help.
+        Returns the header Authorization with which to repeat the request; None if repeating cannot
+        help. Raises AuthorizationError if there is no new token, and OSError if a server cannot be
+        reached.
         """
         challenge = bearer_challenge(refusal.challenge)
         sent = refusal.sent.removeprefix("Bearer ")

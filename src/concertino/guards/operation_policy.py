@@ -395,8 +395,8 @@ class OperationPolicy:
     def time_out(self, work: Any) -> CallToolResult:
         """Return the result for a tool call whose time limit has passed.
 
-        Raises RpcError for calls of prompts and resources. The work may continue after this call;
-        it keeps its permit until on_late_end() is called.
+        Raises RpcError for calls of prompts and resources. If the work does not end when it is
+        cancelled, it counts as one of the calls in flight until on_late_end() is called.
         work: the task in which the work continues; None if the work has ended.
         """
         if work is not None:

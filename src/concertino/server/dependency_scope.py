@@ -70,8 +70,10 @@ class Provider(Struct, frozen=True, eq=False, weakref=True):
 
 
 class Scope:
-    """Opens and closes the providers of one call, from the task of the call.
+    """Opens and closes the providers (functions in Depends) of one call, from the task of the call.
 
+    To open a provider is to call it, or to run a generator up to its `yield`. To close it is to run
+    the generator to its end.
     in_thread: runs a `def` in a thread; None to run it on the event loop.
     """
 
@@ -370,7 +372,11 @@ def iterate_in_thread(
 
 
 class _SyncScope:
-    """Opens and closes the providers of one call, all in one thread."""
+    """Opens and closes the providers of one call, all in one thread. Otherwise the same as Scope.
+
+    order: the providers, in the order in which to open them.
+    context: the context of the call.
+    """
 
     def __init__(self, order: Sequence[Provider], context: Context) -> None:
         self._order = order
@@ -414,9 +420,9 @@ def _enter(manager: AbstractContextManager[Any], provider: Provider) -> Any:
 
 
 def _name_provider(error: RuntimeError, provider: Provider) -> RuntimeError:
-    """Return an error that names the provider, for a provider that has yielded nothing.
+    """Return an error that names the provider, in place of contextlib's "generator didn't yield".
 
-    error: the RuntimeError that contextlib has raised. If it has another cause, it is returned
+    error: the RuntimeError that contextlib has raised. If it has another text, it is returned
         unchanged.
     """
     if error.args != ("generator didn't yield",):

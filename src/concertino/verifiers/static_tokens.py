@@ -34,7 +34,7 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 class StaticToken(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The entry of one token in the file.
+    """The entry of one token in the file that StaticTokens reads.
 
     name: the name of the token's owner, which becomes the subject of the principal.
     sha256: the SHA-256 of the token, in hexadecimal.
