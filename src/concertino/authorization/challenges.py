@@ -45,7 +45,7 @@ def parse_challenges(text: str) -> list[Challenge]:
     parameters: dict[str, str] = {}
     at = 0
     while at < len(text):
-        at = _end(_SEPARATORS.match(text, at), at)
+        at = _end_of(_SEPARATORS.match(text, at), at)
         parameter = _PARAMETER.match(text, at)
         # Before the first scheme there can be no parameter.
         if parameter is not None and challenges:
@@ -65,7 +65,7 @@ def parse_challenges(text: str) -> list[Challenge]:
     return challenges
 
 
-def _end(match: re.Match[str] | None, default: int) -> int:
+def _end_of(match: re.Match[str] | None, default: int) -> int:
     """Return the index behind a match; `default` without a match."""
     return default if match is None else match.end()
 

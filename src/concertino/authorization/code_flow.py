@@ -65,9 +65,9 @@ class CodeRequest:
     ) -> None:
         metadata.check_pkce()
         page = check_page(metadata.authorization_endpoint)
-        self.verifier = _random()
+        self.verifier = _make_random()
         self._metadata = metadata
-        self._state = _random()
+        self._state = _make_random()
         digest = hashlib.sha256(self.verifier.encode()).digest()
         fields = {
             "response_type": "code",
@@ -87,7 +87,9 @@ class CodeRequest:
 
         query: the query of the URL to which the browser was redirected.
         """
-        return hmac.compare_digest(_fields(query).get("state", "").encode(), self._state.encode())
+        return hmac.compare_digest(
+            _read_fields(query).get("state", "").encode(), self._state.encode()
+        )
 
     def read_response(self, address: str) -> str:
         """Return the authorization code in the URL to which the browser was redirected.
@@ -99,7 +101,7 @@ class CodeRequest:
         query = urlsplit(address).query
         if not self.expects(query):
             raise AuthorizationError("the response to the login belongs to another request (state)")
-        fields = _fields(query)
+        fields = _read_fields(query)
         issuer = fields.get("iss")
         if issuer is None and self._metadata.authorization_response_iss_parameter_supported:
             raise AuthorizationError("the response to the login does not say who sends it (iss)")
@@ -116,7 +118,7 @@ class CodeRequest:
         return fields["code"]
 
 
-def _fields(query: str) -> dict[str, str]:
+def _read_fields(query: str) -> dict[str, str]:
     """Return the parameters of a query. Parameters that occur twice are left out as ambiguous."""
     try:
         pairs = parse_qsl(query[:MAX_RESPONSE], keep_blank_values=True, max_num_fields=64)
@@ -126,6 +128,6 @@ def _fields(query: str) -> dict[str, str]:
     return {name: value for name, value in pairs if names.count(name) == 1}
 
 
-def _random() -> str:
+def _make_random() -> str:
     """Return 32 random bytes in base64url, for `state` or a code verifier."""
     return base64.urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()

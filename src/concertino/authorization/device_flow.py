@@ -80,7 +80,7 @@ async def request_by_device(
     if response.status != 200:
         raise make_error(response)
     device = response.decode(_decoder)
-    prompt(check_page(device.verification_uri), _visible(device.user_code))
+    prompt(check_page(device.verification_uri), _remove_controls(device.user_code))
 
     interval = max(device.interval, 1.0)
     until = time.monotonic() + min(device.expires_in, MAX_WAIT_S)
@@ -104,6 +104,6 @@ async def request_by_device(
     raise AuthorizationError("nobody has typed the code in time")
 
 
-def _visible(code: str) -> str:
+def _remove_controls(code: str) -> str:
     """Return a code of a server without characters that could control the terminal."""
     return "".join(char for char in code[:64] if char.isprintable())

@@ -189,7 +189,7 @@ class LoginStore:
         if file is None:
             return None
         secrets = find_keyring().read(key) if file.keyring else None
-        return self._join(key, file, secrets)
+        return self._make_login(key, file, secrets)
 
     async def load(self, key: str) -> Login | None:
         """Return a login as read() does, without blocking the event loop."""
@@ -199,14 +199,14 @@ class LoginStore:
         secrets = None
         if file.keyring:
             secrets = await wait_for_keyring(lambda: find_keyring().read(key))
-        return self._join(key, file, secrets)
+        return self._make_login(key, file, secrets)
 
     def _read_file(self, key: str) -> _LoginFile | None:
         """Return the content of the file of a login; None if there is no file."""
         data = _read_own_file(self._path(key))
         return None if data is None else self._decode(key, data, _LoginFile)
 
-    def _join(self, key: str, file: _LoginFile, secrets: bytes | None) -> Login | None:
+    def _make_login(self, key: str, file: _LoginFile, secrets: bytes | None) -> Login | None:
         """Return the login whose file was read; None if its secrets are missing in the keyring.
 
         secrets: the login with its secrets, from the keyring; None if the keyring has none.

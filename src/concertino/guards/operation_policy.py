@@ -174,7 +174,7 @@ class OperationPolicy:
         # count against a rate.
         handle = operation_handler_of(inner, method, name)
         if handle is None and windows and (check := argument_check_of(inner, method, name)):
-            handle = _check_first(check, inner.handle)
+            handle = _make_checking_handle(check, inner.handle)
         # If the arguments cannot be checked first, a call counts at once, and no longer if its
         # result shows that the arguments were invalid.
         self._counts_at_end = handle is None and bool(windows) and method in CHECKED
@@ -378,7 +378,7 @@ class OperationPolicy:
         # There is neither a size limit nor redaction.
         if self.accepts_text is None:
             return result
-        text = _only_text(result)
+        text = _single_text(result)
         if text is not None and self.accepts_text(text):
             return result
         return self._redact_and_cut(result)
@@ -449,7 +449,7 @@ class OperationPolicy:
         return shorten(redactor().text(operation_name(self.method, self.name)), MAX_QUOTED)
 
 
-def _check_first(check: CheckArguments, handle: Handle) -> Handle:
+def _make_checking_handle(check: CheckArguments, handle: Handle) -> Handle:
     """Return a function that checks a call's arguments before it handles the call."""
 
     def check_and_handle(call: Call, context: Context) -> Work:
@@ -459,7 +459,7 @@ def _check_first(check: CheckArguments, handle: Handle) -> Handle:
     return check_and_handle
 
 
-def _only_text(result: object) -> str | None:
+def _single_text(result: object) -> str | None:
     """Return the text of a tool's result that has nothing but one text; None for other results."""
     if type(result) is not CallToolResult or len(result.content) != 1:
         return None

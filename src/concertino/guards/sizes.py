@@ -138,7 +138,7 @@ def cut(
     if isinstance(result, Raw):
         result = decode(result, type=CallToolResult)
     assert isinstance(result, CallToolResult)
-    contents = _contents(result)
+    contents = _to_contents(result)
     uri = store.keep(contents, size)
     where = (
         f"read the resource {uri}" if uri else "ask for less: the whole was too large to be kept"
@@ -183,7 +183,7 @@ def _truncate(text: str, most: int) -> str:
     return start
 
 
-def _contents(result: CallToolResult) -> list[ResourceContents]:
+def _to_contents(result: CallToolResult) -> list[ResourceContents]:
     """Return a whole result as contents of a resource.
 
     Only embedded resources have a URI of their own. The URI of the others is "", until _with_uri()
@@ -196,10 +196,10 @@ def _contents(result: CallToolResult) -> list[ResourceContents]:
                 "", text=encode(result.structured_content).decode(), mime_type="application/json"
             )
         ]
-    return [_content(block) for block in result.content]
+    return [_to_content(block) for block in result.content]
 
 
-def _content(block: ContentBlock) -> ResourceContents:
+def _to_content(block: ContentBlock) -> ResourceContents:
     """Return a content block as contents of a resource."""
     if isinstance(block, TextContent):
         return ResourceContents("", text=block.text, mime_type="text/plain")

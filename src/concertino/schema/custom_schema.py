@@ -234,7 +234,7 @@ class _SubschemaGraph:
                     self._dynamic.setdefault(name, []).append(schema)
 
         for keyword in schema.keys() & {*_SAME_VALUE, *_PART, *_DEFINITIONS}:
-            for step, part in _parts(keyword, schema[keyword]):
+            for step, part in _find_parts(keyword, schema[keyword]):
                 self._subschemas += 1
                 if self._subschemas > MAX_SUBSCHEMAS:
                     raise RegistrationError(
@@ -279,7 +279,7 @@ class _SubschemaGraph:
                     node.edges.append((number, True))
 
 
-def _parts(keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _find_parts(keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the subschemas in the value of a keyword, each with its step in a JSON pointer."""
     if keyword in _WITH_NAMES:
         if isinstance(value, dict):

@@ -99,7 +99,7 @@ def _build(form: Any) -> tuple[Schema, Read]:
 
     titles = _choice_titles(form)
     properties = {
-        field: _field(value, builder.definitions, f"{name}.{field}", titles.get(field, {}))
+        field: _make_field(value, builder.definitions, f"{name}.{field}", titles.get(field, {}))
         for field, value in schema["properties"].items()
     }
     # A field that accepts None may be left empty; read() then sets it to None.
@@ -137,7 +137,7 @@ def _check_custom_form(schema: Mapping[str, Any]) -> Schema:
     return dict(schema)
 
 
-def _field(
+def _make_field(
     schema: Schema,
     definitions: Schema,
     where: str,
@@ -164,27 +164,27 @@ def _field(
 
     kind: str = schema.get("type", "")
     if kind == "array":
-        options = _options(_resolve(schema.get("items", {}), definitions), titles)
+        options = _find_choices(_resolve(schema.get("items", {}), definitions), titles)
         if options is None:
             raise _unsuitable_field(where)
         has_titles = isinstance(options[0], dict)
         items: Schema = {"anyOf": options} if has_titles else {"type": "string", "enum": options}
-        return {"type": "array", "items": items, **_keywords(schema, "array"), **outer}
+        return {"type": "array", "items": items, **_pick_keywords(schema, "array"), **outer}
 
-    options = _options(schema, titles)
+    options = _find_choices(schema, titles)
     if options is not None:
         choice = {"oneOf": options} if isinstance(options[0], dict) else {"enum": options}
-        return {"type": "string", **choice, **_keywords(schema, "string"), **outer}
+        return {"type": "string", **choice, **_pick_keywords(schema, "string"), **outer}
 
     if kind not in KEYWORDS or "enum" in schema or "const" in schema:
         raise _unsuitable_field(where)
-    field = {"type": kind, **_keywords(schema, kind), **outer}
+    field = {"type": kind, **_pick_keywords(schema, kind), **outer}
     if field.get("format") not in FORMATS:
         field.pop("format", None)
     return field
 
 
-def _keywords(schema: Schema, kind: str) -> Schema:
+def _pick_keywords(schema: Schema, kind: str) -> Schema:
     return _pick(schema, (*LABELS, *KEYWORDS[kind]))
 
 
@@ -192,7 +192,7 @@ def _pick(schema: Schema, keywords: tuple[str, ...]) -> Schema:
     return {keyword: schema[keyword] for keyword in keywords if schema.get(keyword) is not None}
 
 
-def _options(schema: Schema, titles: Mapping[str, str]) -> list[Any] | None:
+def _find_choices(schema: Schema, titles: Mapping[str, str]) -> list[Any] | None:
     """Return the choices of a field: texts, or `{"const": ..., "title": ...}` if they have titles.
 
     Returns None if the field has no choices, or if a choice is not a text.

@@ -218,7 +218,7 @@ def custom_result_shaper(
         if not isinstance(value, CallToolResult):
             raw, text = _encode_json(value)
             validate(raw)
-            return _result(raw, text)
+            return _make_result(raw, text)
         if check_struct(value).is_error:
             return _check_result(value)
         if value.structured_content is UNSET:
@@ -346,22 +346,22 @@ def shape_any(value: Any) -> CallToolResult:
     if isinstance(value, CallToolResult):
         return _check_result(value)
     if isinstance(value, _CONTENT):
-        return CallToolResult([_block(value)])
+        return CallToolResult([_to_block(value)])
     if isinstance(value, _BYTES):
         raise InvalidResult(
             f"the result is {_kind(value)}: return concertino.blob(...) or concertino.image(...) "
             f"with it"
         )
     if isinstance(value, (list, tuple)) and _holds_content(cast("Sequence[Any]", value)):
-        return CallToolResult([_block(item) for item in cast("Sequence[Any]", value)])
-    return _result(*_encode_json(cast("Any", value)))
+        return CallToolResult([_to_block(item) for item in cast("Sequence[Any]", value)])
+    return _make_result(*_encode_json(cast("Any", value)))
 
 
 def _holds_content(items: Sequence[Any]) -> bool:
     return any(isinstance(item, _CONTENT) for item in items)
 
 
-def _block(item: Any) -> Any:
+def _to_block(item: Any) -> Any:
     """Return an item of a list with content as a content block.
 
     Raises InvalidResult if it is neither a content block nor a str.
@@ -468,12 +468,12 @@ def _make_structured_shape(type_schema: TypeSchema) -> Shape:
             return shape_result(value)
         # pydantic encodes None for any type without an error, so let validate() check it.
         if adapter is not None and value is not None:
-            return _result(*_encode_json(_dump_with_pydantic(adapter, value)))
+            return _make_result(*_encode_json(_dump_with_pydantic(adapter, value)))
 
         raw, text = _encode_json(value)
         if type(value) is not exact:
             validate(raw)
-        return _result(raw, text)
+        return _make_result(raw, text)
 
     return shape
 
@@ -491,7 +491,7 @@ def _dump_with_pydantic(adapter: Any, value: Any) -> Any:
         raise InvalidResult(f"the result does not conform to its annotation: {exc}") from None
 
 
-def _result(raw: bytes, text: str) -> CallToolResult:
+def _make_result(raw: bytes, text: str) -> CallToolResult:
     return CallToolResult([TextContent(text)], Raw(raw))
 
 

@@ -360,12 +360,14 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
             _check_after_query(part.operator, query)
         if part.operator in PAIRS:
             query = part.operator if part.operator != ";" else ""
-            pattern.append(_Run(part.operator, PAIRS[part.operator], True, _pairs_reader(part)))
+            pattern.append(
+                _Run(part.operator, PAIRS[part.operator], True, _make_pairs_reader(part))
+            )
         elif part.operator == "#":
             query = "#"
-            pattern.append(_Run("#", IN_QUERY, True, _fragment_reader(part.variables)))
+            pattern.append(_Run("#", IN_QUERY, True, _make_fragment_reader(part.variables)))
         else:
-            pattern += _value_parts(part, in_path)
+            pattern += _make_value_parts(part, in_path)
     return pattern
 
 
@@ -409,7 +411,7 @@ def _check_after_query(operator: str, query: str) -> None:
         )
 
 
-def _value_parts(expression: Expression, in_path: frozenset[str]) -> Iterable[_Literal | _Run]:
+def _make_value_parts(expression: Expression, in_path: frozenset[str]) -> Iterable[_Literal | _Run]:
     """Yield the parts of an expression with plain values, not with name=value pairs."""
     operator = OPERATORS[expression.operator]
     allowed = in_path if operator.reserved else SIMPLE
@@ -417,14 +419,14 @@ def _value_parts(expression: Expression, in_path: frozenset[str]) -> Iterable[_L
         if number and not operator.first:
             yield _Literal(operator.between)
         if variable.star:
-            read = _list_reader(variable.name, operator)
+            read = _make_list_reader(variable.name, operator)
             may_be_absent = operator.first == "/"
             yield _Run(operator.first, allowed | {operator.between}, may_be_absent, read)
         else:
-            yield _Run(operator.first, allowed, False, _single_reader(variable.name, operator))
+            yield _Run(operator.first, allowed, False, _make_single_reader(variable.name, operator))
 
 
-def _single_reader(name: str, operator: Operator) -> ReadValues:
+def _make_single_reader(name: str, operator: Operator) -> ReadValues:
     """Return the function that reads the value of one variable."""
 
     def read(text: str) -> Values | None:
@@ -434,7 +436,7 @@ def _single_reader(name: str, operator: Operator) -> ReadValues:
     return read
 
 
-def _list_reader(name: str, operator: Operator) -> ReadValues:
+def _make_list_reader(name: str, operator: Operator) -> ReadValues:
     """Return the function that reads the list of a variable such as {x*}."""
 
     def read(text: str) -> Values | None:
@@ -449,7 +451,7 @@ def _list_reader(name: str, operator: Operator) -> ReadValues:
     return read
 
 
-def _fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
+def _make_fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
     """Return the function that reads the variables of a fragment, such as {#a,b}."""
 
     def read(text: str) -> Values | None:
@@ -465,7 +467,7 @@ def _fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
     return read
 
 
-def _pairs_reader(expression: Expression) -> ReadValues:
+def _make_pairs_reader(expression: Expression) -> ReadValues:
     """Return the function that reads the name=value pairs of an expression such as {?a,b}."""
     between = OPERATORS[expression.operator].between
     allow_slashes = expression.operator != ";"

@@ -76,7 +76,7 @@ def violation_finder(
     except RegistrationError as exc:
         raise RegistrationError(f"{schema_name}: {exc}") from None
     validator = _compile(schema, schema_name, dialect)
-    find_coarsely = _coarse_finder(schema, dialect)
+    find_coarsely = _make_coarse_finder(schema, dialect)
 
     def find(value: Any, size_bytes: int) -> list[SchemaViolation]:
         try:
@@ -115,7 +115,7 @@ def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:
 
     try:
         # The name of the class comes from the table above.
-        return getattr(jsonschema_rs, VALIDATORS[dialect])(schema, **_options())
+        return getattr(jsonschema_rs, VALIDATORS[dialect])(schema, **_make_options())
     except jsonschema_rs.ValidationError as exc:
         place = "/".join(("#", *map(str, exc.instance_path)))
         hint = ""
@@ -126,7 +126,7 @@ def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:
         raise RegistrationError(f"{schema_name}: {exc}") from None
 
 
-def _options() -> dict[str, Any]:
+def _make_options() -> dict[str, Any]:
     """Return the options for every validator of jsonschema_rs."""
     from jsonschema_rs import RegexOptions
 
@@ -135,7 +135,9 @@ def _options() -> dict[str, Any]:
     return {"pattern_options": RegexOptions(), "retriever": _refuse}
 
 
-def _coarse_finder(schema: dict[str, Any], dialect: str) -> Callable[[Any], list[SchemaViolation]]:
+def _make_coarse_finder(
+    schema: dict[str, Any], dialect: str
+) -> Callable[[Any], list[SchemaViolation]]:
     """Return a function that reports which top-level members of a value are invalid.
 
     Each member is validated once, without listing its violations.
@@ -147,7 +149,7 @@ def _coarse_finder(schema: dict[str, Any], dialect: str) -> Callable[[Any], list
     def validators() -> Any:
         from jsonschema_rs import validator_map_for
 
-        return validator_map_for({**schema, "$schema": dialect}, **_options())
+        return validator_map_for({**schema, "$schema": dialect}, **_make_options())
 
     def find(value: Any) -> list[SchemaViolation]:
         members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -150,7 +150,7 @@ async def complete(
     if completer.function is None or completer.bind is None:
         prefix = params.argument.value.casefold()
         matches = [text for text in completer.choices if text.casefold().startswith(prefix)]
-        return CompleteResult(_completion(matches))
+        return CompleteResult(_make_completion(matches))
 
     bound = completer.bind(params.argument.value, params.context.arguments, context)
     value = await call_handler(completer.function, bound, in_thread, lambda value: value)
@@ -159,11 +159,11 @@ async def complete(
         # needed, in a thread.
         lazy = iter(cast("Iterable[Any]", value))
         value = await in_thread(lambda: list(islice(lazy, MAX_VALUES + 1)))
-        return CompleteResult(_completion(value, is_all=len(value) <= MAX_VALUES))
-    return CompleteResult(_completion(value))
+        return CompleteResult(_make_completion(value, is_all=len(value) <= MAX_VALUES))
+    return CompleteResult(_make_completion(value))
 
 
-def _completion(value: Any, is_all: bool = True) -> Completion:
+def _make_completion(value: Any, is_all: bool = True) -> Completion:
     """Return the Completion for the value that a function has returned.
 
     is_all: False if the function would return more values than these.

@@ -139,7 +139,7 @@ class Dependencies:
         wanted = _find_depends(handler, self._classes())
         if not wanted:
             return None
-        needs = {name: self._add(provider, ()) for name, provider in wanted.items()}
+        needs = {name: self._get_provider(provider, ()) for name, provider in wanted.items()}
         filled = self._fill_lifespan_values(handler, needs)
         runner = None if inline else in_thread or self._in_thread
         return DependentHandler(filled, needs, self, runner)
@@ -154,7 +154,7 @@ class Dependencies:
             raise LookupError(
                 f"override: no handler of this server depends on {_describe(provider)}"
             )
-        entry = key, self._make(replacement, key, ())
+        entry = key, self._make_provider(replacement, key, ())
         self._override_list.append(entry)
         try:
             self.overrides = dict(self._override_list)
@@ -169,7 +169,7 @@ class Dependencies:
 
     # Registration
 
-    def _add(self, function: Callable[..., Any], path: tuple[object, ...]) -> Provider:
+    def _get_provider(self, function: Callable[..., Any], path: tuple[object, ...]) -> Provider:
         """Return the Provider for a function, and create it if there is none.
 
         The providers that the function needs are created as well.
@@ -184,10 +184,10 @@ class Dependencies:
             )
         provider = self._providers.get(key)
         if provider is None:
-            provider = self._providers[key] = self._make(function, key, path)
+            provider = self._providers[key] = self._make_provider(function, key, path)
         return provider
 
-    def _make(
+    def _make_provider(
         self,
         function: Callable[..., Any],
         key: object,
@@ -197,7 +197,7 @@ class Dependencies:
 
         key: the key of the function. If the function is the replacement in override(), the key of
             the replaced provider.
-        path: see _add().
+        path: see _get_provider().
         Raises RegistrationError if nothing fills a parameter of the function.
         """
         owner = _describe(function)
@@ -206,7 +206,7 @@ class Dependencies:
             raise RegistrationError(f"{owner}: {mistake}")
         classes = self._classes()
         wanted = _find_depends(function, classes)
-        needs = {name: self._add(item, (*path, key)) for name, item in wanted.items()}
+        needs = {name: self._get_provider(item, (*path, key)) for name, item in wanted.items()}
         contexts: list[str] = []
         for parameter in read_signature(function, classes).parameters:
             if parameter.name in needs:
@@ -482,7 +482,7 @@ def _find_depends(function: Handler, classes: tuple[type, ...]) -> dict[str, Cal
             )
         if not found:
             continue
-        if get_origin(annotation) is not Annotated or found != _marks(annotation):
+        if get_origin(annotation) is not Annotated or found != _depends_of(annotation):
             raise RegistrationError(
                 f"{place}: put Depends around the whole type, as in "
                 f"Annotated[Session | None, {found[0]!r}]"
@@ -495,7 +495,7 @@ def _find_depends(function: Handler, classes: tuple[type, ...]) -> dict[str, Cal
     return wanted
 
 
-def _marks(annotation: Any) -> list[Depends]:
+def _depends_of(annotation: Any) -> list[Depends]:
     """Return the Depends objects among the metadata of an Annotated."""
     return [item for item in annotation.__metadata__ if isinstance(item, Depends)]
 
@@ -503,6 +503,6 @@ def _marks(annotation: Any) -> list[Depends]:
 def _depends_in(annotation: Any) -> list[Depends]:
     """Return all Depends objects at any depth of an annotation."""
     is_annotated = get_origin(annotation) is Annotated
-    found = _marks(annotation) if is_annotated else []
+    found = _depends_of(annotation) if is_annotated else []
     parts = get_args(annotation)[:1] if is_annotated else get_args(annotation)
     return found + [item for part in parts for item in _depends_in(part)]

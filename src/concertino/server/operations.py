@@ -216,7 +216,7 @@ class Operations:
         async def start(*args: Any, **kwargs: Any) -> CallToolResult:
             bound = signature.bind(*args, **kwargs)
             context: Context = bound.arguments[context_name or CONTEXT_PARAMETER]
-            operation = self._new(name, context, message, estimated_time)
+            operation = self._make_operation(name, context, message, estimated_time)
             if context_name is None:
                 del bound.arguments[CONTEXT_PARAMETER]
             else:
@@ -234,7 +234,7 @@ class Operations:
             # the result need not be stored.
             if operation.state != "in_progress":
                 self._operations.pop(operation.id, None)
-            return self._result(operation)
+            return self._read_result(operation)
 
         start.__name__ = start.__qualname__ = name
         start.__doc__ = handler.__doc__
@@ -280,7 +280,7 @@ class Operations:
 
     # One operation
 
-    def _new(
+    def _make_operation(
         self,
         name: str,
         context: Context,
@@ -359,7 +359,7 @@ class Operations:
             )
         return operation
 
-    def _result(self, operation: LongOperation) -> CallToolResult:
+    def _read_result(self, operation: LongOperation) -> CallToolResult:
         """Return the result of an operation, or its status while it runs.
 
         Raises ToolError if it was cancelled or has timed out.
@@ -397,7 +397,7 @@ class Operations:
         """
         operation = self._find(operationId)
         await operation.wait_for_end(context, waitSeconds)
-        return self._result(operation)
+        return self._read_result(operation)
 
     async def _cancel(self, operationId: str) -> CallToolResult:  # noqa: N803
         """Stop an operation that is in progress. Has no effect on an operation that has ended.

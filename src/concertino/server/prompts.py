@@ -92,13 +92,13 @@ class Prompts:
         switches: TagSwitches,
     ) -> None:
         self.prompts: Registry[RegisteredPrompt] = Registry(
-            "prompt", page_size, self._conflict, switches
+            "prompt", page_size, self._describe_conflict, switches
         )
         self.can_complete = False
         self._in_thread = in_thread
         self._hints = hints
 
-    def _conflict(self, name: str) -> str:
+    def _describe_conflict(self, name: str) -> str:
         """Return the error text for a prompt whose name is already registered."""
         location = handler_location(self.prompts.records[name].function)
         return (
@@ -139,7 +139,7 @@ class Prompts:
             name,
             title=options.get("title"),
             description=doc.description if description is None else description,
-            arguments=_prompt_arguments(arguments) or None,
+            arguments=_make_arguments(arguments) or None,
             icons=options.get("icons"),
             meta=add_tags(options.get("meta"), access),
         )
@@ -187,11 +187,11 @@ class Prompts:
             bound = entry.arguments.bind(values, context)
         except InvalidArguments as exc:
             raise invalid_params("; ".join(map(describe_violation, exc.violations))) from None
-        finish = partial(_result, description=entry.prompt.description)
+        finish = partial(_make_result, description=entry.prompt.description)
         return await call_handler(entry.function, bound, self._in_thread, finish)
 
 
-def _prompt_arguments(arguments: StringArguments) -> list[PromptArgument]:
+def _make_arguments(arguments: StringArguments) -> list[PromptArgument]:
     """Return the arguments of a prompt as `prompts/list` shows them."""
     return [
         PromptArgument(
@@ -201,7 +201,7 @@ def _prompt_arguments(arguments: StringArguments) -> list[PromptArgument]:
     ]
 
 
-def _result(value: Any, description: str | None) -> GetPromptResult:
+def _make_result(value: Any, description: str | None) -> GetPromptResult:
     """Return the value of a prompt's function as a result.
 
     description: the description of the prompt.
@@ -210,10 +210,10 @@ def _result(value: Any, description: str | None) -> GetPromptResult:
         return check_struct(value)
     is_list = isinstance(value, (list, tuple))
     items: list[Any] = list(cast("list[Any]", value)) if is_list else [value]
-    return check_struct(GetPromptResult([_message(item) for item in items], description))
+    return check_struct(GetPromptResult([_make_message(item) for item in items], description))
 
 
-def _message(value: Any) -> PromptMessage:
+def _make_message(value: Any) -> PromptMessage:
     """Return a value as a message; texts and content become messages of the user."""
     if isinstance(value, PromptMessage):
         return value

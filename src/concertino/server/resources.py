@@ -218,7 +218,7 @@ class Resources:
         mime_type, size = options.get("mime_type"), options.get("size")
         source: Source
         if handler is not None:
-            source = _function_source(owner, handler, options)
+            source = _make_function_source(owner, handler, options)
             name = name or _name_of(handler)
             description = description or handler_doc(handler).description
         elif path is not None:
@@ -229,7 +229,7 @@ class Resources:
             mime_type = source.mime_type
             name = name or source.name
         else:
-            source, own_size = _fixed_contents(owner, uri, text, blob, mime_type)
+            source, own_size = _make_fixed_contents(owner, uri, text, blob, mime_type)
             mime_type = source[0].mime_type
             size = own_size if size is None else size
 
@@ -245,7 +245,7 @@ class Resources:
             meta=add_tags(options.get("meta"), access),
         )
         resource = check_against_schema(resource, owner)
-        hints = _content_hints(options, self._hints, access)
+        hints = _choose_hints(options, self._hints, access)
         location = "" if isinstance(source, tuple) else caller_location()
         return RegisteredResource(resource, source, hints, location)
 
@@ -292,7 +292,7 @@ class Resources:
             meta=add_tags(options.get("meta"), access),
         )
         listing = check_against_schema(listing, owner)
-        hints = _content_hints(options, self._hints, access)
+        hints = _choose_hints(options, self._hints, access)
         completers = type_completers(arguments)
         return RegisteredTemplate(listing, template, function, arguments, completers, hints)
 
@@ -383,11 +383,11 @@ class Resources:
             if entry is None:
                 return await self._read_template(uri, context)
             finish = partial(
-                _result, uri=uri, mime_type=entry.resource.mime_type, hints=entry.hints
+                _make_result, uri=uri, mime_type=entry.resource.mime_type, hints=entry.hints
             )
             return await self._read_source(entry.source, uri, context, finish)
         except ResourceNotFound as exc:
-            raise exc if exc.uri else _not_found(uri) from None
+            raise exc if exc.uri else _make_not_found_error(uri) from None
 
     async def _read_source(
         self,
@@ -426,9 +426,11 @@ class Resources:
                     for violation in exc.violations
                 ]
                 continue
-            finish = partial(_result, uri=uri, mime_type=entry.listing.mime_type, hints=entry.hints)
+            finish = partial(
+                _make_result, uri=uri, mime_type=entry.listing.mime_type, hints=entry.hints
+            )
             return await call_handler(entry.function, bound, self._in_thread, finish)
-        raise _not_found(uri, details)
+        raise _make_not_found_error(uri, details)
 
 
 def _check_one_source(
@@ -448,7 +450,7 @@ def _check_one_source(
         )
 
 
-def _content_hints(options: ResourceSettings, default: CacheHints, access: Access) -> CacheHints:
+def _choose_hints(options: ResourceSettings, default: CacheHints, access: Access) -> CacheHints:
     """Return how long clients may cache a resource's content, and who may share it.
 
     default: the hints of the server, which replace the options that are not set.
@@ -473,7 +475,7 @@ def _content_hints(options: ResourceSettings, default: CacheHints, access: Acces
         raise RegistrationError(f"resource: {exc}") from None
 
 
-def _function_source(
+def _make_function_source(
     owner: str, handler: Handler, options: ResourceSettings
 ) -> tuple[HandlerCall, StringArguments]:
     """Return the source of a resource whose content a function returns.
@@ -514,7 +516,7 @@ def _check_variables(owner: str, template: UriTemplate, arguments: StringArgumen
         )
 
 
-def _fixed_contents(
+def _make_fixed_contents(
     owner: str,
     uri: str,
     text: str | None,
@@ -543,7 +545,7 @@ def _fixed_contents(
     return [ResourceContents(uri, blob=data, mime_type=mime_type)], len(data)
 
 
-def _not_found(uri: str, details: list[str] | None = None) -> RpcError:
+def _make_not_found_error(uri: str, details: list[str] | None = None) -> RpcError:
     """Return the error for a URI without a resource; `details` are sentences for its data."""
     data = {"uri": uri, **({"details": "; ".join(details)} if details else {})}
     return RpcError(INVALID_PARAMS, "Resource not found", data)
@@ -552,7 +554,7 @@ def _not_found(uri: str, details: list[str] | None = None) -> RpcError:
 # Conversion of a source's content to a result
 
 
-def _result(
+def _make_result(
     value: Any,
     uri: str,
     mime_type: str | None,
@@ -566,7 +568,7 @@ def _result(
     if isinstance(value, ReadResourceResult):
         return check_struct(value)
     if value is None:
-        raise _not_found(uri)
+        raise _make_not_found_error(uri)
 
     # A list becomes one JSON text, unless it contains bytes or ResourceContents: then each item is
     # a part of the result.
@@ -575,14 +577,14 @@ def _result(
         isinstance(item, _CONTENTS) for item in cast("list[Any]", value)
     ):
         parts = list(cast("list[Any]", value))
-    contents = [_contents(part, uri, mime_type) for part in parts]
+    contents = [_make_contents(part, uri, mime_type) for part in parts]
     return ReadResourceResult(contents, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
 
 
 _CONTENTS = (ResourceContents, bytes, bytearray, memoryview)
 
 
-def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
+def _make_contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
     """Return one value as the contents of a resource.
 
     Raises InvalidResult for a value that is neither text, bytes, ResourceContents nor JSON.

@@ -40,7 +40,7 @@ def wrap_result(shape: Shape, version: str) -> Shape:
         timestamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         envelope = {
             "success": True,
-            "data": _data(result),
+            "data": _extract_data(result),
             "metadata": {"timestamp": timestamp, "version": version},
         }
         text = format(encode(envelope), indent=2).decode()
@@ -49,7 +49,7 @@ def wrap_result(shape: Shape, version: str) -> Shape:
     return shape_with_envelope
 
 
-def _data(result: CallToolResult) -> Any:
+def _extract_data(result: CallToolResult) -> Any:
     """Return the member `data` of the envelope for a result."""
     if result.structured_content is not UNSET:
         return result.structured_content

@@ -114,7 +114,7 @@ def check_options(options: T, declaration: type, owner: str) -> T:
     except _ROUND_TRIP_ERRORS as exc:
         hints = get_type_hints(declaration)
         types = {name: hints[name] for name in values}
-        text = _describe(values, types) or str(exc)
+        text = _describe_violations(values, types) or str(exc)
         raise RegistrationError(f"{owner}: {text}") from None
     return checked
 
@@ -191,7 +191,7 @@ def check_setting(value: S) -> S:
     except _ROUND_TRIP_ERRORS:
         values = {field.name: getattr(value, field.name) for field in fields(value)}
         types = {field.name: field.type for field in fields(value)}
-        raise ValueError(_describe(values, types)) from None
+        raise ValueError(_describe_violations(values, types)) from None
     names = checked.__struct_fields__
     if "meta" in names or "extensions" in names:
         members = asdict(checked)
@@ -218,7 +218,7 @@ def check_against_schema(value: S, owner: str) -> S:
         raise RegistrationError(f"{owner}: {exc}") from None
 
 
-def _describe(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
+def _describe_violations(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
     """Return an error text that names each invalid value; "" if each value alone is valid.
 
     values: the values by name.
@@ -267,14 +267,14 @@ def _round_trip(value: Any, kind: Any) -> Any:
     """
     raw = _encode(value)
     # msgspec encodes NaN and infinity as null without an error, so look for them.
-    if b"null" in raw and (path := nan_path(to_builtins(value, enc_hook=_plain))) is not None:
+    if b"null" in raw and (path := nan_path(to_builtins(value, enc_hook=_to_dict))) is not None:
         raise ValueError(
             f"holds NaN or infinity{' at ' * bool(path)}{path}, which JSON cannot hold"
         )
     return decode(raw, type=kind)
 
 
-def _plain(value: Any) -> Any:
+def _to_dict(value: Any) -> Any:
     """Convert a Mapping of another type to a dict. msgspec calls this for types it cannot encode.
 
     Raises TypeError for any other value.
@@ -284,7 +284,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"expected JSON, got {type(value).__name__}")
 
 
-_encode = Encoder(enc_hook=_plain).encode
+_encode = Encoder(enc_hook=_to_dict).encode
 
 
 def check_positive(owner: str, settings: Mapping[str, Any]) -> None:

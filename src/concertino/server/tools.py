@@ -133,7 +133,7 @@ class Tools(Registry[RegisteredTool]):
         in_thread: InThread,
         log: logging.Logger,
     ) -> None:
-        super().__init__("tool", page_size, self._conflict, switches)
+        super().__init__("tool", page_size, self._describe_tool_conflict, switches)
         self._in_thread = in_thread
         self._log = log
         self.oversize: OversizeStore | None = None
@@ -142,7 +142,7 @@ class Tools(Registry[RegisteredTool]):
         # The warnings that were logged and must not be repeated: "types", "limits", "list".
         self._reported: set[str] = set()
 
-    def _conflict(self, name: str) -> str:
+    def _describe_tool_conflict(self, name: str) -> str:
         """Return the error text for a tool whose name is already registered."""
         location = handler_location(self.records[name].function)
         return (

@@ -44,7 +44,7 @@ def check(value: Struct, place: str = "") -> None:
     The text names the first wrong member and the expected type.
     place: the path of the result itself, which is put before the path of the member; "" for none.
     """
-    fault = _struct_check(type(value))(value)
+    fault = _get_struct_check(type(value))(value)
     if fault is not None:
         raise TypeError(f"{place}{fault[0]}: {fault[1]}".removeprefix("."))
 
@@ -52,14 +52,14 @@ def check(value: Struct, place: str = "") -> None:
 _struct_checks: dict[type[Struct], Check] = {}
 
 
-def _struct_check(struct_type: type[Struct]) -> Check:
+def _get_struct_check(struct_type: type[Struct]) -> Check:
     """Return the check function of a class, and create it on first use, which takes 20 us."""
     if struct_type not in _struct_checks:
         members: list[tuple[str, Any, Any, Check]] = []
         for field in fields(struct_type):
             kind = _without_absent(field.type)
             exact = kind if kind in (str, bytes, bool) else None
-            members.append((field.name, field.default, exact, _check_of(kind, field.name)))
+            members.append((field.name, field.default, exact, _make_check(kind, field.name)))
         rule = _RULES.get(struct_type)
 
         def find_fault(value: Any) -> Fault | None:
@@ -85,7 +85,7 @@ def _without_absent(annotation: Any) -> Any:
     return Union[tuple(rest)]  # noqa: UP007 # of any number
 
 
-def _check_of(annotation: Any, name: str = "") -> Check:
+def _make_check(annotation: Any, name: str = "") -> Check:
     """Return the check function for an annotation.
 
     All annotations of the Structs in this package are supported.
@@ -95,7 +95,7 @@ def _check_of(annotation: Any, name: str = "") -> Check:
     if annotation is Any:
         return lambda value: None
     if origin in (Union, types.UnionType):
-        return _union_check(arguments)
+        return _make_union_check(arguments)
     if origin is Literal:
         choice = " or ".join(map(repr, arguments))
         return lambda value: (
@@ -104,17 +104,17 @@ def _check_of(annotation: Any, name: str = "") -> Check:
             else ("", f"expected {choice}, got {value!r}")
         )
     if origin is list:
-        return _list_check(_check_of(arguments[0]))
+        return _make_list_check(_make_check(arguments[0]))
     if origin is dict:
         return _check_dict
     if issubclass(annotation, Struct):
-        return _struct_check(annotation)
-    return _plain_check(annotation, *BOUNDS.get(name, (-math.inf, math.inf)))
+        return _get_struct_check(annotation)
+    return _make_plain_check(annotation, *BOUNDS.get(name, (-math.inf, math.inf)))
 
 
-def _union_check(members: tuple[Any, ...]) -> Check:
+def _make_union_check(members: tuple[Any, ...]) -> Check:
     """Return the check function for a union of Structs."""
-    by_class = {member: _struct_check(member) for member in members}
+    by_class = {member: _get_struct_check(member) for member in members}
     names = ", ".join(member.__name__ for member in members)
 
     def find_fault(value: Any) -> Fault | None:
@@ -124,7 +124,7 @@ def _union_check(members: tuple[Any, ...]) -> Check:
     return find_fault
 
 
-def _list_check(inner: Check) -> Check:
+def _make_list_check(inner: Check) -> Check:
     """Return the check function for a list.
 
     inner: the check function of its items.
@@ -153,7 +153,7 @@ def _check_dict(value: Any) -> Fault | None:
 _ALLOWED: Mapping[type, Any] = {bytes: (bytes, bytearray, memoryview), float: (int, float)}
 
 
-def _plain_check(kind: Any, low: float, high: float) -> Check:
+def _make_plain_check(kind: Any, low: float, high: float) -> Check:
     """Return the check function for a plain type, such as str or int.
 
     low, high: the bounds of a number.
