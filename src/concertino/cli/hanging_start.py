@@ -96,7 +96,7 @@ def _request_stack(client: Client) -> None:
 
 
 def _forbid_core_file(pid: int) -> None:
-    """Let the end by SIGABRT leave no core file."""
+    """Make sure that a process leaves no core file when SIGABRT ends it."""
     import resource
 
     _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)

@@ -347,7 +347,7 @@ class Shell:
 
 
 def _as_command(words: Sequence[str]) -> Sequence[str]:
-    """Return the command that serves a Python file. Return other words unchanged."""
+    """Return the command that serves a file, if the words are one Python file; else the words."""
     if len(words) == 1 and words[0].endswith(".py") and os.path.isfile(words[0]):
         return [sys.executable, "-m", "concertino", "serve", words[0]]
     return words

@@ -60,7 +60,12 @@ class AbandonedServer(Struct, frozen=True):
 
 
 def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
-    """Return this user's abandoned servers, oldest first. commands: commands in hosts' files."""
+    """Return this user's servers that still run although their host or proxy has ended.
+
+    The oldest comes first.
+    commands: the commands of servers in the configuration files of hosts. A process counts as a
+        server if its command line is one of them, or if concertino started it.
+    """
     states = _list_own_processes()
     # This process, the shell that started it, and so on, which must not be ended.
     ancestors = _with_ancestors(os.getpid(), dict(live_processes()))

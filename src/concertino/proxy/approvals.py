@@ -127,7 +127,11 @@ class ApprovalStore:
         name: str,
         pins: ToolPins,
     ) -> None:
-        """Store the tools of one server. Raises UnusableState."""
+        """Store which tools of one server are approved. Raises UnusableState.
+
+        path: the server file.
+        name: the name of the server in it.
+        """
         with lock_state(self.folder):
             approved = self.read(path)
             if approved.pins.get(name) != pins:

@@ -55,7 +55,7 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
 
 
 def _follow_links(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the absolute path of a file, and if that is a link, the path that it points to, ..."""
+    """Yield the absolute path of a file, and after each path that is a link, its destination."""
     place = Path(os.path.abspath(path))  # noqa: PTH100
     yield place
     while place.is_symlink():

@@ -64,7 +64,11 @@ def define_servers(
     expander: Expander,
     key: bytes,
 ) -> list[DefinedServer]:
-    """Return the enabled servers of a file with their definitions."""
+    """Return the enabled servers of a file with the definitions that the user must approve.
+
+    expander: replaces the references `${...}` in the path of a server's `envFile`.
+    key: the user's secret key for the digests of secrets in definitions.
+    """
     servers: list[DefinedServer] = []
     for entry in file.servers:
         if not entry.is_enabled:
@@ -168,7 +172,7 @@ class FileParts:
         return dict(parts)
 
     async def set_options(self) -> None:
-        """Give the servers that continue to run their new options from the file."""
+        """Give each server that continues to run the options that the file now contains for it."""
         for part, options in self._new_options:
             await part.set_options(options)
         self._new_options.clear()
@@ -243,7 +247,10 @@ class FileParts:
         return [name for name in self._parts if name in self._shown]
 
     def _withhold(self, name: str, reason: str) -> WithheldServer:
-        """Return a part that refuses all calls: the same object for the same reason."""
+        """Return the backend of a server that may not run: it refuses all calls, with the reason.
+
+        Returns the present object again if the reason is the same.
+        """
         current = self._parts.get(name)
         if isinstance(current, WithheldServer) and current.reason == reason:
             return current

@@ -161,7 +161,10 @@ class FileServer:
         self._report_changes()
 
     def set_pins(self, pins: ToolPins | None) -> None:
-        """Set which tools are approved, and notify the clients."""
+        """Set which tools the user has approved, and notify the clients.
+
+        pins: the approvals of this server; None if there are none.
+        """
         if self._pinned is not None and self._pinned.set_pins(pins):
             self._report_changes()
 

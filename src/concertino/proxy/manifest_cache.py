@@ -75,7 +75,7 @@ def manifest_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class ManifestCache:
-    """The manifests of this user's servers. folder: the folder of their files."""
+    """The stored features and lists of this user's servers. folder: the folder of their files."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = manifest_folder() if folder is None else folder
@@ -105,7 +105,10 @@ class ManifestCache:
 
 
 class ManifestFile:
-    """The file with the manifest of one server for one principal. identity: see _Stored."""
+    """The file with the features and lists of one server, as one user sees them.
+
+    identity: the digest that tells this server and user from all others, see _Stored.
+    """
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path = path

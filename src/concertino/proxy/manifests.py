@@ -114,7 +114,11 @@ class Manifests:
         principal: bytes,
         on_learned: OnLearned | None,
     ) -> None:
-        """Read the lists of a running server. If they differ from the known ones, store them."""
+        """Read the features and lists of a running server, and store them if they are new.
+
+        principal: the identity of the user who sees these lists; b"" if it is not verified.
+        on_learned: called if they differ from those of the last run.
+        """
         known = self.get(principal)
         try:
             async with asyncio.timeout(LISTS_S):
@@ -211,7 +215,11 @@ async def _read_list(
 
 
 def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
-    """Return a phrase for each difference between two manifests except their lists, for the log."""
+    """Return a phrase for the log for each feature of a server that has changed, but no lists.
+
+    known: the manifest of the last run.
+    manifest: the present one.
+    """
     parts = [
         (f"version {known.info.version} -> {manifest.info.version}", known.info != manifest.info),
         ("revision", known.revision != manifest.revision),
@@ -222,7 +230,11 @@ def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
 
 
 def changed_lists(known: Manifest, manifest: Manifest) -> list[ChangeKind]:
-    """Return the kinds of the lists that differ between two manifests."""
+    """Return which lists of a server have changed: "tools", "prompts" and "resources".
+
+    known: the manifest of the last run.
+    manifest: the present one.
+    """
     return [
         kind
         for kind in LIST_KINDS

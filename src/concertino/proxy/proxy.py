@@ -406,7 +406,10 @@ class Proxy:
         return self._pool.begin(FIRST, self._maker.make_first(), self._on_opened)
 
     def _begin_for(self, session: CallerSession | None, client: ClientFacts) -> Opening:
-        """Begin to start a server for a client, in the client's era. Raises RpcError."""
+        """Begin to start a server for a client. Raises RpcError.
+
+        The session with the server is opened with the handshake `initialize` if the client's was.
+        """
         key = self._sharing.key_of(session)
         upstream = self._maker.make_for(client)
         try:

@@ -186,7 +186,7 @@ class Upstream:
             await self.client.watch(uris)
 
     def take_over(self, before: Upstream) -> None:
-        """Serve the sessions of another upstream from now on."""
+        """Serve the sessions of another upstream from now on, which this one replaces."""
         self.sessions.take_over(before.sessions)
         self.last_used = before.last_used
 

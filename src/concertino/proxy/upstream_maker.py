@@ -49,11 +49,19 @@ class UpstreamMaker:
         self._has_handshake: bool | None = None
 
     def make_first(self) -> Upstream:
-        """Return an upstream to be opened in the era of the first client."""
+        """Return an upstream to be opened before a client has made a call.
+
+        It is opened with the handshake `initialize` if the first client's session is, unless `era`
+        says otherwise.
+        """
         return self._make(EVERYTHING, self._first_has_handshake)
 
     def make_for(self, client: ClientFacts) -> Upstream:
-        """Return an upstream to be opened in the era of this client."""
+        """Return an upstream (connection to the server) for a client, which is yet to be opened.
+
+        It is opened with the handshake `initialize` if the client's session was, unless `era` says
+        otherwise.
+        """
 
         async def prefers_handshake() -> bool:
             return not by_name[client.protocol_version].modern

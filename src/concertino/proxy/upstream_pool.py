@@ -32,7 +32,7 @@ OnOpened = Callable[[Upstream], object]
 
 
 class Opening(Struct, frozen=True):
-    """An upstream whose server is starting."""
+    """A connection to a server that is still starting, and the task that opens it."""
 
     upstream: Upstream
     task: asyncio.Task[Upstream]
@@ -71,7 +71,10 @@ class UpstreamPool:
         return self._by_session.get(session)
 
     def has(self, key: object) -> bool:
-        """Return whether there is an open upstream for the sessions with this key."""
+        """Return whether a connection to the server is open for the sessions with this key.
+
+        key: see ServerSharing.key_of().
+        """
         return key in self._by_key
 
     def list_open(self) -> list[Upstream]:

@@ -235,7 +235,7 @@ class Acceptor:
         sock.close()
 
     def _evict_silent_stranger(self, places: ListenerPlaces) -> None:
-        """Disconnect the stranger that has been silent for the longest time, if there is one."""
+        """Make a place free: disconnect the client of another user that is silent for longest."""
         while places.silent_strangers:
             descriptor = next(iter(places.silent_strangers))
             client = self._silent[descriptor]

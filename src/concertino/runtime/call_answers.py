@@ -85,7 +85,7 @@ def end_call(
 def finish_call(
     connection: AnsweringConnection, request: SessionRequest, result: Struct | Raw
 ) -> None:
-    """Pass a call's result through its hooks, and answer with what they return or raise."""
+    """Answer a call that has hooks (CallHooks) with the result or error that they return."""
     hooks = request.hooks
     assert hooks is not None
     request.hooks = None

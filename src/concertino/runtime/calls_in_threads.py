@@ -18,7 +18,10 @@ __all__ = ["kinds_in_threads"]
 
 
 def kinds_in_threads(loop: asyncio.AbstractEventLoop) -> set[Kind]:
-    """Return the kinds of the calls on an event loop whose code runs in threads now."""
+    """Return the kinds of the calls on an event loop whose code runs in threads now.
+
+    The kind of a call is its method and the name of its tool.
+    """
     subjects = map(subject_of, tasks_in_threads(loop))
     return {
         subject.kind

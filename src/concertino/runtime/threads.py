@@ -321,7 +321,7 @@ class Threads:
         self._release(results)
 
     def _release(self, results: JobResults) -> None:
-        """Pass the calls that are kept back to the threads, as far as their results will fit."""
+        """Pass those of the calls that are kept back to the threads that may start now."""
         ready: list[ThreadJob] = []
         kept: list[ThreadJob] = []
         # The connections and kinds of the calls that must go on waiting. Later calls of the same
@@ -346,7 +346,12 @@ class Threads:
             self._check_later(results)
 
     def _may_begin(self, job: ThreadJob, call: IncomingRequest, counter: ResultCounter) -> bool:
-        """Return whether a call that is kept back may start."""
+        """Return whether a call that is kept back may start.
+
+        If its tool is on trial (ThreadTrials), the trial decides. Otherwise a call may start if its
+        result is not known to be large, or if there is room for it.
+        counter: counts the results of the call's connection that the client has not read.
+        """
         kind = call.kind
         trials = job.results.trials
         if kind is None or not trials.has_begun(kind):
@@ -358,13 +363,13 @@ class Threads:
         return True
 
     def _check_later(self, results: JobResults) -> None:
-        """Arrange that the calls which are kept back are looked at again."""
+        """Arrange that _check_kept() looks at the calls that are kept back."""
         if not results.is_check_due:
             results.is_check_due = True
             results.loop.call_later(KEPT_CHECK_S, self._check_kept, results)
 
     def _check_kept(self, results: JobResults) -> None:
-        """Look again at the calls that are kept back."""
+        """Let a trial permit more calls if all its calls wait, then start the calls that may."""
         results.is_check_due = False
         try:
             results.trials.grow(partial(self._is_waiting, results))

@@ -25,7 +25,11 @@ _text = Decoder(str | None).decode
 
 
 class ToolPage(Struct, frozen=True):
-    """One page of `tools/list`. source: the server's result. members: all members but `tools`."""
+    """One page of the result of `tools/list`.
+
+    source: the result from the server.
+    members: all its members but `tools`, undecoded.
+    """
 
     source: Struct | Raw
     members: Mapping[str, Raw]

@@ -119,7 +119,10 @@ class EscapedProcesses:
                 await asyncio.sleep(CHECK_S)
 
     def kill(self, child: int) -> None:
-        """Kill all escaped processes, without waiting for their end. Blocks briefly."""
+        """Kill all processes of a child that have left its group, without waiting for their end.
+
+        Blocks briefly.
+        """
         settled_at = time.monotonic() + SETTLE_S
         is_complete = False
         while not is_complete and time.monotonic() < settled_at:

@@ -27,7 +27,10 @@ MAX_POLL_PAUSE = 8
 
 
 class PollingConnection(PipeConnection):
-    """A PipeConnection that supports polling (transports/connection.py)."""
+    """A PipeConnection that can send a request and check at once for the response.
+
+    See SupportsPolling in connection.py.
+    """
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Mark(NamedTuple):
 
 
 def new_mark() -> Mark:
-    """Return a mark for a program that this process is about to start."""
+    """Return a value for STARTED_BY in the environment of a program that is about to start."""
     pid = os.getpid()
     state = read_process_state(pid)
     started_at = 0 if state is None else state.started_at

@@ -120,7 +120,7 @@ class TracedConnection:
 
 
 class _TracedDirectConnection(TracedConnection):
-    """A trace around a Connection that supports direct sends."""
+    """A TracedConnection whose inner Connection can write and flush a frame in one step."""
 
     _inner: SupportsDirectSend  # pyright: ignore[reportIncompatibleVariableOverride]
 
