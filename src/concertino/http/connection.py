@@ -282,7 +282,10 @@ class HttpConnection(asyncio.Protocol):
             self.flush()
 
     def reserve(self, size: int) -> None:
-        """Set reserved_bytes, also again as a body grows. Raises HttpError if there is no room."""
+        """Set reserved_bytes to the size of a large body. Raises HttpError if there is no room.
+
+        Called again when a body whose size is not known in advance has grown.
+        """
         self._handler.on_reserve(size - self.reserved_bytes)
         self.reserved_bytes = size
 

@@ -91,7 +91,7 @@ class OptionalTransports:
         return True
 
     def answer_passed_on(self, exchange: Exchange) -> None:
-        """Answer a message of a 2024-11-05 session, which another worker has checked.
+        """Answer a message of a 2024-11-05 session that another process has checked and passed on.
 
         Raises HttpError to refuse it.
         """

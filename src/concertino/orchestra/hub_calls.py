@@ -199,8 +199,8 @@ class ToolCalls:
 
         A Go plugin answers `tool_not_found` to a tool_call for a tool that can only be called as a
         stream.
-        not_found: this answer. It is returned if the plugin does not have the tool as a stream
-            either.
+        not_found: the plugin's answer to `request`. It is returned if the plugin does not have the
+            tool as a stream either.
         Returns an error response if the chunks are too large together.
         """
         id = request.request_id

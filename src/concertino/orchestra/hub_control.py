@@ -57,7 +57,7 @@ Command = Literal["ps", "restart", "stop", "logs"]
 
 
 class ControlRequest(Struct, frozen=True):
-    """A request of a client.
+    """A request that `concertino hub` sends to a hub.
 
     command: ps lists plugins; restart and stop change one; logs returns its latest log lines.
     plugin: the id of a plugin; with `ps`, "" stands for all plugins.
@@ -68,7 +68,7 @@ class ControlRequest(Struct, frozen=True):
 
 
 class PluginStatus(Struct, frozen=True):
-    """The state of a plugin.
+    """The state of a plugin, as `concertino hub` shows it.
 
     state: PluginProcess.state, or "withheld" for a plugin that the hub has not started yet because
         of Hub.withheld.
@@ -78,7 +78,7 @@ class PluginStatus(Struct, frozen=True):
     tools: how many tools it has.
     reason: why it does not run.
     calls_total: how many calls it has got since the start of the hub.
-    health: its answer to the last health ping, unless it is healthy.
+    health: its answer to the last health ping; empty if it is healthy.
     last_error, last_error_s: why its last process ended, and how many seconds ago.
     failed_change: why its latest change does not run, while the program before the change does.
     """
@@ -98,7 +98,7 @@ class PluginStatus(Struct, frozen=True):
 
 
 class ControlAnswer(Struct, frozen=True):
-    """The answer of a hub.
+    """The answer of a hub to a ControlRequest.
 
     pid: the id of the hub's process.
     plugins: the requested plugins, as they are after the command.

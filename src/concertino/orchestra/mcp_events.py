@@ -372,9 +372,10 @@ def _is_visible(event: EventDelivery, principal: Principal | None) -> bool:
 
 
 def _occurrences(event: EventDelivery) -> list[Mapping[str, Any]]:
-    """Return a list with the draft's EventOccurrence of an event, without the cursor.
+    """Return an event in the form of the draft, an EventOccurrence, without the cursor.
 
-    The list is empty if the payload cannot be read, which is logged.
+    The result is a list of this one object. It is empty if the payload cannot be read, which is
+    logged.
     """
     try:
         payload = unpack(event.payload, event.payload_json) if event.HasField("payload") else {}

@@ -101,7 +101,10 @@ class McpSessions:
 
     @property
     def main(self) -> Client:
-        """The session for lists and resources. Raises RpcError before open()."""
+        """The session that fetches lists, gets prompts and reads resources.
+
+        Raises RpcError before open().
+        """
         if self._main is None:
             raise RpcError(INTERNAL_ERROR, NOT_STARTED)
         return self._main

@@ -108,7 +108,10 @@ class McpUpdates:
                 self._log.warning("changes of resources are not reported: %s", exc)
 
     def on_update(self, uri: str) -> None:
-        """Report to the hub that a resource has changed. McpSessions calls this for the server."""
+        """Report to the hub that a resource has changed.
+
+        McpSessions calls this when the MCP server has reported the change.
+        """
         if (hub := self._find_hub()) is not None:
             self._start(self._publish(hub, uri))
 

@@ -156,7 +156,9 @@ def _copy_archive(source: Path, target: Path) -> str:
 
 
 def _copy_folder(source: Path, files: PackageFiles) -> None:
+    """Add the files below a folder. Raises InvalidPackage."""
     for path, file in _walk(source, ""):
+        # Examine the open file again, because somebody could replace it after _walk() has seen it.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as content:
             status = os.fstat(descriptor)
@@ -194,9 +196,11 @@ def _describe(mode: int) -> str:
 
 
 def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
+    """Add the files in a wheel, which is a zip file. Raises InvalidPackage."""
     try:
         with zipfile.ZipFile(archive) as wheel:
             items = wheel.infolist()
+            # Folders are items, too. PackageFiles limits the number of files exactly.
             if len(items) > 2 * MAX_FILES:
                 raise InvalidPackage(f"expected at most {MAX_FILES} files")
             for item in items:

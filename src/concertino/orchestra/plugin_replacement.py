@@ -83,7 +83,7 @@ class PluginReplacement:
         task.add_done_callback(lambda done: self._forget(run, done))
 
     async def _finish(self, run: PluginRun) -> None:
-        """Wait for a run's calls, and end its process. At once if the task is cancelled."""
+        """Wait for a run's calls, and end its process. A cancellation ends the process at once."""
         try:
             await run.drain(CALL_S)
             await run.shut_down()

@@ -236,6 +236,7 @@ class _QuicClientConnection(QuicRpcConnection):
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
         super().quic_event_received(event)
+        # The server has acknowledged the ping of _on_handshake(), so it has accepted this client.
         if isinstance(event, events.PingAcknowledged) and not self.ready.done():
             enlarge_datagrams(self._quic)
             self.ready.set_result(None)

@@ -164,7 +164,9 @@ class _QuicRpcServer(QuicServer):
         self.refusals = RefusalLog()
         self._current = current
         self._admits = admits
+        # Makes and checks the tokens in Retry packets.
         self._tokens = QuicRetryTokenHandler()
+        # Until when Retry packets are sent, by the loop's clock.
         self._retry_until = 0.0
 
     @property
@@ -329,9 +331,9 @@ class _QuicServerConnection(QuicRpcConnection):
             self.rpc.cancel(stream)
 
     def _on_reset(self, stream: int) -> None:
-        # Do nothing more if the last response was sent already.
+        # If the last response was sent before the end of the request, our direction of the stream
+        # has ended already. Otherwise it must end as well.
         if stream in self._open or stream not in self._receiving:
-            # Our direction of the stream must end as well.
             self._quic.reset_stream(stream, CANCELLED)
             self._transmit_soon()
             self._on_stop_sending(stream)
@@ -356,7 +358,7 @@ class _QuicServerConnection(QuicRpcConnection):
         if stream in self._open and not self._is_ended:
             if is_last:
                 self._open.discard(stream)
-            # aioquic raises these if the peer has sent STOP_SENDING for the stream.
+            # aioquic raises these errors if the peer has sent STOP_SENDING for the stream.
             with suppress(RuntimeError, ValueError):
                 self._send(stream, b"" if payload is None else encode_frame(payload), is_last)
 

@@ -89,7 +89,9 @@ class RpcServer:
         self._respond = respond
         self._hold = hold
         self._loop = asyncio.get_running_loop()
+        # Runs a coroutine until it first waits. Returns a task for the rest; None if it has ended.
         self._start = eager_task_runner(self._loop, _ignore_outcome)
+        # The requests in progress, by key.
         self._tasks: dict[Hashable, Cancellable] = {}
         # Id of a stream -> the key of its request, and the object that gets the receiver's credits:
         # the sender of the chunks or, if the stream is relayed, its pending response.
@@ -259,6 +261,7 @@ class RpcServer:
         try:
             if body is not None:
                 payload = join_id(id, body)
+                # A small last response fits into all limits, so save a function call.
                 if len(payload) <= LARGE_BYTES and is_last:
                     self._respond(key, payload, True)
                 elif not self._send_response(key, id, payload, is_last):
@@ -289,6 +292,7 @@ class RpcServer:
             response.request_id = id
             self._send_response(key, id_bytes, response.SerializeToString())
         except asyncio.CancelledError:
+            # A request that was cancelled gets no response.
             pass
         except Exception:
             kind = request.WhichOneof("request")

@@ -98,8 +98,8 @@ class StartWaits:
 
         After START_S, the starts that are not settled count as settled, so that later requests do
         not wait for these plugins. Then waits up to START_S for plugins that are being replaced.
-        peer: the sender of the request; None if the hub itself waits. Does not wait for a peer that
-            is a plugin which is itself starting.
+        peer: the sender of the request; None if the hub itself waits. If the peer is a plugin that
+            is starting, the request does not wait, see find_provider().
         """
         if self.are_over or (peer is not None and self._is_starting(peer)):
             return

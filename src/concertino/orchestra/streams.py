@@ -360,7 +360,12 @@ def end_response(
 
 
 def failed_end(stream: str, code: str, message: str, count: int = 0) -> PluginResponse:
-    """Return the last response of a stream that has failed. The arguments are as above."""
+    """Return the last response of a stream that has failed.
+
+    stream: the id of the stream.
+    code, message: the error.
+    count: how many chunks were sent.
+    """
     result = ToolResponse(error_code=code, error_message=message)
     return end_response(stream, count, result, has_result=False)
 
