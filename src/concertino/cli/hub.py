@@ -1,4 +1,8 @@
-"""`concertino hub ps|restart|stop|logs`: shows and manages the plugins of running hubs."""
+"""`concertino hub ps|restart|stop|logs`: shows and manages the plugins of running hubs.
+
+A hub is the process of `concertino orchestrate`, which starts plugins and forwards requests to
+them.
+"""
 
 from __future__ import annotations
 

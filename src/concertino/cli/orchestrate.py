@@ -1,4 +1,7 @@
-"""`concertino orchestrate plugins.yaml`: run a hub until SIGTERM or SIGINT."""
+"""`concertino orchestrate plugins.yaml`: run a hub until SIGTERM or SIGINT.
+
+A hub starts the plugins that the file lists, and forwards requests to them (orchestra/hub.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`concertino plugin KIND`: run a plugin of this package. A hub starts this command."""
+"""`concertino plugin KIND`: run a plugin of this package. A hub starts this command.
+
+A plugin is a program with tools, prompts or storage; a hub (`concertino orchestrate`) passes
+requests to it.
+"""
 
 from __future__ import annotations
 

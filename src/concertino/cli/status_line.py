@@ -21,7 +21,7 @@ EVERY_S = 1.0
 
 
 class StatusLine:
-    """The last line on stderr.
+    """The last line on the terminal at stderr: a progress bar, or how long a command waits.
 
     enabled: whether stderr is a terminal, and the line is wanted. On a dumb terminal, such as the
         shell of Emacs, there is no status line, because it cannot redraw a line.

@@ -90,6 +90,7 @@ def define_server(
     that print secrets), the address, and which clients share a process. References such as `${VAR}`
     are not replaced, since the variables belong to the user who starts this program.
     env_file: the variables in the server's `envFile`.
+    key: the user's secret key for the digests of values that users do not see.
     """
     # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too. Tell it to
     # the Redactor, which hides it wherever it occurs, for example in an argument. Call learn() only

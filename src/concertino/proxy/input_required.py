@@ -53,9 +53,9 @@ class ServerState(Struct, array_like=True, tag="server"):
 
 
 class ParkedState(Struct, array_like=True, tag="parked"):
-    """The `requestState` that a proxy gives its client if the server is older.
+    """The `requestState` that a proxy gives its client if the server is older than 2026-07-28.
 
-    handle: identifies the call in ParkedCalls.
+    handle: identifies the call in ParkedCalls, which goes on while the client is asked.
     """
 
     handle: bytes

@@ -111,8 +111,9 @@ class UpstreamPool:
         on_opened: OnOpened,
         owner: CallerSession | None = None,
     ) -> Opening:
-        """Begin to open an upstream for the sessions with this key.
+        """Begin to open an upstream (connection to the server) for the sessions with this key.
 
+        key: see ServerSharing.key_of(); FIRST if no session is known yet.
         on_opened: called when the upstream is open, before any session uses it.
         owner: the only session for which it is opened. If the session ends first, the upstream is
             closed. None if several sessions may use it.

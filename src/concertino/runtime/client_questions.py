@@ -117,7 +117,7 @@ def process_seal() -> Seal:
 
 
 def open_record(place: str) -> UsedStates:
-    """Return the record of the `requestState`s that were used, which several processes share.
+    """Return a record shared by several processes, so that no `requestState` is used twice.
 
     place: the path of a file, or the address of NATS servers (nats:// or tls://).
     """

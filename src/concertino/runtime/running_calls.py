@@ -92,9 +92,10 @@ def place_of_thread(thread: int) -> Place | None:
 
 
 def waits_for_thread(thread: int) -> bool:
-    """Return whether a thread waits for another one, with a class of the module threading.
+    """Return whether a thread waits for another one, in a method of the module threading.
 
-    Queues and futures use these classes, too. thread: see place_of_thread().
+    Queues and futures use these methods, too.
+    thread: see place_of_thread().
     """
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
     return frame is not None and frame.f_globals.get("__name__") == "threading"

@@ -154,7 +154,8 @@ def make_subcall_context(context: Context, backend: Backend, call: Call) -> Subc
     """Return the context with which the handler of a client's call calls other tools (subcalls).
 
     context: the context that subcalls use: the one of the call, or a wrapper around it.
-    backend: the outermost backend, with all guards.
+    backend: the outermost backend, with all guards, which handles the subcalls.
+    call: the call of the client.
     """
     name = call.name if call.method == "tools/call" else None
     return SubcallContext(context, backend, call.meta, (name or call.method,), [0])
