@@ -142,7 +142,7 @@ async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHI
 
 
 def find_keyring() -> SecretStore:
-    """Return the system's keyring. If there is none, the store's is_available is False.
+    """Return a SecretStore for the system's keyring; its is_available is False if there is none.
 
     Raises AuthorizationError if CONCERTINO_LOGINS is `keyring` and there is none, or if the
     variable has an unknown value.

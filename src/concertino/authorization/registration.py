@@ -125,6 +125,7 @@ async def _register(
 ) -> ClientIdentity:
     """Register a client for this program, and return it.
 
+    redirect_uri: the redirect URI of this login; "" if it needs none.
     Raises AuthorizationError if the server refuses, and OSError if it cannot be reached.
     """
     offered = metadata.token_endpoint_auth_methods_supported

@@ -71,10 +71,7 @@ class CallCounts:
         failure: CallFailure | None,
         duration_s: float,
     ) -> None:
-        """Add one call to the numbers.
-
-        failure: how the call has failed; None if it has succeeded.
-        """
+        """Add one call to the numbers. end() describes the parameters."""
         method = self._methods.count_as(call.method, failure)
         # Count all resources together, because there may be any number of URIs.
         name = (name_of(call) if call.method != "resources/read" else None) or ""

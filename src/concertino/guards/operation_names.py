@@ -67,16 +67,20 @@ class Patterns:
         return match is not None and match(name) is not None
 
     def match_any_spelling(self, kind: str, name: str) -> bool:
-        """Return whether a pattern matches a name, or a URI after percent-decoding.
+        """Return whether a pattern matches a name, or one of the two spellings of a URI.
 
-        URI templates decode URIs, so both spellings lead to the same resource.
+        These are the URI itself and the percent-decoded URI. URI templates decode URIs, so both
+        lead to the same resource.
         """
         return self.match(kind, name) or (
             kind == "resource" and "%" in name and self.match(kind, _unquote(name))
         )
 
     def match_all_spellings(self, kind: str, name: str) -> bool:
-        """Return whether patterns match a name, and for a URI also the percent-decoded URI."""
+        """Return whether patterns match a name, or both spellings of a URI.
+
+        match_any_spelling() describes the spellings. Each may match another pattern.
+        """
         return self.match(kind, name) and (
             kind != "resource" or "%" not in name or self.match(kind, _unquote(name))
         )

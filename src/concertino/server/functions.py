@@ -94,7 +94,7 @@ def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
     """Return the HandlerCall of a handler.
 
     owner: the name of the prompt, resource or completion, for error messages.
-    inline: the field of the HandlerCall.
+    inline: whether a `def` runs on the event loop and not in a thread.
     Raises RegistrationError if the handler cannot be called, or is a generator.
     """
     if not callable(handler):

@@ -480,6 +480,7 @@ def _make_function_source(
 ) -> tuple[HandlerCall, StringArguments]:
     """Return the source of a resource whose content a function returns.
 
+    owner: the name of the resource, for errors.
     Raises RegistrationError if the function has parameters that clients would have to fill.
     """
     function = handler_call(handler, owner, inline=options.get("inline", False))

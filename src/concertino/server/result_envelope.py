@@ -25,11 +25,12 @@ Shape = Callable[[Any], CallToolResult]
 def wrap_result(shape: Shape, version: str) -> Shape:
     """Return a function that calls `shape` and wraps the result into an envelope.
 
-    The new result is one text block with JSON, indented by two spaces. Its member `data` is the
-    structured content. If there is none, `data` is the text of a single text block, null for no
-    content, or else the list of content blocks.
+    The new result is one text block with JSON, indented by two spaces. The member `data` of the
+    JSON is the structured content. If there is none, `data` is the text of a single text block,
+    null for no content, or else the list of content blocks.
 
     Error results, and CallToolResults that the handler itself has returned, are not wrapped.
+    shape: converts a value that the handler has returned to a result.
     version: the server's version, for the metadata.
     """
 

@@ -349,7 +349,7 @@ def make_tool(
 
     options: the options of the decorator, without those of ToolGuards and AccessOptions.
     access: the options of AccessOptions. Only the tags are used here, for `_meta`.
-    coerce: see Server.
+    coerce: whether to accept strings for other types, such as "1" for an int.
     version: the server's version, for the envelope of results.
     in_thread: runs a `def` handler in a thread.
     report_missing_types: called for a handler that has parameters, none of them with an annotation.
