@@ -10,7 +10,7 @@ be fast, but another engine matches it (make_linear_matcher).
 
 The proof parses the pattern into a tree of parts (_Part). Each part knows with which characters a
 match of it may begin. If two alternatives, or a repetition and the part after it, may begin with
-the same character, `re` may try both; _Part.tries() counts these attempts.
+the same character, `re` may try both; _Part.count_tries() counts these attempts.
 
 Source: Bruggemann-Klein, Wood: One-unambiguous regular languages (1998). Decision 0007 compares the
 possible ways.
@@ -53,8 +53,8 @@ def find_backtracking(pattern: str) -> str | None:
         # Without an anchor, `re` begins an attempt at each character. Each character is then
         # examined again in as many attempts as the longest match has characters.
         tries = sum(
-            part.tries([], 0) * (1 if anchored else part.longest or 1)
-            for anchored, part in branches
+            part.count_tries([], 0) * (1 if is_anchored else part.longest or 1)
+            for is_anchored, part in branches
         )
         if tries > MAX_TRIES:
             raise _NoProof("too many of its parts can match the same text")
@@ -133,7 +133,7 @@ class _Part:
 
     Subclasses are parts that consist of other parts.
     first: the characters with which a match may begin. The set may be larger than necessary.
-    empty: whether the part can match the empty string.
+    may_be_empty: whether the part can match the empty string.
     longest: the length of the longest match; None if there is no limit.
     """
 
@@ -141,20 +141,20 @@ class _Part:
         self,
         first: Characters,
         *,
-        empty: bool = False,
+        may_be_empty: bool = False,
         longest: int | None = 1,
     ) -> None:
         self.first = first
-        self.empty = empty
+        self.may_be_empty = may_be_empty
         self.longest = longest
 
-    def tries(self, follow: Characters, tail: int | None) -> int:
+    def count_tries(self, follow: Characters, tail: int | None) -> int:
         """Return how often `re` may examine the same text because of this part.
 
         follow: the characters with which the parts after this one may begin.
         tail: the length of the longest match of the parts after this one; None if there is no
             limit.
-        Raises _NoProof if there is no limit.
+        Raises _NoProof if that may be any number of times.
         """
         return 1
 
@@ -166,19 +166,21 @@ class _Sequence(_Part):
         first: Characters = []
         for part in parts:
             first = first + part.first
-            if not part.empty:
+            if not part.may_be_empty:
                 break
         longest: int | None = 0
         for part in parts:
             longest = _plus(longest, part.longest)
-        super().__init__(first, empty=all(part.empty for part in parts), longest=longest)
+        super().__init__(
+            first, may_be_empty=all(part.may_be_empty for part in parts), longest=longest
+        )
         self.parts = parts
 
-    def tries(self, follow: Characters, tail: int | None) -> int:
+    def count_tries(self, follow: Characters, tail: int | None) -> int:
         total = 1
         for part in reversed(self.parts):
-            total *= part.tries(follow, tail)
-            follow = part.first + (follow if part.empty else [])
+            total *= part.count_tries(follow, tail)
+            follow = part.first + (follow if part.may_be_empty else [])
             tail = _plus(tail, part.longest)
         return min(total, MAX_TRIES + 1)
 
@@ -190,17 +192,23 @@ class _Choice(_Part):
         lengths = [branch.longest for branch in branches if branch.longest is not None]
         longest = max(lengths) if len(lengths) == len(branches) else None
         first = [run for branch in branches for run in branch.first]
-        super().__init__(first, empty=any(branch.empty for branch in branches), longest=longest)
+        super().__init__(
+            first, may_be_empty=any(branch.may_be_empty for branch in branches), longest=longest
+        )
         self.branches = branches
 
-    def tries(self, follow: Characters, tail: int | None) -> int:
-        counts = [branch.tries(follow, tail) for branch in self.branches]
-        starts = [branch.first + (follow if branch.empty else []) for branch in self.branches]
+    def count_tries(self, follow: Characters, tail: int | None) -> int:
+        counts = [branch.count_tries(follow, tail) for branch in self.branches]
+        starts = [
+            branch.first + (follow if branch.may_be_empty else []) for branch in self.branches
+        ]
         # If two branches can begin with the same character, all branches may be tried. Otherwise
         # the next character decides.
-        ambiguous = sum(branch.empty for branch in self.branches) > 1
-        ambiguous = ambiguous or any(_overlap(one, two) for one, two in combinations(starts, 2))
-        return sum(counts) if ambiguous else max(counts)
+        is_ambiguous = sum(branch.may_be_empty for branch in self.branches) > 1
+        is_ambiguous = is_ambiguous or any(
+            _overlap(one, two) for one, two in combinations(starts, 2)
+        )
+        return sum(counts) if is_ambiguous else max(counts)
 
 
 class _Repeat(_Part):
@@ -219,33 +227,33 @@ class _Repeat(_Part):
         text: str,
     ) -> None:
         longest = None if most is None or part.longest is None else most * part.longest
-        super().__init__(part.first, empty=part.empty or least == 0, longest=longest)
+        super().__init__(part.first, may_be_empty=part.may_be_empty or least == 0, longest=longest)
         self.part = part
         self.least = least
         self.most = most
         self.text = text
 
-    def tries(self, follow: Characters, tail: int | None) -> int:
-        if self.part.empty and self.most != 1:
+    def count_tries(self, follow: Characters, tail: int | None) -> int:
+        if self.part.may_be_empty and self.most != 1:
             raise _NoProof(f"{self.text} repeats a part that can match the empty string")
 
         # After the first occurrence of the repeated part come the later ones, then the tail.
         later = None if self.most is None else max(self.most - 1, 0)
         inner_tail = _plus(tail, _times(later, self.part.longest))
-        inner = self.part.tries(self.part.first + follow, inner_tail)
+        inner = self.part.count_tries(self.part.first + follow, inner_tail)
 
         # The repetition is ambiguous if the same character may continue it or come after it.
-        ambiguous = self.least != self.most and _overlap(self.part.first, follow)
+        is_ambiguous = self.least != self.most and _overlap(self.part.first, follow)
         if self.most is None:
             if inner > 1:
                 raise _NoProof(f"{self.text} repeats a part that can match in several ways")
-            if ambiguous and tail is None:
+            if is_ambiguous and tail is None:
                 raise _NoProof(f"{self.text} can end at many places, and so can the next part")
-            return max(1, tail or 0) if ambiguous else 1
+            return max(1, tail or 0) if is_ambiguous else 1
 
         # The exponent is limited, because even 2**9 is more than MAX_TRIES.
         total = 1 if inner == 1 else min(inner ** min(self.most, 9), MAX_TRIES + 1)
-        return min(total * (self.most - self.least + 1 if ambiguous else 1), MAX_TRIES + 1)
+        return min(total * (self.most - self.least + 1 if is_ambiguous else 1), MAX_TRIES + 1)
 
 
 class _PatternReader:
@@ -275,18 +283,18 @@ class _PatternReader:
         return branches
 
     def read_branch(self) -> tuple[bool, _Part]:
-        anchored = self.skip("^")
+        is_anchored = self.skip("^")
         parts = self.read_parts()
         if not self.skip("$") and parts:
             # Nothing can fail after the last part, so its repetitions cause no backtracking.
             last = parts[-1]
-            if isinstance(last, _Repeat) and not last.part.empty:
+            if isinstance(last, _Repeat) and not last.part.may_be_empty:
                 parts[-1] = _Repeat(last.part, last.least, last.least, last.text)
 
         part = _Sequence(parts)
-        if not anchored and part.longest is None:
+        if not is_anchored and part.longest is None:
             raise _NoProof("it may begin anywhere and has no longest match: begin it with ^")
-        return anchored, part
+        return is_anchored, part
 
     def read_parts(self) -> list[_Part]:
         parts: list[_Part] = []
@@ -362,7 +370,7 @@ class _PatternReader:
         The result may contain more characters, because \\d and similar classes depend on the
         version of Unicode.
         """
-        negated = self.skip("^")
+        is_negated = self.skip("^")
         possible: Characters = []
         certain: Characters = []
         while not self.skip("]"):
@@ -379,7 +387,7 @@ class _PatternReader:
         # In ECMA-262 `[]` never matches and `[^]` always does; in `re` they mean something else.
         if not possible:
             raise self.unknown()
-        return _complement(certain) if negated else possible
+        return _complement(certain) if is_negated else possible
 
     def read_member(self) -> tuple[Characters, Characters]:
         """Parse one member of a set. Returns the same as read_escape()."""
