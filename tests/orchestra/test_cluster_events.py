@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -103,10 +104,52 @@ async def test_events_of_one_hub_reach_subscribers_of_all_and_cursors_are_valid_
     # The stream numbers them, from 1.
     connection = await nats.connect(server.address)
     info = await connection.jetstream().stream_info("ORCHESTRA_EVENTS")
-    assert (info.state.messages, info.config.subjects) == (3, ["e.orchestrator"])
+    assert info.state.messages == 3
+    assert re.fullmatch(r"e\.orchestrator\.[0-9a-f]{32}", *info.config.subjects)
     assert (info.config.max_bytes, info.config.num_replicas) == (16 * 2**20, 1)
     assert first.cursor[8:] == "-1"
     await connection.close()
+
+
+@on_a_loop
+async def test_a_stream_whose_subject_has_no_random_token_is_used_as_it_is(
+    folder: Path, server: NatsServerProcess
+) -> None:
+    """Versions before made it, and their hubs still publish there."""
+    connection = await nats.connect(server.address)
+    streams = connection.jetstream()
+    await streams.add_stream(name="ORCHESTRA_EVENTS", subjects=["e.orchestrator"])
+    async with running(folder, server.address) as hub:
+        assert await publish(hub, "soup") == PluginResponse()
+    info = await streams.stream_info("ORCHESTRA_EVENTS")
+    assert (info.state.messages, info.config.subjects) == (1, ["e.orchestrator"])
+    await connection.close()
+
+
+@on_a_loop
+async def test_a_hub_that_may_not_publish_to_the_stream_keeps_its_events(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The permissions of earlier versions do not allow the subject with a random token."""
+    settings = f"""
+        jetstream {{ store_dir: {json.dumps(str(folder / "store"))} }}
+        authorization {{
+            users: [{{ user: u, password: p, permissions: {{ publish: {{ deny: "e.*.*" }} }} }}]
+        }}
+        no_auth_user: u
+    """
+    with tempfile.TemporaryDirectory(prefix="nats") as place:
+        server = NatsServerProcess(Path(place), settings)
+        try:
+            async with running(folder, server.address) as hub:
+                [text] = [line for line in caplog.messages if "events stay at this hub" in line]
+                assert "permissions violation" in text.lower()
+                stream = asyncio.ensure_future(anext(events(hub)))
+                await asyncio.sleep(0)
+                assert await publish(hub, "soup") == PluginResponse()
+                assert item(await stream) == "soup"
+        finally:
+            server.stop()
 
 
 @on_a_loop

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from loops import on_a_loop
 
+from concertino.orchestra import event_log
 from concertino.orchestra.event_log import EventLog, EventReader, InvalidEvent
 from concertino.orchestra.plugin_pb2 import EventDelivery, Publish, Subscribe
 from concertino.orchestra.structs import pack
@@ -109,6 +110,54 @@ async def test_a_slow_reader_loses_the_oldest_events_and_learns_how_many() -> No
     position = late.take_position()
     assert (number(position), position.lost) == (7, 5)
     assert numbers(await take(late, 1)) == [8]
+
+
+@on_a_loop
+async def test_a_publisher_with_many_events_replaces_its_own_and_not_those_of_others() -> None:
+    size = event("a", text="x" * 500).ByteSize() + 512
+    log = EventLog(max_bytes=4 * size)
+    reader = EventReader(log, Subscribe(topic="*"))
+    quiet, noisy = event("quiet", text="x" * 496), event("a", text="x" * 500)
+    log.publish_soon(quiet, "tools.quiet")
+    for _ in range(5):
+        log.publish_soon(noisy, "tools.noisy")
+    log.publish_soon(quiet, "tools.quiet")
+    log.publish_soon(noisy, "tools.noisy")
+    # 1 and 7 are of the quiet plugin, 2 to 6 and 8 of the noisy one.
+    events = await take(reader, 4)
+    assert [(number(item), item.lost) for item in events] == [(1, 0), (6, 4), (7, 0), (8, 0)]
+    assert reader.take() is None
+
+    # As a position, the gap comes before the next event.
+    late = EventReader(log, Subscribe(topic="*", after=log.cursor_of(1)))
+    assert late.has_gap
+    position = late.take_position()
+    assert (number(position), position.lost) == (5, 4)
+    assert numbers(await take(late, 1)) == [6]
+
+    # A gap between two events is reported before the second one, even if the first is not wanted.
+    other = EventReader(log, Subscribe(topic="a", after=log.cursor_of(0)))
+    assert not other.has_gap
+    assert other.take() is None
+    assert (other.is_behind, other.has_gap) == (True, True)
+    assert other.take_position().lost == 4
+    assert numbers(await take(other, 2)) == [6, 8]
+
+
+@on_a_loop
+async def test_a_log_keeps_no_event_that_is_very_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers would have to pass any number of events that were dropped after it."""
+    monkeypatch.setattr(event_log, "MAX_NUMBERS", 10)
+    size = event("a", text="x" * 500).ByteSize() + 512
+    log = EventLog(max_bytes=4 * size)
+    log.publish_soon(event("quiet"), "tools.quiet")
+    reader = EventReader(log, Subscribe(topic="*", after=log.cursor_of(0)))
+    for count in range(2, 21):
+        log.publish_soon(event("a", text="x" * 500), "tools.noisy")
+        # There is room for three events beside the small one, and for four without it.
+        assert log.first == (1 if count <= 10 else max(9, count - 3))
+    events = await take(reader, 4)
+    assert [(number(item), item.lost) for item in events] == [(17, 16), (18, 0), (19, 0), (20, 0)]
 
 
 @on_a_loop

@@ -22,10 +22,13 @@ from concertino.http import SharedSessions
 from concertino.http.machine_peers import MachinePeers
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.cluster_events import ClusterLog
 from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.nats_buckets import create_buckets
+from concertino.orchestra.nats_cluster import open_cluster
 from concertino.orchestra.nats_server import server_configuration
 from concertino.orchestra.nats_storage import NatsStorage
+from concertino.orchestra.plugin_messages import Publish
 from concertino.orchestra.storage import CREATE, StorageError
 
 
@@ -85,6 +88,7 @@ async def _ignore(message: Any) -> None:
         "a.tools/b.1",  # the announcement of another plugin
         "d.orchestrator",
         "e.orchestrator",  # an event, which only hubs publish
+        "e.orchestrator.1",
         "$JS.API.STREAM.CREATE.ORCHESTRA_EVENTS",
         "$JS.API.STREAM.MSG.GET.ORCHESTRA_EVENTS",
         "$JS.API.CONSUMER.CREATE.ORCHESTRA_EVENTS",
@@ -138,6 +142,7 @@ async def test_a_plugin_may_not_publish_in_the_name_of_another(
         ("$JS.>", ""),
         ("*.>", ""),
         ("e.orchestrator", ""),  # the events of hubs
+        ("e.orchestrator.*", ""),
         ("_INBOX.>", ""),
         ("$KV.tools_2eb.>", ""),
         ("$SYS.>", ""),
@@ -155,6 +160,28 @@ async def test_a_plugin_may_not_receive_what_is_for_others(
         while not refusals:
             await asyncio.sleep(0.005)
     assert f'permissions violation for subscription to "{subject.lower()}"' in refusals[0].lower()
+
+
+@on_a_loop
+async def test_a_plugin_cannot_have_an_answer_of_jetstream_stored_among_the_events(
+    guarded: tuple[NatsServerProcess, Certificates],
+) -> None:
+    """It would take the place of older events."""
+    server, certificates = guarded
+    cluster = await open_cluster(f"tls://127.0.0.1:{server.port}", "orchestrator", certificates)
+    log = ClusterLog(cluster)
+    await log.open()
+    before = log.last
+    async with client(guarded, "tools.a-client", []) as connection:
+        for reply in ("e.orchestrator", "e.orchestrator.*", "e.orchestrator.>"):
+            await connection.publish("$JS.API.STREAM.INFO.KV_tools_2ea", reply=reply)
+        await connection.flush()
+    await log.publish(Publish(topic="orders"), "tools.a")
+    while log.last == before:
+        await asyncio.sleep(0.01)
+    assert log.last == before + 1
+    await log.close()
+    await cluster.close()
 
 
 @pytest.mark.parametrize(

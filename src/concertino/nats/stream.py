@@ -181,7 +181,11 @@ class Stream:
 
     cluster: connected; it reconnects when its connection is lost.
     name: letters, digits, `-` and `_`.
-    subject: the subject of its messages.
+    subject: the beginning of the subject of its messages. Whoever creates the stream adds a random
+        token, which the others read in the settings of the stream. So only clients that may read
+        these can have the servers store a message: JetStream publishes its answers to any reply
+        subject, without a check of permissions. A stream that exists may have the subject without
+        a token.
     user: the name of this client, which its reply subjects contain.
     max_bytes: the size of the stream. The servers drop its oldest messages above this size.
     follower: gets the messages.
@@ -199,11 +203,12 @@ class Stream:
     ) -> None:
         self._cluster = cluster
         self._name = name
-        self._subject = subject
+        # The subject of the messages; "" before the settings of the stream are known.
+        self._subject = ""
         self._follower = follower
         self._settings: Mapping[str, Any] = {
             "name": name,
-            "subjects": [subject],
+            "subjects": [f"{subject}.{secrets.token_hex(16)}"],
             "max_bytes": max_bytes,
             "discard": "old",
             "storage": "file",
@@ -218,7 +223,7 @@ class Stream:
         # The task that follows the stream.
         self._task: asyncio.Task[None] | None = None
         # When the stream was created, as the servers say it.
-        self._created = ""
+        self._created: str = ""
         # A text that distinguishes new messages of the stream from lost ones, which had the same
         # numbers. "" if the servers have lost no messages since the stream was created.
         self._loss = ""
@@ -270,6 +275,8 @@ class Stream:
             async with asyncio.timeout(PUBLISH_S):
                 while True:
                     try:
+                        if not self._subject:
+                            raise Disconnected("the servers have not described the stream yet")
                         answer = await self._requests.send(self._subject, payload, headers)
                         if answer.error is None:
                             return
@@ -330,6 +337,10 @@ class Stream:
         elif answer.created != self._created:
             self._loss = ""
         self._created = answer.created
+        subjects: list[str] = answer.config.get("subjects", [])
+        self._subject = subjects[0] if subjects else ""
+        if not self._opened.done():
+            await self._check_permission()
         if answer.config.get("num_replicas", REPLICAS) < REPLICAS:
             await self._add_replicas(answer.config)
         self._follower.begin(answer.created + self._loss, state.first_seq, state.last_seq)
@@ -362,6 +373,12 @@ class Stream:
                     return
         finally:
             connection.unsubscribe(sid)
+
+    async def _check_permission(self) -> None:
+        """Raise StreamUnavailable if the servers do not let this client publish messages."""
+        # The servers refuse this message because of its header field, after its permission.
+        headers = b"NATS/1.0\r\nNats-Expected-Stream:-\r\n\r\n"
+        await self._requests.send(self._subject, b"", headers)
 
     def _is_shorter(self, answer: Answer) -> bool:
         """Return whether the stream has lost messages that the follower has got.

@@ -2,8 +2,9 @@
 
 HubEvents (hub_events.py) adds each event that is published to the log. For each plugin, bridge and
 client that has subscribed, it reads the log with an EventReader. All of them read the same log, so
-a slow subscriber takes no memory. The log keeps at most MAX_BYTES, and drops the oldest events. A
-reader that is too slow learns how many events it has missed.
+a slow subscriber takes no memory. The log keeps at most MAX_BYTES. When it is full, it drops the
+oldest event of the publisher whose events take most bytes, so that nobody can replace the events of
+others. A reader that is too slow learns how many events it has missed.
 
 A cursor stands for a position in the log. It contains the id of the log and the number of the event
 before the position, so a cursor from before a restart of the hub is recognized.
@@ -14,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections import deque
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from concertino.errors import ConcertinoError
 from concertino.orchestra.plugin_messages import EventDelivery, Publish, Subscribe, Timestamp
@@ -45,6 +47,9 @@ MAX_TOPICS = 1000
 MAX_FILTERS = 32
 # The largest size of the name and of the text of a filter, in characters.
 MAX_FILTER = 1024
+# How many numbers there are at most from the oldest event in the log to the newest one. Without
+# this limit, a reader might have to pass any number of events that were dropped after the oldest.
+MAX_NUMBERS = 100_000
 # How many events a reader looks at before other tasks have a turn. It takes about 1 ms.
 SCAN_EVENTS = 1000
 # The topic of a subscription to all topics.
@@ -72,12 +77,20 @@ class LoggedEvent(Struct, frozen=True, eq=False):
     size: int
 
 
+class _Publisher(Struct, eq=False):
+    """The events of one publisher in the log. numbers: oldest first. size: their size in bytes."""
+
+    numbers: deque[int] = field(default_factory=deque[int])
+    size: int = 0
+
+
 class EventLog:
     """The latest events of a hub. Use it on one event loop.
 
     Attributes:
     id: identifies the log in cursors.
-    first, last: the numbers of the oldest event in the log and of the newest one.
+    first, last: the numbers of the oldest event in the log and of the newest one. Events between
+        them may have been dropped.
     last_at_start: the number of the newest event when the log began, which restart() sets. A new
         subscriber gets the events after it.
     topics: the topics of the newest events, also of dropped ones, at most MAX_TOPICS. The keys of
@@ -90,6 +103,7 @@ class EventLog:
         self._max_bytes = max_bytes
         self._events: dict[int, LoggedEvent] = {}
         self._bytes = 0
+        self._publishers: dict[str, _Publisher] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self.last = 0
         self.first = 1
@@ -128,13 +142,27 @@ class EventLog:
         self.last = number
         delivery.cursor = self.cursor_of(number)
         self._events[number] = LoggedEvent(delivery, payload, size)
+        publisher = self._publishers.setdefault(delivery.source_plugin, _Publisher())
+        publisher.numbers.append(number)
+        publisher.size += size
         self._bytes += size
         if delivery.topic:
             self._note_topic(delivery.topic)
         while self._bytes > self._max_bytes:
-            self._bytes -= self._events.pop(self.first).size
-            self.first += 1
+            self._drop(max(self._publishers.values(), key=_size_of))
+        while self.last - self.first >= MAX_NUMBERS:
+            self._drop(self._publishers[self._events[self.first].delivery.source_plugin])
         self._wake()
+
+    def _drop(self, publisher: _Publisher) -> None:
+        """Drop the oldest event of a publisher."""
+        event = self._events.pop(publisher.numbers.popleft())
+        publisher.size -= event.size
+        self._bytes -= event.size
+        if not publisher.numbers:
+            del self._publishers[event.delivery.source_plugin]
+        while self.first <= self.last and self.first not in self._events:
+            self.first += 1
 
     def _note_topic(self, topic: str) -> None:
         self.topics.pop(topic, None)
@@ -157,6 +185,7 @@ class EventLog:
 
     def _clear(self, first: int) -> None:
         self._events.clear()
+        self._publishers.clear()
         self._bytes = 0
         self.first = first
 
@@ -186,6 +215,10 @@ class EventLog:
             await future
         finally:
             self._waiting.discard(future)
+
+
+def _size_of(publisher: _Publisher) -> int:
+    return publisher.size
 
 
 class EventReader:
@@ -245,22 +278,23 @@ class EventReader:
     def has_gap(self) -> bool:
         """Whether events before the next one were missed, and were not reported yet."""
         self._follow_restart()
-        return self._lost != 0 or self._position < self._log.first - 1
+        return self._lost != 0 or (self.is_behind and self._log.get(self._position + 1) is None)
 
     def take(self) -> EventDelivery | None:
         """Return the next event that the subscriber wants; None if there is none yet.
 
-        Looks at SCAN_EVENTS events at most. So None may also mean that there are more events to
-        look at; see is_behind.
+        Looks at SCAN_EVENTS events at most, and none behind a gap between them. So None may also
+        mean that there are more events to look at; see is_behind.
         """
         self._follow_restart()
+        self._skip_dropped()
         for _ in range(SCAN_EVENTS):
-            if not self.is_behind:
+            event = self._log.get(self._position + 1)
+            # At the end of the log, or before a gap, which has_gap reports first.
+            if event is None:
                 break
-            self._skip_dropped()
             self._position += 1
-            event = self._log.get(self._position)
-            if event is not None and self._wants(event):
+            if self._wants(event):
                 delivery = EventDelivery()
                 delivery.CopyFrom(event.delivery)
                 delivery.subscription_id = self.id
@@ -291,12 +325,18 @@ class EventReader:
                 self._position, self._lost = self._log.first - 1, UNKNOWN
 
     def _skip_dropped(self) -> None:
-        """Move to the oldest event that the log still has, if the position is before it."""
-        missed = self._log.first - 1 - self._position
-        if missed > 0:
-            self._position += missed
-            if self._lost != UNKNOWN:
-                self._lost += missed
+        """Pass the next events as far as they were dropped, and count them as missed.
+
+        Passes SCAN_EVENTS of them at most, besides those before the oldest event of the log.
+        """
+        before = self._position
+        self._position = max(self._position, self._log.first - 1)
+        for _ in range(SCAN_EVENTS):
+            if not self.is_behind or self._log.get(self._position + 1) is not None:
+                break
+            self._position += 1
+        if self._lost != UNKNOWN:
+            self._lost += self._position - before
 
     def _wants(self, event: LoggedEvent) -> bool:
         """Return whether an event has the topic, and a payload that passes the filters."""

@@ -297,7 +297,7 @@ async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, 
     yield reader.take_position()
     due = loop.time()
     while True:
-        if reader.has_gap:
+        while reader.has_gap:
             yield reader.take_position()
         event = reader.take()
         if event is not None:

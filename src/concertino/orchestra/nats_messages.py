@@ -13,7 +13,7 @@ of them. A hub is called in the same way, with its name HUB as the callee. These
     worker -> h.CALLEE.WORKER           a heartbeat, while calls are in progress
     worker -> a.CALLEE.WORKER           an announcement: the plugin's manifest
     hub    -> d.HUB                     asks all workers for announcements
-    hub    -> e.HUB                     an event, for the stream EVENT_STREAM of JetStream
+    hub    -> e.HUB.SECRET              an event, for the stream EVENT_STREAM of JetStream
 
 Each subject contains the name of its sender, so that the NATS server can check it against the
 permissions (nats_permissions.py). Only CALLER may subscribe to its reply subjects, and only CALLEE
@@ -157,7 +157,7 @@ def discovery_subject(hub: str) -> str:
 
 
 def event_subject(hub: str) -> str:
-    """Return the subject of the events that hubs publish."""
+    """Return the beginning of the subject of the events that hubs publish; see Stream."""
     return f"e.{_token_or_any(hub)}"
 
 

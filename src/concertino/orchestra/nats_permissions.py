@@ -21,10 +21,10 @@ new stream against the permissions of the user who creates it. With the settings
 `sources` or `republish`, a stream could read messages of other users, or forge some.
 
 NATS does not check the reply subject of a request to JetStream either. So a plugin can let the
-server publish the answer to any subject. In another bucket or among the events, such an answer
-becomes a document or event that cannot be read; permissions cannot prevent that. A process that
-receives one as a heartbeat, announcement, request or control message ignores it, because of its
-content.
+server publish the answer to any subject that it can name. In another bucket, such an answer becomes
+a document that cannot be read; permissions cannot prevent that. The subject of events has a random
+token, so that plugins cannot name it (Stream in nats/stream.py). A process that receives an answer
+as a heartbeat, announcement, request or control message ignores it, because of its content.
 
 Source: docs.nats.io, "Authorization".
 """
@@ -92,6 +92,7 @@ def _event_subjects(hub: str) -> Sequence[str]:
     """
     return [
         event_subject(hub),
+        f"{event_subject(hub)}.*",
         f"$JS.API.STREAM.INFO.{EVENT_STREAM}",
         f"$JS.API.STREAM.CREATE.{EVENT_STREAM}",
         f"$JS.API.STREAM.UPDATE.{EVENT_STREAM}",
