@@ -17,6 +17,7 @@ from concertino.http.request_head import REMEMBERED, HttpError, RequestHead
 
 __all__ = ["AccessRules"]
 
+# The host names that only programs on this machine can use to reach it.
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 # The headers that a page may send. It may also send the Mcp-Param-... headers that its preflight
 # request names.

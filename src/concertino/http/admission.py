@@ -72,10 +72,12 @@ class Admission:
             from concertino.http.forwarded import TrustedProxies
 
             self._proxies = TrustedProxies(options.trusted_proxies)
+        # When a refused token was last logged, by the clock of the event loop.
         self._logged_at = -LOG_S
         self.challenges: Challenges | None = None
         self.principal_use: PrincipalUse | None = None
         self._gate: Gate | None = None
+        # The body of the document with the metadata of the protected resource, RFC 9728.
         self._metadata: bytes | None = None
         authorization = options.authorization
         if authorization is None:

@@ -157,9 +157,12 @@ class _Service:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_ready = False
+        # When the start has failed, by the clock of the event loop.
         self._failed_at: float | None = None
         self._has_to_end = asyncio.Event()
+        # Makes a connection of the HttpServer. It is set when the start has succeeded.
         self._make_connection: Callable[[], HttpConnection]
+        # Channels of finished requests, to be used again.
         self._idle: list[AsgiChannel] = []
         self._running = hide_from_all_tasks(
             self.loop.create_task(self._run(Host(backend, limits), options))

@@ -54,6 +54,7 @@ class AsgiChannel(asyncio.Transport):
         self._is_paused = False
         # A cache of the last call of _encode_head(): its arguments and its result.
         self._last_parts: tuple[object, ...] = ()
+        # The HTTP head of the last request, which many following requests repeat.
         self._last_head = b""
         # The path at which the application is mounted, and the client, of the last request.
         self._last_place: tuple[str, object] = ("", None)

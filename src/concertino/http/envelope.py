@@ -286,6 +286,7 @@ def read_revision(frame: bytes) -> str:
     return version if version.isascii() and version.isprintable() else ""
 
 
+# What stands around the Base64 form of a text in a header.
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 
 

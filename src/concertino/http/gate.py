@@ -29,6 +29,7 @@ __all__ = ["Gate"]
 
 log = logging.getLogger("concertino.http")
 
+# The longest token, in bytes. Longer ones are refused without being verified.
 MAX_TOKEN_BYTES = 8 * 1024
 # How many tokens may wait at the same time for verifiers that ask another server.
 MAX_PENDING = 256

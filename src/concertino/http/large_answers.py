@@ -55,8 +55,10 @@ class LargeAnswer:
         self._max_bytes = max_bytes
         self.size = 0
         self.error = b""
+        # The first and the last bytes of the body, as far as they have arrived.
         self._beginning = b""
         self._tail = b""
+        # False if the beginning shows that the body is not an answer to a question.
         self._may_be_answer = True
 
     def feed(self, data: bytes, *, is_last: bool) -> bool:

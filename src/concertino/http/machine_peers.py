@@ -101,6 +101,7 @@ class MachinePeers:
         # One thread, since the requests to NATS wait for each other anyway.
         self._thread = ThreadPoolExecutor(1, "front-ends")
         self._tag = secrets.token_hex(TAG_BYTES)
+        # Tag of another front end -> its host and port, as the bucket has said them.
         self._known: dict[str, tuple[str, int]] = {}
 
     def create_id(self) -> str:

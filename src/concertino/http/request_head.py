@@ -22,6 +22,7 @@ except ModuleNotFoundError:
 
 __all__ = ["HeadParser", "HttpError", "RequestHead", "bad_request", "feed_parser", "unavailable"]
 
+# How many headers a request may have.
 MAX_HEADERS = 64
 # The largest number of cached heads, and the longest of them, in bytes.
 REMEMBERED = 256

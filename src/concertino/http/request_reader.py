@@ -19,6 +19,7 @@ from concertino.protocol.principal import Principal
 
 __all__ = ["HttpRequest", "RequestReader"]
 
+# The longest head of a request, in bytes: the request line and the headers.
 MAX_HEAD_BYTES = 16 * 1024
 # A larger body, in bytes, is reported before it is read.
 LARGE_BODY = 64 * 1024
@@ -92,6 +93,7 @@ class RequestReader:
         # in the cache.
         self._last_head: RequestHead | None = None
         self._last_bytes = b""
+        # Finds the end of the body that is being read, if it arrives in chunks.
         self._chunks: ChunkedBody | None = None
         # The size that on_reserve() was last called with for the body in chunks.
         self._reserved_bytes = 0

@@ -27,7 +27,9 @@ __all__ = [
     "format_date",
 ]
 
+# Asks a client that has sent `Expect: 100-continue` to send the body.
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# The end of a body that is sent in chunks.
 LAST_CHUNK = b"0\r\n\r\n"
 # A comment line, which a client ignores. It keeps middleboxes from closing a silent stream.
 KEEP_ALIVE_COMMENT = b":\r\n\r\n"

@@ -33,6 +33,7 @@ class SessionOutput:
         # Each connection with output that is not flushed or not read by the client -> the number of
         # unread bytes when they were last counted.
         self._unread: dict[RequestConnection, int] = {}
+        # The sum of the numbers in _unread, and what watch() or on_drain has reported of it last.
         self._total_bytes = 0
         self._reported_bytes = 0
         self._timer: asyncio.TimerHandle | None = None

@@ -118,6 +118,8 @@ class SessionStreams:
         if position is None or position[0] > self._count:
             raise HttpError(HTTPStatus.BAD_REQUEST, "Last-Event-ID: no event of this session")
         number, last_number = position
+        # A subscription ends when its HTTP connection is lost, and cannot be resumed. The server
+        # may notice the loss only now.
         if number in self._streams and (cancel := self._streams[number].cancel) is not None:
             cancel()
         stream = self.standalone if number == STANDALONE else self._streams.get(number)

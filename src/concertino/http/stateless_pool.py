@@ -34,10 +34,12 @@ class StatelessPool:
         self._host = host
         self._wrap = wrap
         self._challenges = challenges
+        # The Connections that belong to an HTTP connection.
         self._bound: dict[RequestConnection, StatelessConnection] = {}
         # The Connections without an HTTP connection -> the identity of their user. The most
         # recently used Connection is at the end.
         self._waiting: OrderedDict[StatelessConnection, bytes] = OrderedDict()
+        # The identity of a user -> the user's Connections in _waiting.
         self._by_identity: dict[bytes, list[StatelessConnection]] = {}
 
     def find(self, exchange: Exchange) -> StatelessConnection:

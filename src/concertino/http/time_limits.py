@@ -44,6 +44,7 @@ class ConnectionActivity:
     def __init__(self, now: float) -> None:
         self.since = now
         self.has_unsent = False
+        # How many bytes of output were unread when is_stuck() last found a change, and when.
         self._unread_bytes = 0
         self._unread_since = now
 

@@ -14,6 +14,7 @@ from concertino.protocol.principal import Principal
 
 __all__ = ["VerifiedTokens"]
 
+# How many accepted tokens are remembered.
 MAX_ACCEPTED = 10_000
 # The limit for refused tokens. They have a separate table, because anybody can send many of them,
 # and they must not displace accepted tokens.

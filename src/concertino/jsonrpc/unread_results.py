@@ -100,6 +100,7 @@ class ProcessBudget:
         self.on_pressure: Callable[[bool], object] | None = None
         # The expected size of a result of a kind that has never returned, before lower_guess().
         self._first_guess = limits.max_unread_bytes // FIRST_CALLS
+        # The largest possible result.
         self._largest_bytes = max(self._first_guess, limits.max_message_bytes)
         # kind -> the expected size of a result that lower_guess() has set, the time of its last
         # change, and whether calls of the kind have run in threads.

@@ -45,6 +45,7 @@ __all__ = ["BlockingNats", "PermissionsViolation", "Request"]
 # After a failed attempt to connect, all attempts within this time, in seconds, fail at once. So
 # callers that must not block for long do not wait again and again.
 RETRY_S = 0.5
+# How many bytes are read from the socket at once, at most.
 READ_BYTES = 256 * 1024
 # The errors after which a connection cannot be used any more.
 FAILURES = (OSError, ProtocolError, Disconnected)

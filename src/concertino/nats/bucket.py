@@ -55,6 +55,7 @@ MAX_VALUE_BYTES = 2**20 - 1024
 # How many requests get_all() sends before it waits for their responses.
 BATCH = 256
 
+# A character that encode_key() replaces, and one of the escapes that it writes.
 _ESCAPED = re.compile(r"[^A-Za-z0-9/_-]")
 _ESCAPE = re.compile(rb"=([0-9a-f]{2})")
 

@@ -31,6 +31,7 @@ __all__ = [
     "tls_context",
 ]
 
+# The port that NATS uses by default.
 PORT = 4222
 SCHEMES = ("nats", "tls")
 

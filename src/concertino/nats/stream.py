@@ -219,6 +219,7 @@ class Stream:
         # Done when open() need not wait any more: the follower has all messages up to the number
         # _last_at_open, or the stream cannot be used.
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The number of the last message that the stream had when open() asked for its state.
         self._last_at_open = 0
         # The task that follows the stream.
         self._task: asyncio.Task[None] | None = None

@@ -47,6 +47,7 @@ class ClusterLog(EventLog):
         self._stream = Stream(
             cluster, EVENT_STREAM, event_subject(HUB), HUB, max_bytes=MAX_BYTES, follower=self
         )
+        # The tasks that store events in the stream.
         self._tasks: set[asyncio.Task[None]] = set()
         self._losses = RefusalLog(noun="events", verb="lost")
 

@@ -13,6 +13,7 @@ from concertino.errors import ProtocolError
 
 __all__ = ["HEADER_BYTES", "MAX_FRAME_BYTES", "Assembler", "FrameTooLarge", "encode_frame"]
 
+# The header of a frame: the size of the payload as a big-endian integer.
 HEADER_BYTES = 4
 # The protocol's limit for the payload, without the header, in both directions.
 MAX_FRAME_BYTES = 16 * 2**20

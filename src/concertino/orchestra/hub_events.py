@@ -51,6 +51,7 @@ EVENT_TYPE = "application/x-orchestra-event"
 # The topic of the hub's own events: a document was written or deleted through the hub. The source
 # of these events is empty, which no plugin can imitate.
 STORAGE_TOPIC = "storage.changed"
+# How many subscriptions a plugin may have at the same time.
 MAX_SUBSCRIPTIONS = 256
 # Time limit for the acknowledgement of an event, and the pause before it is sent again.
 ACKNOWLEDGE_S = 30.0

@@ -68,6 +68,7 @@ _CLOSING_FENCE = re.compile(rb"^---\r*(?:\n(?:\r?\n)?|\Z)", re.MULTILINE)
 # Empty front matter. It is written before content without metadata that begins with a line ---,
 # because this line would otherwise be read as the beginning of front matter.
 EMPTY = "---\n{}\n---\n\n"
+# The largest metadata of a document, in characters, as it stands between the two fences.
 MAX_METADATA_BYTES = 65536
 # The limit for the depth of lists and mappings in metadata.
 MAX_DEPTH = 32

@@ -154,9 +154,12 @@ class NatsWorker:
         self._callers: dict[str, RpcServer] = {}
         # Reply subject -> request.
         self._accepted: dict[Hashable, _Accepted] = {}
+        # Counts the requests in progress, to refuse those that no longer fit.
         self._places = WorkerPlaces()
         # Whether _send_acks() runs at the end of this loop iteration.
         self._is_ack_scheduled = False
+        # Long requests of which some pieces are missing, and long responses of which some pieces
+        # were not sent.
         self._incoming = LongMessages[PartialRequest]()
         self._outgoing = LongMessages[PartialResponse]()
         self._queue = RequestQueue(self._handle, self._acknowledge)

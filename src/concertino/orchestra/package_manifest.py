@@ -24,7 +24,10 @@ from concertino.orchestra.certificates import CertificateError, check_name
 __all__ = ["MANIFEST", "InvalidPackage", "PackageManifest", "check_package_path", "parse_manifest"]
 
 MANIFEST = "orchestra.json"
+# The largest manifest, in bytes.
 MAX_BYTES = 2**18
+# The longest path in a package, and the longest name between two slashes, in bytes. File systems
+# allow names of 255 bytes.
 MAX_PATH, MAX_PART = 1024, 255
 
 

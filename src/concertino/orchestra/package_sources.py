@@ -26,10 +26,14 @@ from concertino.orchestra.package_manifest import InvalidPackage, check_package_
 
 __all__ = ["PackageFile", "PackageFiles", "unpack_package"]
 
+# The limits for a package, because an archive from somebody else may expand to any size: the bytes
+# of the archive itself, the bytes of all files together, the number of files, and the depth of
+# folders.
 MAX_ARCHIVE_BYTES = 256 * 2**20
 MAX_BYTES = 512 * 2**20
 MAX_FILES = 10_000
 MAX_DEPTH = 32
+# How many bytes of a file are read at once.
 CHUNK_BYTES = 2**20
 # Folders that development tools create, and that are not part of a plugin.
 SKIPPED = frozenset((".git", "__pycache__", ".venv"))

@@ -50,8 +50,10 @@ class PluginOutput(StderrLines):
         super().__init__("plugin", self._log_line, logging.INFO)
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._log_to = log
+        # The READY line that the plugin must write; empty if it chooses a port itself.
         self._assigned = READY + assigned.encode() if assigned else b""
         self._dropped = _DroppedLines(log)
+        # Whether a second READY line was logged.
         self._has_warned = False
 
     def on_line(self, line: bytes) -> None:

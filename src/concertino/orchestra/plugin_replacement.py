@@ -41,6 +41,7 @@ class PluginReplacement:
         self.has_started = asyncio.Event()
         self._log = log
         self._lock = asyncio.Lock()
+        # The task of the replacement that is running.
         self._current: asyncio.Task[None] | None = None
         # Old runs that are finishing their calls, the oldest first.
         self._old: dict[PluginRun, asyncio.Task[None]] = {}

@@ -48,8 +48,11 @@ class PluginSet:
         self.by_start: Sequence[PluginProcess] = ()
         self._stop_s = stop_s
         self._on_change = on_change
+        # Numbers for the plugins, which distinguish their sockets.
         self._numbers = count()
+        # None until start() is called.
         self._environment: HubEnvironment | None = None
+        # Id -> the watch over the files of a plugin that is restarted when they change.
         self._watches: dict[str, PluginWatch] = {}
         # Plugins that are no longer in the file, and are finishing their calls.
         self._retiring: dict[PluginProcess, asyncio.Task[None]] = {}

@@ -45,6 +45,7 @@ class PluginWatch:
         )
         self._plugin = plugin
         self._replace = replace
+        # The task that waits for changes, and the one that reloads the plugin after a change.
         self._following: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
 

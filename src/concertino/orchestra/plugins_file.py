@@ -34,6 +34,7 @@ __all__ = ["HUB", "LISTEN", "InvalidPluginsFile", "PluginsFile", "read_plugins"]
 LISTEN = "localhost:50100"
 # The largest plugins file, in bytes.
 MAX_BYTES = 2**20
+# How many plugins a file may have.
 MAX_PLUGINS = 1000
 # The limit for the depth of lists and mappings; the format has 5 levels.
 MAX_DEPTH = 32

@@ -22,9 +22,11 @@ __all__ = [
     "read_varint",
 ]
 
+# The wire type of strings, bytes and nested messages: a length, then as many bytes.
 LENGTH_DELIMITED = 2
 TRUNCATED = "the data is truncated"
 
+# The varints of one byte, made in advance, because most varints are among them.
 _SMALL = tuple(bytes((number,)) for number in range(0x80))
 
 

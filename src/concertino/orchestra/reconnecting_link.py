@@ -59,10 +59,13 @@ class ReconnectingLink:
         self._on_connect = on_connect
         self._on_change = on_change
         self._health_s = health_s
+        # The current connection; None while the link is down.
         self._link: RpcConnection | None = None
         # Why the link is down.
         self._reason = "not connected yet"
+        # Set while the link is up.
         self._up = asyncio.Event()
+        # The task that connects, and connects again after each loss.
         self._task: asyncio.Task[None] | None = None
 
     @property

@@ -15,6 +15,7 @@ from time import monotonic
 
 __all__ = ["RefusalLog"]
 
+# How many refusals are logged after a pause, and how often one is logged after them, in seconds.
 FIRST = 5
 INTERVAL_S = 10.0
 

@@ -56,6 +56,7 @@ class RequestQueue:
         self._acknowledge = acknowledge
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[ArrivedRequest] = deque()
+        # Until this time, by the clock of the event loop, all requests wait in the queue first.
         self._cautious_until = 0.0
         # When the first handler of this iteration of the event loop began; None before that.
         self._began: float | None = None

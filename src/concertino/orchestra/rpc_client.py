@@ -74,6 +74,7 @@ class RpcClient:
         self.peer = peer
         self.loop = asyncio.get_running_loop()
         self.end_reason: asyncio.Future[str] = self.loop.create_future()
+        # Key of a request -> what waits for its response.
         self._pending: dict[Hashable, PendingResponse] = {}
         # One timer for the time limits of all requests. It fires at the earliest deadline, or
         # before it, if the request with the earliest deadline has ended.

@@ -51,6 +51,7 @@ DEFAULT_STORAGE = "markdown"
 RESOURCES = "mcp"
 # Special values of expected_version. CREATE: fail if the document exists. UPSERT: always write.
 CREATE, UPSERT = 0, -1
+# The longest path of a document, in bytes of UTF-8.
 MAX_PATH_BYTES = 4096
 # Limit for a name between two slashes. File systems allow 255 bytes, and MarkdownStorage appends
 # extensions such as `.version`.

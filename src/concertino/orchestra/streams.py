@@ -228,8 +228,10 @@ class ReceivedStream:
         self._loop = loop
         # Whether the last response has arrived.
         self._is_ended = False
+        # The responses that were not taken, and how many bytes of the window their chunks use.
         self._responses: deque[PluginResponse] = deque()
         self._held_bytes = 0
+        # What ends the stream after these responses.
         self._error: BaseException | None = None
         # The awaitable for which take() waits or has waited last.
         self._arrival: _Arrival | None = None

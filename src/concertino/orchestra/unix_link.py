@@ -59,6 +59,7 @@ log = logging.getLogger("concertino.orchestra")
 LIMITS = Limits(high_water_bytes=2**20, low_water_bytes=2**18)
 # Time limit for a frame to arrive completely, from its first byte, in seconds.
 FRAME_S = 30.0
+# How many connections a listener has open at the same time. It refuses additional ones.
 MAX_CONNECTIONS = 512
 # How long no connection is accepted after the process had no file descriptors left, in seconds.
 PAUSE_S = 1.0
@@ -83,6 +84,7 @@ class _FrameConnection(SocketConnection):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, LIMITS, {})
         self._assembler = Assembler()
+        # Runs while a frame has arrived in part, and reports it as late at the end.
         self._frame_timer: asyncio.TimerHandle | None = None
         # Whether flush() will be called at the end of this loop iteration.
         self.is_flush_scheduled = False
@@ -417,6 +419,7 @@ class _UnixServerConnection:
         # take too much memory.
         self._is_output_full = False
         self._is_rpc_full = False
+        # The task of begin_close(); None before that.
         self._closing: asyncio.Task[None] | None = None
         connections.add(self)
         self._connection = _FrameConnection(sock)

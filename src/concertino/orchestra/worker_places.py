@@ -26,6 +26,7 @@ class WorkerPlaces:
     """Counts the requests that a worker has accepted and that have no last response yet."""
 
     def __init__(self) -> None:
+        # The number of all accepted requests, and their total size.
         self._count = 0
         self._bytes = 0
         # Caller -> the number of its requests, and their total size.

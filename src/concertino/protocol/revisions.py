@@ -104,6 +104,8 @@ _2025_06_18 = Revision("2025-06-18", icons=False, url_elicitation=False, samplin
 _2025_11_25 = Revision("2025-11-25", idless_errors=True)
 _2026_07_28 = Revision("2026-07-28", idless_errors=True, modern=True)
 
+# All revisions, the oldest first. The legacy ones begin with `initialize`, and the modern one has
+# no handshake.
 REVISIONS = (_2024_11_05, _2025_03_26, _2025_06_18, _2025_11_25, _2026_07_28)
 LEGACY = REVISIONS[:-1]
 LATEST_LEGACY = _2025_11_25
