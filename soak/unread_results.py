@@ -18,6 +18,7 @@ def         makes its result at once
 def-wait    blocks for 10 ms before
 def-slow    blocks for 7 s before
 ...-small   the same, after 1 call with a small result
+...-32      the same, after 32 calls at once with small results
 """
 
 from __future__ import annotations
@@ -116,6 +117,8 @@ TOOLS = {
     "def-wait": ("def", 0.01),
     "def-slow": ("def", 7.0),
 }
+# The end of a row's name -> how many calls with small results come first.
+SMALL_CALLS = {"small": 1, "32": 32}
 # The clients of a row -> their number, and the calls that each of them makes.
 CLIENTS = {"one": (1, 100), "sockets": (60, 5), "http": (60, 5)}
 META: dict[str, object] = {
@@ -243,7 +246,9 @@ class Server:
 
 def measure(tool: str, clients: str, size: int) -> Row:
     """Measure one row. size: the size of each result in bytes."""
-    called, wait_s = TOOLS[tool.removesuffix("-small")]
+    name, _, before = tool.rpartition("-")
+    small_calls = SMALL_CALLS.get(before, 0)
+    called, wait_s = TOOLS[name if small_calls else tool]
     count, calls = CLIENTS[clients]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         server = Server(Path(folder), clients == "http")
@@ -256,10 +261,10 @@ def measure(tool: str, clients: str, size: int) -> Row:
             wire.read()
         other.send(make_call("counts", "counts", reset=True))
         other.read()
-        if tool.endswith("-small"):
-            wires[0].send(make_call("small", called, size=1, wait_s=0.0))
+        small = [make_call(f"small {n}", called, size=1, wait_s=0.01) for n in range(small_calls)]
+        wires[0].send(*small)
+        for _ in small:
             wires[0].read()
-        begun_before = 1 if tool.endswith("-small") else 0
         # Reset VmHWM, see proc(5).
         Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
         at_rest = server.memory("VmHWM")
@@ -286,7 +291,7 @@ def measure(tool: str, clients: str, size: int) -> Row:
         return Row(
             growth,
             budget + MARGIN_BYTES,
-            int(counts["begun"]) - begun_before,
+            int(counts["begun"]) - small_calls,
             server.dropped(),
             counts["longest_s"],
             counts["own_s"],
@@ -304,6 +309,7 @@ def main() -> int:
         "async-slow",
         "def",
         "def-small",
+        "def-32",
         "def-wait",
         "def-wait-small",
         "def-slow",

@@ -281,20 +281,31 @@ async def test_what_follows_large_results_is_called_after_them(waiting: int) -> 
     assert seen == ["sent"] * waiting + ["after"]
 
 
+@pytest.mark.parametrize("small", [0, 32])
 @on_a_loop
 async def test_no_more_than_eight_calls_of_a_tool_make_their_first_large_results_at_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    small: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Served(32, max_unread_bytes=4 * MIB)
     know_small(served, "a")
     release = os.pipe()
+    monkeypatch.setattr("concertino.runtime.threads.BLOCKED_S", 0.05)
+    # After a few small results at once, nothing more is known.
+    first = [
+        served.call(id, "a", lambda: os.read(release[0], 1).decode())
+        for id in range(100, 100 + small)
+    ]
+    os.write(release[1], b"x" * small)
+    await asyncio.gather(*first)
+    served.frames.clear()
+    served.begun.clear()
 
     def make() -> str:
         # Unlike threading.Event, this does not look like a call that waits for another one.
         os.read(release[0], 1)
         return LARGE
 
-    monkeypatch.setattr("concertino.runtime.threads.BLOCKED_S", 0.05)
+    caplog.clear()
     tasks = [served.call(id, "a", make) for id in range(40)]
     await served.until(lambda: len(served.begun) == 8)
     while not caplog.records:

@@ -12,7 +12,7 @@ from msgspec import Raw
 from concertino import Server, serve
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
-from concertino.runtime.result_turns import least_size, result_turns_of
+from concertino.runtime.result_turns import is_large_result, least_size, result_turns_of
 from concertino.transports import connect, memory_pair
 from concertino.types.results import CallToolResult, TextContent
 
@@ -135,9 +135,38 @@ async def test_results_of_a_tool_known_for_small_ones_are_sent_in_turns_or_dropp
     [
         (CallToolResult([TextContent("x" * 9), TextContent("y")]), 10),
         (CallToolResult([TextContent("x" * 9)], Raw(b'"xxxx"')), 15),
-        (CallToolResult([TextContent("x")], {"a": "x" * 9}), 1),
+        (CallToolResult([TextContent("x")], {"a": "x" * 9}), 10),
         (Raw(b'{"a":1}'), 7),
     ],
 )
 def test_the_least_size_of_a_result_is_that_of_its_texts(result: Any, size: int) -> None:
     assert least_size(result) == size
+
+
+@pytest.mark.parametrize(
+    ("value", "is_large"),
+    [
+        ("x" * (256 * 1024), True),
+        ("x" * (256 * 1024 - 1), False),
+        (["x" * 100_000] * 3, True),
+        ({"a": [{"b": "x" * 300_000}]}, True),
+        (CallToolResult([TextContent("x" * 300_000)]), True),
+        ([0] * 1024, True),
+        ({"a": dict.fromkeys(range(1024))}, True),
+        ([0] * 1000, False),
+        (7, False),
+        # Deeper than what is examined.
+        ([[[[["x" * 300_000]]]]], False),
+    ],
+)
+def test_a_result_is_large_by_its_texts_or_its_number_of_items(value: Any, is_large: bool) -> None:
+    assert is_large_result(value) is is_large
+
+
+def test_a_result_that_cannot_be_examined_is_large() -> None:
+    class Odd(list[int]):
+        def __len__(self) -> int:
+            raise ValueError("no length")
+
+    assert is_large_result(Odd())
+    assert least_size(Odd()) == 0

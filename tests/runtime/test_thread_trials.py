@@ -34,10 +34,16 @@ def test_eight_calls_run_at_once_with_those_that_have_begun_before() -> None:
     assert start_all(on_trial(Clock(), running=5)) == 3
 
 
-def test_as_many_calls_run_as_small_results_have_come() -> None:
+def test_calls_that_began_during_a_trial_without_being_counted_are_counted_later() -> None:
+    trials = on_trial(Clock(), running=2)
+    trials.begin(KIND, 5)
+    assert start_all(trials) == 1
+
+
+def test_after_as_many_small_results_as_threads_each_one_lets_one_more_call_run() -> None:
     trials = on_trial(Clock())
     start_all(trials)
-    for _ in range(8):
+    for _ in range(32 + 8):
         trials.end(KIND, False)
         assert start_all(trials) == 1
     trials.end(KIND, False)
@@ -45,11 +51,11 @@ def test_as_many_calls_run_as_small_results_have_come() -> None:
 
 
 @pytest.mark.parametrize("is_large", [True, False])
-def test_a_trial_ends_with_a_large_result_or_with_as_many_small_ones_as_threads(
+def test_a_trial_ends_with_a_large_result_or_with_two_small_ones_for_each_thread(
     is_large: bool,
 ) -> None:
     trials = on_trial(Clock())
-    for _ in range(1 if is_large else 32):
+    for _ in range(1 if is_large else 64):
         assert not trials.is_known(KIND)
         assert trials.try_start(KIND)
         trials.end(KIND, is_large)

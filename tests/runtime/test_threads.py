@@ -173,6 +173,28 @@ def test_the_log_names_what_holds_the_threads_and_not_what_waits(
     assert "waiter" not in text
 
 
+def test_the_log_names_what_holds_the_threads_also_after_other_jobs_have_waited_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("concertino.runtime.threads.BLOCKED_S", 0.05)
+    gate = threading.Event()
+
+    async def main() -> None:
+        threads = Threads(2)
+        # One of these jobs waits for a thread for less than BLOCKED_S, so a check is due.
+        await asyncio.gather(*(threads.run(lambda: None) for _ in range(3)))
+        jobs = [asyncio.create_task(threads.run(lambda: gate.wait(10))) for _ in range(3)]
+        async with asyncio.timeout(10):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+        gate.set()
+        await asyncio.gather(*jobs)
+        threads.close()
+
+    asyncio.run(main())
+    assert caplog.messages[0].startswith("all 2 threads have been taken for 0.05 s, and 1 calls")
+
+
 def test_jobs_begin_in_order() -> None:
     async def main() -> list[int]:
         threads, seen = Threads(1), []

@@ -34,7 +34,7 @@ from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime import call_answers
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.context import CallContext
-from concertino.runtime.result_turns import least_size, result_turns_of
+from concertino.runtime.result_turns import LARGE_BYTES, least_size, result_turns_of
 from concertino.runtime.tasks import eager_task_runner, loop_watch_of
 
 if TYPE_CHECKING:
@@ -52,10 +52,6 @@ NO_RESULT = Raw(b"{}")
 UNWATCHED_METHODS = frozenset(
     ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
 )
-
-# Results of at least this size may have to wait for a later loop iteration, see result_turns.py.
-# Smaller results are always sent at once.
-LARGE_BYTES = 256 * 1024
 
 _decode_text = Decoder(str).decode
 

@@ -11,18 +11,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import islice
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct, structs
 
-__all__ = ["ResultTurns", "least_size", "result_turns_of"]
+__all__ = ["LARGE_BYTES", "ResultTurns", "is_large_result", "least_size", "result_turns_of"]
 
 # When results of this size together have been sent in one iteration, the next ones wait.
 TURN_BYTES = 8 * 2**20
-# least_size() looks at the first items of a list only.
+# Results of at least this size are large, and may have to wait for a later iteration.
+LARGE_BYTES = 256 * 1024
+# A result is probably large, too, if it contains a list or dict of this many items.
+LARGE_ITEMS = 1024
+# The size of a list or dict is estimated from its first items, and from the first items of these,
+# down to this depth.
 SAMPLE = 8
+SAMPLE_DEPTH = 4
 
 
 class ResultTurns:
@@ -89,24 +96,42 @@ def result_turns_of(loop: asyncio.AbstractEventLoop) -> ResultTurns:
     return turns
 
 
-def least_size(result: Struct | Raw) -> int:
-    """Return how many bytes a result has at least as JSON. Takes a microsecond.
+def least_size(result: Any) -> int:
+    """Return how many bytes a result has at least as JSON; takes a microsecond.
 
     This is the sum of the lengths of texts in it; 0 if the result cannot be examined.
     """
     try:
-        return _measure(result)
+        return _measure(result, 0)
     except Exception:
         return 0
 
 
-def _measure(value: Any, depth: int = 4) -> int:
-    """Return the sum of the lengths of the texts in a value, down to `depth` levels."""
+def is_large_result(value: Any) -> bool:
+    """Return whether a handler's result is probably large; takes a microsecond.
+
+    Texts of LARGE_BYTES are large, and so are lists and dicts of LARGE_ITEMS items. True if the
+    result cannot be examined: another thread may change it meanwhile, and its methods may fail.
+    """
+    try:
+        return _measure(value, LARGE_BYTES // LARGE_ITEMS) >= LARGE_BYTES
+    except Exception:
+        return True
+
+
+def _measure(value: Any, item_bytes: int, depth: int = SAMPLE_DEPTH) -> int:
+    """Return the length of the texts in a value, and item_bytes for each item of a collection."""
     if isinstance(value, str | bytes | Raw):
         return len(cast("str", value))
-    items: Any = ()
+    items: Collection[Any] = ()
     if isinstance(value, Struct):
         items = structs.astuple(value)
+    elif isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).values()
     elif isinstance(value, list | tuple):
-        items = cast("list[Any]", value)[:SAMPLE]
-    return sum(_measure(item, depth - 1) for item in items) if depth else 0
+        items = cast("list[Any]", value)
+    length = len(items) * item_bytes
+    if depth:
+        for item in islice(items, SAMPLE):
+            length += _measure(item, item_bytes, depth - 1)
+    return length

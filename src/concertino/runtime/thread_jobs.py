@@ -1,7 +1,7 @@
 """ThreadJob: one function that a thread of a pool calls, and JobResults: the way back to the loop.
 
 Threads (runtime/threads.py) makes the jobs. This module also finds the call of a client that a job
-belongs to, and whether the result of a job is large.
+belongs to.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextvars import copy_context
-from itertools import islice
-from typing import Any, cast
-
-from msgspec import Struct, structs
+from typing import Any
 
 from concertino.jsonrpc.incoming_requests import IncomingRequest, Kind
 from concertino.jsonrpc.unread_results import kind_of
@@ -22,22 +19,12 @@ from concertino.runtime.tasks import subject_of
 from concertino.runtime.thread_trials import ThreadTrials
 
 __all__ = [
-    "LARGE_BYTES",
     "JobResults",
     "ThreadJob",
     "call_of_job",
-    "is_large_result",
     "is_of_kind",
     "is_unexpected",
 ]
-
-# A str or bytes of this length is a large result.
-LARGE_BYTES = 256 * 1024
-# A list or dict of this many items is a large result, too. If it is shorter, its first SAMPLE items
-# are checked, and the first SAMPLE items of each, down to a depth of SAMPLE_DEPTH.
-LARGE_ITEMS = 1000
-SAMPLE = 8
-SAMPLE_DEPTH = 4
 
 
 class ThreadJob:
@@ -156,32 +143,3 @@ def is_unexpected(call: IncomingRequest, size: int) -> bool:
     code has not begun.
     """
     return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2
-
-
-def is_large_result(value: Any) -> bool:
-    """Return whether a handler's result is probably large; True if it cannot be examined.
-
-    Another thread may change a list or dict meanwhile, and classes may have methods that fail.
-    """
-    try:
-        return _is_large(value)
-    except Exception:
-        return True
-
-
-def _is_large(value: Any, depth: int = SAMPLE_DEPTH) -> bool:
-    """Return whether a handler's result is probably large. Takes a microsecond."""
-    if isinstance(value, str | bytes):
-        return len(value) >= LARGE_BYTES
-    items: Collection[Any]
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value).values()
-    elif isinstance(value, list | tuple):
-        items = cast("list[Any] | tuple[Any, ...]", value)
-    elif isinstance(value, Struct):
-        items = structs.astuple(value)
-    else:
-        return False
-    if len(items) >= LARGE_ITEMS:
-        return True
-    return depth > 0 and any(_is_large(item, depth - 1) for item in islice(items, SAMPLE))

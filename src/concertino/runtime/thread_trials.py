@@ -2,10 +2,10 @@
 
 Threads that run calls of one tool may all return a large result at the same time, and the size of a
 result is known only when it has been made. So at first, FIRST_CALLS calls of a tool run at once.
-When more of its calls arrive, the tool is on trial: the number of calls that may run at once grows
-to the number of small results that it has returned during the trial. The trial ends after as many
-results as the pool has threads, or with the first large result; from then on UnreadResults limits
-the calls of the tool by its size.
+When more of its calls arrive, the tool is on trial. After as many small results as the pool has
+threads, each further one lets one more call run. So the trial ends after twice as many results as
+there are threads, or with the first large one; from then on UnreadResults limits the calls of the
+tool by its size.
 
 Calls may wait for one another, so the number also grows while all running calls of the tool wait
 for another thread, and when no result has come for SLOW_S seconds.
@@ -76,7 +76,13 @@ class ThreadTrials:
         return kind in self._trials
 
     def begin(self, kind: Kind, running: int) -> None:
-        """Begin the trial of a kind. running: how many calls of it have begun already."""
+        """Begin the trial of a kind, unless it has begun, and count calls that run already.
+
+        running: how many calls of the kind run and are not counted yet.
+        """
+        if kind in self._trials:
+            self._trials[kind].running += running
+            return
         if len(self._trials) >= MAX_KINDS:
             self._trials = {known: trial for known, trial in self._trials.items() if trial.running}
         self._trials[kind] = _Trial(running, self._clock())
@@ -104,9 +110,9 @@ class ThreadTrials:
         if is_large is None:
             return
         trial.results += 1
-        trial.allowed = max(trial.allowed, trial.results)
+        trial.allowed = max(trial.allowed, trial.results - self._threads)
         trial.changed_at = self._clock()
-        if is_large or trial.results >= self._threads:
+        if is_large or trial.results >= 2 * self._threads:
             del self._trials[kind]
             if len(self._known) >= MAX_KINDS:
                 self._known.clear()

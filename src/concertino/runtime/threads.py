@@ -30,12 +30,11 @@ from weakref import WeakSet
 
 from concertino.jsonrpc.incoming_requests import IncomingRequest, Kind, ResultCounter
 from concertino.jsonrpc.unread_results import kind_of
+from concertino.runtime.result_turns import LARGE_BYTES, is_large_result, result_turns_of
 from concertino.runtime.thread_jobs import (
-    LARGE_BYTES,
     JobResults,
     ThreadJob,
     call_of_job,
-    is_large_result,
     is_of_kind,
     is_unexpected,
 )
@@ -210,15 +209,15 @@ class Threads:
                     job.results.settled.clear()
                 job.results.settled[id(handler)] = handler
             return True
-        if not trials.has_begun(kind):
-            begun = [
-                other
-                for other in (*self._running.values(), *self._jobs)
-                if other.results is job.results and is_of_kind(other, kind)
-            ]
-            for other in begun:
-                other.trial = kind
-            trials.begin(kind, len(begun))
+        # Few calls start without coming here, so the trial does not know of them yet.
+        begun = [
+            other
+            for other in (*self._running.values(), *self._jobs)
+            if other.trial is None and other.results is job.results and is_of_kind(other, kind)
+        ]
+        for other in begun:
+            other.trial = kind
+        trials.begin(kind, len(begun))
         if not trials.try_start(kind):
             return False
         job.trial = kind
@@ -254,10 +253,6 @@ class Threads:
         if call is not None and call.unread is not None:
             size = len(job.value) if isinstance(job.value, str | bytes) else LARGE_BYTES
             call.unread.expect(call, size)
-        # Imported here, so that the server starts faster. At the first call, call_runner.py has
-        # imported this module.
-        from concertino.runtime.result_turns import result_turns_of
-
         loop = job.results.loop
         on_sent = partial(self._on_sent, job, call, None if call is None else call.kind)
         # Let two loop iterations pass. In the first one, run() takes the value, and its task sends
@@ -384,7 +379,7 @@ class Threads:
             job.results.loop.call_later(BLOCKED_S, self._report_blocked, job)
 
     def _report_blocked(self, job: ThreadJob) -> None:
-        """Log which calls occupy the threads, if `job` still waits.
+        """Log which calls occupy the threads, if `job` still waits; else ask again for another.
 
         The job waits for a free thread, or, if its tool is on trial, for a result of this tool. In
         the second case, only the calls of the tool are logged.
@@ -396,6 +391,9 @@ class Threads:
             waiting = len(self._jobs) + len(kept)
             is_kept = job in kept
             is_waiting = job in self._jobs
+            later = next(
+                (other for other in (*self._jobs, *kept) if other.results is job.results), None
+            )
         occupied = f"all {self._limit} threads have been taken"
         waiting_call = call_of_job(job) if is_kept else None
         if waiting_call is not None:
@@ -404,6 +402,8 @@ class Threads:
             running = [(thread, holder) for thread, holder in running if holder.trial == kind]
             occupied = f"{len(running)} threads have been taken by calls of one tool"
         if not is_waiting:
+            if later is not None:
+                self._report_later(later)
             return
 
         from concertino.runtime.running_calls import call_of, place_of_thread
