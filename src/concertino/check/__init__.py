@@ -1,11 +1,12 @@
 """Tests how an MCP server over stdio reacts to faults: `concertino check -- COMMAND...`.
 
-Each case starts the server as a new process, causes one fault, and checks the server's reaction.
+Each case starts the server as a new process, causes one fault, such as a malformed message, and
+checks the server's reaction.
 
     findings.py           verdicts, and the exceptions that report a finding
     messages.py           JSON-RPC messages as the check writes and reads them
     process_stats.py      memory, descriptors, threads and CPU time of a process group
-    server_output.py      the messages and stray lines that one server process wrote to stdout
+    server_output.py      what one server process wrote to stdout: messages, and stray lines
     stdio_setup.py        the kinds of stdin, stdout and stderr that a process can be started with
     server_process.py     one process of the server, its pipes and its output
     server_under_test.py  facts about the server that are found out before the first case

@@ -40,7 +40,7 @@ INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 class ExpectedReplies(Struct):
     """The number of responses that a request may get.
 
-    subject: the request, for messages.
+    subject: names the request, for the texts of findings.
     least, most: the smallest and the largest number.
     """
 
@@ -54,18 +54,19 @@ class CaseContext:
 
     server: facts about the server.
     process: the process of this case.
-    era: the era of the session; empty for server.era.
+    era: the era of the session: "legacy" for revisions with a handshake, "modern" for 2026-07-28;
+        "" for the era that cases speak by default.
 
     Attributes:
     modern: whether the era is "modern".
     opened: whether the session is open.
-    ended: whether the case has ended the process, or asked it to end; then it need not answer
-        requests any more.
-    findings: the findings so far.
-    expected: how many responses each id may get.
+    ended: whether the case has ended the process, or has asked it to end. Then the process need not
+        answer requests any more.
+    findings: what the server has done wrong so far.
+    expected: id of a request, with its type -> how many responses it may get.
     malformed_lines: how many lines were sent that the server may answer without an id.
-    allows_unknown_id: returns whether the server may send a response with an id that was never
-        sent.
+    allows_unknown_id: returns whether the server may send a response with this id, which was never
+        sent. By default it may not.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class CaseContext:
         else:
             # The check declares no client capability.
             response["error"] = {"code": -32601, "message": "method not found"}
-        # Do not wait until the pipe has room: a server that does not read gets no response.
+        # If the pipe is full, the server gets no response: waiting would block the check.
         if self.process.ends.stdin >= 0:
             self.process.write_available(encode_line(response))
 
@@ -106,15 +107,18 @@ class CaseContext:
         self.findings.append(finding)
 
     def report_deviation(self, text: str) -> None:
-        """Record that a policy of this project is not met. The case continues."""
+        """Record that the server breaks a policy of this project. The case continues.
+
+        text: what the server has done.
+        """
         self.report(Deviation(text))
 
     @property
     def start_grace_s(self) -> float:
-        """Return the time to wait for a first response that may never come, in seconds.
+        """Return how many seconds to wait for a first response that may never come.
 
-        It is four times as long as the server took to open a session before the first case, and at
-        least 2 s.
+        This is four times as long as the server took to open a session before the first case, and
+        at least 2 s.
         """
         return max(2.0, 4 * self.server.opening_s)
 
@@ -135,8 +139,9 @@ class CaseContext:
     ) -> Message:
         """Return a request, and register that one response to it is expected.
 
+        params: the params without the `_meta` of 2026-07-28; None for none.
         id: None for a new id.
-        modern: whether the request is of the modern era; None for the era of the session.
+        modern: whether the request is one of 2026-07-28; None for the era of the session.
         """
         id = self.new_id() if id is None else id
         members = dict(params or {})
@@ -150,13 +155,18 @@ class CaseContext:
         return message
 
     def make_call(self, tool: str, **arguments: object) -> Message:
-        """Return a tools/call request. tool: one of server_under_test.TOOLS."""
+        """Return a tools/call request.
+
+        tool: a key of server_under_test.TOOLS.
+        arguments: the arguments, by their names in the cases.
+        Raises SkipCase if the server does not have the tool.
+        """
         return self.make_request("tools/call", self.find_tool(tool).make_params(**arguments))
 
     def make_ping(self, id: Id | None = None, params: Message | None = None) -> Message:
         """Return a cheap request that every server must answer.
 
-        This is `ping`, or server/discover in the modern era, which has no ping.
+        This is `ping`, or server/discover in 2026-07-28, which has no ping.
         """
         return self.make_request("server/discover" if self.modern else "ping", params, id)
 
@@ -165,7 +175,11 @@ class CaseContext:
         return self.make_request("tools/list") if self.server.tool_names else self.make_ping()
 
     def make_initialize(self, version: str = LEGACY, **more: Any) -> Message:
-        """Return an initialize request. more: further members of its params."""
+        """Return an initialize request.
+
+        version: the revision to offer.
+        more: other members of the params.
+        """
         client = {"name": "concertino-check", "version": "1"}
         params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client, **more}
         return self.make_request("initialize", params, modern=False)
@@ -173,6 +187,7 @@ class CaseContext:
     def make_cancellation(self, id: object, *, excuses_response: bool = True) -> Message:
         """Return a notifications/cancelled.
 
+        id: the id of the request to cancel, or an invalid id.
         excuses_response: whether the cancelled request need not get a response any more.
         """
         if excuses_response and isinstance(id, int | str) and (type(id), id) in self.expected:
@@ -200,7 +215,10 @@ class CaseContext:
         least: int = 1,
         most: int = 1,
     ) -> None:
-        """Register how many responses an id may get. subject: the request, for messages."""
+        """Register how many responses an id may get.
+
+        subject: names the request, for the texts of findings.
+        """
         self.expected[type(id), id] = ExpectedReplies(subject, least, most)
 
     def make_optional(self, id: Id) -> None:
@@ -214,7 +232,12 @@ class CaseContext:
         self.write(b"".join(map(encode_line, messages)))
 
     def write(self, data: bytes, within_s: float | None = None) -> None:
-        """Write bytes. Raises Hang or Crash when the server does not read them in time."""
+        """Write bytes to the server's stdin.
+
+        within_s: how long to wait until the server has read them; None for timeout_s of the
+            settings.
+        Raises Hang or Crash if the server does not read them in time.
+        """
         self.process.write(data, self.settings.timeout_s if within_s is None else within_s)
 
     def write_malformed_lines(
@@ -223,7 +246,11 @@ class CaseContext:
         lines: int = 1,
         within_s: float | None = None,
     ) -> None:
-        """Write malformed lines. The server may answer each of them once, without an id."""
+        """Write malformed lines. The server may answer each of them once, without an id.
+
+        lines: the number of lines in `data`.
+        within_s: see write().
+        """
         self.malformed_lines += lines
         self.write(data, within_s)
 
@@ -234,7 +261,10 @@ class CaseContext:
         return self.process.output.responses.get((type(id), id), [])
 
     def wait_for_missing(self, ids: Sequence[Id], within_s: float | None = None) -> list[Id]:
-        """Wait for a response to each id. Returns the ids that have none when the time is up."""
+        """Wait for a response to each id. Returns the ids that have no response in time.
+
+        within_s: None for timeout_s of the settings.
+        """
         within_s = self.settings.timeout_s if within_s is None else within_s
         responses = self.process.output.responses
         missing: set[IdKey] = {(type(id), id) for id in ids}
@@ -242,7 +272,8 @@ class CaseContext:
 
         def all_came() -> bool:
             nonlocal seen
-            # Called after each event, with up to thousands of ids: search only after a response.
+            # This is called after each event, with up to thousands of ids, so search only if new
+            # responses have arrived.
             if len(responses) != seen:
                 seen = len(responses)
                 missing.difference_update([key for key in missing if key in responses])
@@ -257,7 +288,11 @@ class CaseContext:
         return self.responses(id)[0]
 
     def wait_for_responses(self, ids: Sequence[Id], within_s: float | None = None) -> None:
-        """Wait for a response to each id. Raises Crash, Hang or Violation when one is missing."""
+        """Wait for a response to each id.
+
+        within_s: None for timeout_s of the settings.
+        Raises Crash, Hang or Violation if a response is missing.
+        """
         within_s = self.settings.timeout_s if within_s is None else within_s
         missing = self.wait_for_missing(ids, within_s)
         if not missing:
@@ -328,13 +363,15 @@ class CaseContext:
         within_s: float | None = None,
         grace_s: float | None = None,
     ) -> Message | None:
-        """Write a line that the server may refuse. Returns the response, or None if there is none.
+        """Write a line that the server may refuse, then a valid request.
 
-        Raises Hang or Crash if the server does not answer the next request after that.
-        id: the registered id of the request in the line; None if the line has no id. The response
-            may also be an error without an id.
-        within_s: how long to wait until the server reads the line.
-        grace_s: how long to wait for the response.
+        Returns the response to the line, which may also be an error without an id; None if there is
+        no response. Raises Hang or Crash if the server does not answer the valid request.
+
+        id: the registered id of the request in the line; None if the line has no id.
+        within_s: how long to wait until the server has read the line; None for timeout_s of the
+            settings.
+        grace_s: how long to wait for the response to the line; None for grace_s of the settings.
         """
         without_id = self.process.output.responses_without_id
         count_before = len(without_id)
@@ -407,10 +444,11 @@ class CaseContext:
     # Opening and closing
 
     def open(self, version: str = LEGACY, within_s: float | None = None) -> Message:
-        """Open the session. Returns the result of initialize or server/discover.
+        """Open the session. Returns the result of initialize, or of server/discover in 2026-07-28.
 
         version: the revision to offer in `initialize`.
-        Raises a CheckFinding on failure.
+        within_s: how long to wait for the response; None for start_s of the settings.
+        Raises a CheckFinding if the session cannot be opened.
         """
         if self.modern:
             response = self._send_opening(self.make_request("server/discover"), within_s)
@@ -435,7 +473,7 @@ class CaseContext:
         return self.wait_for_response(message["id"], within_s)
 
     def close_stdin(self) -> None:
-        """Close stdin. The process may end after that."""
+        """Close stdin. From then on, the process may end."""
         self.ended = True
         self.process.close_stdin()
 

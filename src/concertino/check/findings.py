@@ -1,4 +1,7 @@
-"""The verdicts of `concertino check`, their order, and the exceptions that report a finding."""
+"""The verdicts of `concertino check`, and the exceptions that say what a server has done wrong.
+
+Such an exception is called a finding. The verdict of a case is the worst among its findings.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ class CheckFinding(Exception):
 class Violation(CheckFinding):
     """The server broke a MUST of JSON-RPC or MCP, or one of the invariants in invariants.py.
 
-    After malformed input, only the invariants count: the check itself has broken the rules first.
+    If the check sends malformed input, it breaks the rules first. Then only breaking an invariant
+    is a Violation.
     """
 
 

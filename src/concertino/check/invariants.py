@@ -17,19 +17,21 @@ from concertino.check.messages import excerpt, find_stack_trace
 from concertino.check.process_stats import ProcessStats
 
 MIB = 2**20
-# The memory may grow by this size plus the size of the largest message.
+# The memory may grow by this size and the size of the largest message.
 SPARE_BYTES = 64 * MIB
 # This many descriptors may be opened during a case and stay open, such as a log file.
 SPARE_DESCRIPTORS = 4
-# A larger growth is a Violation if the case sent only valid messages. A server with such a leak
-# soon ends.
+# If the case has sent only valid messages, a memory that grows by LEAK_BYTES more than is allowed,
+# or more than LEAK_DESCRIPTORS, is a Violation: a server with such a leak soon ends. A smaller
+# growth is a Deviation.
 LEAK_BYTES = 256 * MIB
 LEAK_DESCRIPTORS = 64
 
 
 def check_running(context: CaseContext, before: ProcessStats | None) -> None:
-    """Check the server while it still runs. Reports findings, and raises Crash or Hang.
+    """Check the server at the end of a case, while it still runs.
 
+    Reports findings to the context, and raises Crash or Hang.
     before: the server's resources at the beginning of the case; None if they cannot be measured.
     """
     process = context.process
@@ -56,7 +58,7 @@ def check_running(context: CaseContext, before: ProcessStats | None) -> None:
 
 
 def check_output(context: CaseContext) -> None:
-    """Check everything that the server has written to stdout so far. Reports findings."""
+    """Check everything that the server has written to stdout so far, and report findings."""
     output = context.process.output
     # The first few lines are enough to find the cause.
     for line in output.stray_lines[:3]:
@@ -102,7 +104,7 @@ def check_shutdown(context: CaseContext) -> None:
     process.wait_until(lambda: process.exit_code is not None, within_s)
     code = process.exit_code
     if code is None:
-        # Not reported here, because the cases of section 7 test it.
+        # Do not report this for each case, because the cases of section 7 test it.
         return
 
     if not process.wait_for_exit(2.0):

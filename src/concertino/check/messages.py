@@ -1,7 +1,7 @@
 """Encodes and parses JSON-RPC messages for the check.
 
-It uses the standard json module and not concertino's own codec, so that an error in the codec
-cannot hide the same error in a server that is built with concertino.
+This module uses the standard json module and not concertino's own codec, so that an error in the
+codec cannot hide the same error in a server that is built with concertino.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Id = int | str | float
 # JSON from the server may contain anything.
 Message = dict[str, Any]
 
-# The revisions of the two eras. LEGACY is the newest with a handshake. In MODERN each request
-# carries version and capabilities itself, in `_meta`.
+# The revisions that the check speaks. LEGACY is the newest one with a handshake (`initialize`). In
+# MODERN there is no handshake: each request has the revision and the capabilities in `_meta`.
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -105,6 +105,7 @@ def _find_error(message: Message) -> str:
 
 
 def _find_request_error(message: Message) -> str:
+    """Return the reason why an object with a method is not a valid message; "" if it is one."""
     if not isinstance(message["method"], str):
         return "method is not a string"
     if "result" in message or "error" in message:

@@ -37,7 +37,7 @@ class ProcessStats(Struct, frozen=True):
 
 
 def measure(group: int) -> ProcessStats | None:
-    """Measure the process group with this id. Returns None if there is no /proc."""
+    """Measure the processes in the process group with this id. Returns None without /proc."""
     pids = find_group_pids(group)
     if pids is None:
         return None
@@ -60,7 +60,7 @@ def measure(group: int) -> ProcessStats | None:
 
 
 def find_group_pids(group: int) -> list[int] | None:
-    """Return the running processes of a group, without zombies; None if there is no /proc."""
+    """Return the ids of the running processes of a group, without zombies; None without /proc."""
     try:
         names = os.listdir(PROC)  # noqa: PTH208
     except OSError:
@@ -91,9 +91,10 @@ def bytes_read(group: int) -> dict[int, int]:
 
 
 def find_ancestors(pid: int, group: int) -> list[int]:
-    """Return the parent of a process, its parent and so on, up to the leader of the group.
+    """Return the ids of the parent of a process, of the parent's parent and so on.
 
-    The last one is the leader, unless the leader has ended.
+    Only processes in the group with the id `group` are returned. The last one is the leader of the
+    group, unless the leader has ended.
     """
     members = set(find_group_pids(group) or ())
     ancestors: list[int] = []

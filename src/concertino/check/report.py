@@ -28,7 +28,10 @@ WIDTH = 110
 
 
 class TerminalReport:
-    """Formats results as lines for people. colour: whether to use ANSI colours, on a terminal."""
+    """Formats results as lines for people. The results must come in the order of their sections.
+
+    colour: whether to use ANSI colours.
+    """
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
@@ -98,7 +101,7 @@ def format_summary(results: Sequence[CaseResult]) -> str:
 
 
 def format_skips(results: Sequence[CaseResult]) -> str:
-    """Return the reasons why cases were skipped, and how to run them; empty if none was skipped."""
+    """Return lines that say why cases were skipped, and how to run them; "" if none was skipped."""
     reasons = Counter(result.observed[0] for result in results if result.verdict == "skipped")
     if not reasons:
         return ""
@@ -138,9 +141,11 @@ def format_json(
     """Return the whole run as one JSON document.
 
     Users rely on the keys, which docs/reference/check.md lists.
-    server: None if no session could be opened.
-    problem: the reason why no session could be opened; otherwise empty.
-    cut_off: the reason why the run ended before its last case, such as Ctrl-C; otherwise empty.
+    server: facts about the server; None if no session could be opened.
+    results: the results, in the order of the cases.
+    exit_code: the exit code of the command.
+    problem: the reason why no session could be opened; otherwise "".
+    cut_off: the reason why the run ended before its last case, such as Ctrl-C; otherwise "".
     """
     counts = Counter(result.verdict for result in results)
     cases = [
@@ -183,7 +188,7 @@ def _describe_server(server: ServerUnderTest) -> dict[str, Any]:
 
 
 def _format_paragraph(head: str, text: str) -> list[str]:
-    """Return the wrapped lines of a text, with the word `head` before the first line."""
+    """Return the lines of a text, wrapped, indented and escaped, with the word `head` before it."""
     safe = excerpt(text, 900)
     wrapped = textwrap.wrap(safe, WIDTH, break_long_words=True, break_on_hyphens=False) or [""]
     return [f"      {head if not number else '':9} {line}" for number, line in enumerate(wrapped)]

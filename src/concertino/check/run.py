@@ -1,6 +1,7 @@
-"""Runs the check: inspect_server() finds out facts about the server, run_cases() runs the cases.
+"""Runs `concertino check`.
 
-Each case gets a new process of the server.
+inspect_server() finds out facts about the server, then run_cases() runs the cases, each with a new
+process of the server. After each case, the invariants (invariants.py) are checked.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class CaseResult(Struct, frozen=True):
     seconds: how long the case took.
     observed: what the server did instead of the expected reaction, one sentence for each finding;
         for `skipped`, the reason.
-    stderr: the last lines that the server has logged; empty for `ok` and `skipped`.
+    stderr: the last lines that the server has written to stderr; "" for `ok` and `skipped`.
     """
 
     case: Case
@@ -55,7 +56,8 @@ class CaseResult(Struct, frozen=True):
 def select_cases(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
     """Return the cases that match one of the patterns, or all cases if there are no patterns.
 
-    A pattern is a section number, a part of a name, or a shell pattern for the whole name.
+    patterns: each is a section number, a part of a case's name, or a shell pattern for the whole
+        name.
     """
     if not patterns:
         return list(cases)
@@ -135,10 +137,10 @@ def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
 
 
 def _finish_case(context: CaseContext, findings: list[CheckFinding]) -> None:
-    """End the process and check all of its output."""
+    """End the process and check all of its output. Findings are added to `findings`."""
     is_lost = any(RANK[finding.verdict] > RANK["wrong"] for finding in findings)
     try:
-        # After a crash or hang, the shutdown would tell nothing new.
+        # After a Crash or a Hang, closing stdin would show nothing new.
         if not is_lost:
             invariants.check_shutdown(context)
         context.ended = True
@@ -196,12 +198,13 @@ def inspect_server(command: Sequence[str], settings: CheckSettings) -> ServerUnd
 
 
 def _inspect_era(server: ServerUnderTest, era: str) -> None:
-    """Open a session in one era and record the facts about the server."""
+    """Open a session in one era, "legacy" or "modern", and record the facts about the server."""
     with ServerProcess(server.command, PLAIN, make_environment()) as process:
         context = CaseContext(server, process, era)
         began = time.monotonic()
         try:
-            # Wait less for the second era, since a legacy server may ignore its first request.
+            # If the server is known to be a legacy one, wait less for the response to
+            # server/discover, which it may ignore.
             opening = context.open(within_s=server.settings.timeout_s if server.legacy else None)
         except CheckFinding as finding:
             raise type(finding)(_explain_failed_opening(process, finding)) from None
@@ -226,7 +229,7 @@ def _inspect_era(server: ServerUnderTest, era: str) -> None:
 
 def _explain_failed_opening(process: ServerProcess, finding: CheckFinding) -> str:
     """Return the text of a finding, with the process's output added to it."""
-    # A greeting on stdout or an error on stderr is the usual cause.
+    # The usual causes are a greeting on stdout and an error that stderr names.
     lines = process.output.stray_lines
     stdout = f"; stdout held: {excerpt(lines[0].line)}" if lines else ""
     stderr = process.stderr.format_last_lines(4)
@@ -247,7 +250,10 @@ def _record_name(server: ServerUnderTest, opening: Message) -> None:
 
 
 def _record_tools(server: ServerUnderTest, context: CaseContext) -> None:
-    """List all tools. Call the echo tool, to see which text it adds before and after the echo."""
+    """List all tools, and record which of them the cases can call.
+
+    Also calls the echo tool, to record which text it adds before and after the echoed text.
+    """
     listed: list[Message] = []
     cursor: object = None
     for _ in range(MAX_PAGES):

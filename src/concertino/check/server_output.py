@@ -17,6 +17,7 @@ from concertino.check.messages import (
 
 # A server that writes more in one case is at fault.
 MAX_OUTPUT_BYTES = 512 * 2**20
+# At most this many stray lines are stored.
 MAX_STRAY_LINES = 1000
 
 # An id with its type, because in Python 1 == 1.0 == True.
@@ -26,14 +27,15 @@ IdKey = tuple[type, Id]
 class ServerOutput:
     """Splits stdout into lines, parses the messages, and stores them by kind.
 
-    responses: all responses to each id.
-    responses_without_id: errors whose id is null or missing.
-    arrival_times: time.monotonic() at the first response to each id.
+    Attributes:
+    responses: id with its type -> all responses with this id.
+    responses_without_id: the errors whose id is null or missing.
+    arrival_times: id with its type -> time.monotonic() at the first response.
     notifications, requests: the notifications and requests of the server.
-    messages: all of the above, in the order of their arrival.
-    stray_lines: lines that are not JSON-RPC messages.
+    messages: all messages, in the order of their arrival.
+    stray_lines: the lines that are not JSON-RPC messages.
     allow_batch: whether a line may be an array of messages.
-    on_request: called with each request of the server.
+    on_request: called with each request of the server; None to call nothing.
     """
 
     def __init__(self) -> None:

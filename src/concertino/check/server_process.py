@@ -45,7 +45,12 @@ _running: set[ServerProcess] = set()
 
 
 class StderrTail:
-    """The last 64 KiB that a process has written to stderr. total_bytes: the size of all of it."""
+    """The end of what a process has written to stderr.
+
+    Attributes:
+    tail: the last 64 KiB.
+    total_bytes: how many bytes the process has written in all.
+    """
 
     def __init__(self) -> None:
         self.tail = bytearray()
@@ -58,7 +63,7 @@ class StderrTail:
         del self.tail[:-STDERR_TAIL_BYTES]
 
     def format_last_lines(self, count: int = 12) -> str:
-        """Return the last lines, safe to print on a terminal."""
+        """Return the last lines, with control characters escaped for a terminal."""
         text = bytes(self.tail).decode("utf-8", "replace").rstrip()
         return "\n".join(excerpt(line, 300) for line in text.split("\n")[-count:]) if text else ""
 
@@ -68,13 +73,16 @@ class ServerProcess:
 
     The constructor starts the command, and raises OSError if that fails.
 
-    setup: the kinds of stdin, stdout and stderr.
-    environment: the environment of the command; None for the environment of this process.
+    command: the program and its arguments.
+    setup: the kinds of stdin, stdout and stderr that the process gets.
+    environment: the environment of the process; None for that of this process.
 
     Attributes:
-    ends: the check's ends of the pipes.
+    ends: the descriptors at the check's ends of the server's stdin, stdout and stderr.
     output: the messages that the process has written to stdout.
-    stderr: the text that it has written to stderr.
+    stderr: the end of what the process has written to stderr.
+    popen: the process.
+    pid: the id of the process, and of its process group.
     eof: whether stdout has ended.
     """
 
@@ -123,7 +131,7 @@ class ServerProcess:
     def exit_code(self) -> int | None:
         """Return the exit code of the process, or minus the number of the signal that ended it.
 
-        None while the process runs.
+        Returns None while the process runs.
         """
         return self.popen.poll()
 
@@ -136,16 +144,18 @@ class ServerProcess:
     ) -> bool:
         """Read output until the condition is true. Returns whether it has become true.
 
-        Returns False after within_s seconds, or when the process and its children have ended and
-        all their output was read.
-        read_stdout: False to read only stderr meanwhile.
+        Returns False after within_s seconds. Also returns False if the process and its children
+        have ended and all their output was read, because then nothing can change any more.
+        condition: called after each event.
+        read_stdout: False to read only stderr meanwhile, as a client that is slow to read.
         """
         deadline = time.monotonic() + within_s
         while not condition():
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 return False
-            # Ask before reading. Output that arrives between the two is read in the next round.
+            # Ask for the exit before reading. In the opposite order, the last output could arrive
+            # after the reading and before the exit, and would not be read.
             has_exited = self.exit_code is not None
             came = self._poll_once(min(remaining_s, POLL_S), read_stdout=read_stdout)
             if has_exited and not came and self.eof and not self.is_group_running():
@@ -163,7 +173,12 @@ class ServerProcess:
         read_stdout: bool = True,
         for_write: bool = False,
     ) -> bool:
-        """Wait for events and handle them. Returns False if none came in time, or only an exit."""
+        """Wait for events on the pipes, and read what has arrived.
+
+        read_stdout: False to leave stdout unread.
+        for_write: whether to wait until stdin can be written, too.
+        Returns False if no event came within within_s seconds, or only the exit of the process.
+        """
         ends = self.ends
         poll = select.poll()
         if not self.eof and read_stdout:
@@ -207,10 +222,11 @@ class ServerProcess:
         *,
         read_stdout: bool = True,
     ) -> None:
-        """Write all the data to stdin, reading output meanwhile.
+        """Write all the data to stdin, and read output meanwhile.
 
-        Raises Hang if the server does not read the data in time. Raises Crash or Hang if it has
-        closed its stdin.
+        read_stdout: False to read only stderr meanwhile.
+        Raises Hang if the server does not read the data within within_s seconds. Raises Crash or
+        Hang if the server has closed its stdin.
         """
         deadline = time.monotonic() + within_s
         rest = memoryview(data)
@@ -260,7 +276,10 @@ class ServerProcess:
         return self.wait_until(is_empty, within_s)
 
     def crash_or_hang(self, text: str) -> Crash | Hang:
-        """Return a Crash if the process has ended, otherwise a Hang. text: what has failed."""
+        """Return a Crash if the process has ended, otherwise a Hang.
+
+        text: what has failed, for the text of the finding.
+        """
         code = self.exit_code
         if code is None:
             return Hang(f"{text}, and the process lives")
@@ -317,7 +336,7 @@ class ServerProcess:
         return True
 
     def close(self) -> None:
-        """Kill the process group and close all descriptors. Idempotent."""
+        """Kill the process group and close all descriptors. May be called again."""
         if self in _running:
             self.send_signal(signal.SIGKILL)
             # A killed process ends within milliseconds, unless it is stuck in the kernel.

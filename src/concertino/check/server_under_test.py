@@ -1,8 +1,10 @@
-"""ServerUnderTest: facts about the server, such as its eras and the tools that cases can call.
+"""ServerUnderTest: facts about the server that `concertino check` tests.
 
-Some cases need a tool, such as `echo` or `sleep`. A tool is recognized by its name and the names of
-its arguments. docs/reference/check.md describes what each tool must do. A few tools of the official
-example server are recognized too, so that it can be checked without changes.
+These are, for example, the revisions that the server supports and the tools that cases can call.
+Some cases need a tool, such as `echo` or `sleep`. The check recognizes a tool by its name and the
+names of its arguments. docs/reference/check.md describes what each tool must do. The check also
+recognizes a few tools of the official example server, so that this server can be checked without
+changes.
 """
 
 from __future__ import annotations
@@ -30,15 +32,18 @@ class CheckSettings(Struct, frozen=True):
     """Time limits in seconds, and other settings of the check.
 
     timeout_s: how long to wait for a response.
-    start_s: how long to wait for the first response of a process; npx may download the server.
-    served_s: the time within which the server must answer the request after a fault.
+    start_s: how long to wait for the first response of a process. This includes the time in which
+        npx downloads the server.
+    served_s: how soon the server must answer the next request after a fault.
     grace_s: how long to wait for a response that the server need not send.
-    exit_s: the time within which the server must end after its stdin was closed. Clients wait
-        about as long before they kill a server.
-    orphan_s: the time within which the server must end after its parent process has ended, which
-        it may notice only after 5 s without input.
+    exit_s: how soon the server must end after its stdin was closed. Clients wait about as long
+        before they kill a server.
+    orphan_s: how soon the server must end after its parent process has ended, which it may notice
+        only after 5 s without input.
     message_limit_bytes: the largest message that the server is expected to accept.
-    era: "legacy" or "modern" to check this era only; None for both, and legacy sessions in cases.
+    era: "legacy" to check only revisions with a handshake, "modern" to check only 2026-07-28; None
+        to check both. With None, cases that need no certain era use "legacy" if the server supports
+        it.
     """
 
     timeout_s: float = 10.0
@@ -52,11 +57,11 @@ class CheckSettings(Struct, frozen=True):
 
 
 class ToolShape(Struct, frozen=True):
-    """A name and arguments by which a tool is recognized.
+    """A name and arguments by which the check recognizes a tool of the server.
 
     name: the tool's name.
-    arguments: the name of an argument in the cases -> the tool's own name for it.
-    extra: values for the tool's other arguments.
+    arguments: the name of an argument in the cases -> the tool's own name of the argument.
+    extra: name -> value for the tool's other arguments.
     """
 
     name: str
@@ -90,13 +95,20 @@ TOOLS_WITH_CHOICES = ("fail", "give", "say", "fork")
 
 
 class CheckTool(Struct, frozen=True):
-    """A tool of the server. choices: the allowed values of its argument `how` or `what`."""
+    """A tool of the server that cases can call.
+
+    shape: the name and the arguments by which it was recognized.
+    choices: the allowed values of its argument `how` or `what`; empty for a tool without choices.
+    """
 
     shape: ToolShape
     choices: tuple[str, ...] = ()
 
     def make_params(self, **arguments: object) -> Message:
-        """Return the params of a tools/call. arguments: by their names in the cases."""
+        """Return the params of a tools/call.
+
+        arguments: the arguments, by their names in the cases.
+        """
         renamed = {self.shape.arguments[name]: value for name, value in arguments.items()}
         return {"name": self.shape.name, "arguments": {**self.shape.extra, **renamed}}
 
@@ -104,11 +116,14 @@ class CheckTool(Struct, frozen=True):
 class ServerUnderTest(Struct):
     """The facts about the tested server that the cases rely on.
 
-    command: the command that starts the server.
+    command: the program and its arguments that start the server.
+    settings: the settings of the check.
     name, version: the server's name and version, from its serverInfo.
-    revision: the revision that `initialize` has negotiated.
-    legacy, modern: whether the server supports revisions up to 2025-11-25, and 2026-07-28.
-    tools: the tools that cases can call: name of the tool in the cases -> the server's tool.
+    revision: the revision that was negotiated by `initialize`; "" if the server is not a legacy
+        one.
+    legacy: whether the server supports a revision with a handshake, up to 2025-11-25.
+    modern: whether the server supports 2026-07-28.
+    tools: name of a tool in the cases -> the server's tool, for all tools that cases can call.
     offers_tools: whether the server declares the capability `tools`.
     tool_names: the server's own names of all its tools.
     echo_frame: the texts that its echo tool adds before and after the echoed text.
@@ -142,7 +157,10 @@ class ServerUnderTest(Struct):
         return self.settings.era or ("legacy" if self.legacy else "modern")
 
     def find_lack(self, needs: Sequence[str]) -> str:
-        """Return the reason why a case with these needs cannot be run; empty if it can."""
+        """Return the reason why a case with these needs cannot be run; "" if it can be.
+
+        needs: keys of TOOLS, "legacy", "modern", or "" for nothing.
+        """
         for need in needs:
             if need == "legacy" and not self.legacy:
                 return "the server has no initialize handshake"
@@ -173,7 +191,10 @@ def find_tools(listed: Sequence[Message]) -> dict[str, CheckTool]:
 
 
 def _match_tool(tool: Message, shape: ToolShape) -> CheckTool | None:
-    """Return the tool if it accepts the arguments of a shape and requires no others, or None."""
+    """Return a listed tool as a CheckTool if it has the arguments of a shape.
+
+    Returns None if the tool lacks one of them, or requires other arguments.
+    """
     schema = as_object(tool.get("inputSchema")) or {}
     properties = as_object(schema.get("properties", {}))
     required = as_array(schema.get("required", []))

@@ -22,8 +22,9 @@ Kind = Literal["pipe", "socket", "terminal", "file", "null", "closed", "full", "
 class StdioSetup(Struct, frozen=True):
     """The kinds of a server's stdin, stdout and stderr.
 
-    `file` is a regular file, `null` is /dev/null, `full` is /dev/full, and `unread` is a pipe that
-    the check does not read.
+    `file` is a regular file, `null` is /dev/null, `full` is /dev/full, `closed` is no descriptor at
+    all, and `unread` is a pipe that the check does not read.
+
     content: the content of a `file`.
     small_pipe: whether the pipe of stdout has a capacity of only 4 KiB.
     nonblocking: whether stdin and stdout have O_NONBLOCK set.
@@ -45,8 +46,11 @@ PLAIN = StdioSetup()
 class OwnEnds(Struct):
     """The descriptors at the check's ends of the server's stdin, stdout and stderr.
 
-    A descriptor is -1 if the stream is closed, or if it is a file or device without another end.
+    A descriptor is -1 if the check has closed its end, or if the stream is a file or device without
+    another end.
 
+    stdin: the check writes the server's input to it.
+    stdout, stderr: the check reads the server's output from them.
     reads_stderr: whether the check reads stderr.
     """
 
@@ -56,19 +60,19 @@ class OwnEnds(Struct):
     reads_stderr: bool = True
 
     def close_stdin(self) -> None:
-        """Close stdin: the server reads the end of its input. Idempotent."""
+        """Close stdin, so that the server reads the end of its input. May be called again."""
         self.stdin = close_descriptor(self.stdin)
 
     def close_stdout(self) -> None:
-        """Close stdout: the server's next write fails with EPIPE. Idempotent."""
+        """Close stdout, so that the server's next write fails with EPIPE. May be called again."""
         self.stdout = close_descriptor(self.stdout)
 
     def close_stderr(self) -> None:
-        """Close stderr. Idempotent."""
+        """Close stderr. May be called again."""
         self.stderr = close_descriptor(self.stderr)
 
     def close(self) -> None:
-        """Close all three. Idempotent."""
+        """Close all three. May be called again."""
         self.close_stdin()
         self.close_stdout()
         self.close_stderr()
@@ -85,11 +89,13 @@ def close_descriptor(descriptor: int) -> int:
 def open_stdio(setup: StdioSetup, ends: OwnEnds) -> list[int]:
     """Open pipes, files or terminals as a server's stdin, stdout and stderr.
 
+    A pipe, a socket or a terminal has two ends: the server gets one, the check keeps the other.
+
     setup: which kinds to open.
-    ends: its members are set to the descriptors of the check's ends, which are non-blocking.
+    ends: gets the descriptors of the check's ends, which are non-blocking.
     Returns the descriptors of the server's ends: stdin, stdout, stderr. The caller closes them when
-    it has started the server.
-    Raises OSError; the server's ends are then closed.
+    it has started the server. If open_stdio() raises OSError, it has closed the server's ends; the
+    caller closes `ends`.
     """
     server_ends: list[int] = []
     try:
@@ -123,7 +129,11 @@ def open_stdio(setup: StdioSetup, ends: OwnEnds) -> list[int]:
 
 
 def _open_stream(kind: Kind, content: bytes, *, is_input: bool) -> tuple[int, int]:
-    """Open one stream. Returns the server's end, and the check's end or -1."""
+    """Open one stream. Returns the descriptors of the server's end and of the check's end, or -1.
+
+    content: the content of a `file`.
+    is_input: whether the stream is the server's stdin.
+    """
     if kind in ("pipe", "unread"):
         reader, writer = os.pipe()
         return (reader, writer) if is_input else (writer, reader)
@@ -143,6 +153,7 @@ def _open_stream(kind: Kind, content: bytes, *, is_input: bool) -> tuple[int, in
 
 
 def _open_terminal() -> tuple[int, int]:
+    """Open a terminal that passes bytes on unchanged. Returns the same as _open_stream()."""
     own_end, server_end = pty.openpty()
     flags = termios.tcgetattr(server_end)
     # No translation of newlines, no echo, and no line mode, which cuts lines at 4096 bytes. The

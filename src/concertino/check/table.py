@@ -1,4 +1,4 @@
-"""All cases, in the order of their sections."""
+"""CASES: all cases of `concertino check`, in the order of their sections."""
 
 from __future__ import annotations
 

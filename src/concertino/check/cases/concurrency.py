@@ -33,14 +33,17 @@ def _ping_during_call(context: CaseContext, tool: str) -> None:
 
 
 def ping_during_sleep(context: CaseContext) -> None:
+    """Send a ping during a call that waits. Its response must come back within a second."""
     _ping_during_call(context, "sleep")
 
 
 def ping_during_block(context: CaseContext) -> None:
+    """Send a ping during a call that blocks its thread. Its response must come within a second."""
     _ping_during_call(context, "block")
 
 
 def block_64_threads(context: CaseContext) -> None:
+    """Send 64 calls that block, and a ping. The ping must not wait for most of the calls."""
     calls = [context.make_call("block", seconds=0.3) for _ in range(64)]
     context.send(*calls)
     ping = context.make_ping()
@@ -57,6 +60,7 @@ def block_64_threads(context: CaseContext) -> None:
 
 
 def sleep_500_times(context: CaseContext) -> None:
+    """Send 500 calls that wait half a second. All responses must come back within 5 s."""
     seconds = 0.5
     # Concurrently, 500 calls take half a second; in sequence, more than four minutes. Ten calls are
     # enough to tell which it is.
@@ -75,6 +79,7 @@ def sleep_500_times(context: CaseContext) -> None:
 
 
 def cancel_call(context: CaseContext) -> None:
+    """Send a call and its cancellation. No response must come back."""
     # Two seconds, so that the cancellation arrives before the call ends.
     message = context.make_call("sleep", seconds=2)
     id = message["id"]
@@ -93,6 +98,7 @@ def cancel_call(context: CaseContext) -> None:
 
 
 def cancel_invalid_ids(context: CaseContext) -> None:
+    """Send cancellations with ids of no pending request. Nothing must come back."""
     done = context.make_ping()
     context.exchange(done)
     output = context.process.output
@@ -126,6 +132,7 @@ def cancel_invalid_ids(context: CaseContext) -> None:
 
 
 def cancel_other_id_type(context: CaseContext) -> None:
+    """Send a call with an integer id, and cancel the same digits as a string. It must be served."""
     message = context.make_call("sleep", seconds=1)
     cancellation = context.make_cancellation(str(message["id"]), excuses_response=False)
     context.send(message, cancellation)
@@ -133,6 +140,7 @@ def cancel_other_id_type(context: CaseContext) -> None:
 
 
 def race_cancellations(context: CaseContext) -> None:
+    """Send 200 requests, and cancel each about when its response comes. At most one may come."""
     # Each cancellation races with its response. Either may win; the invariants check that there is
     # at most one response.
     if "sleep" in context.server.tools:
@@ -150,6 +158,7 @@ def race_cancellations(context: CaseContext) -> None:
 
 
 def reuse_id(context: CaseContext) -> None:
+    """Send a call, and a request with its id. Error -32600 and the call's result must come back."""
     message = context.make_call("sleep", seconds=1)
     id = message["id"]
     context.expect(id, "two requests with one id at a time", least=1, most=2)
@@ -186,6 +195,10 @@ def _call_with_progress(
 
 
 def report_progress_20000_times(context: CaseContext) -> None:
+    """Call a tool that reports progress 20,000 times.
+
+    Growing progress with the right token must come back, and none after the response.
+    """
     token = "check"
     id = _call_with_progress(context, "count", token, to=20_000)
     response = context.wait_for_response(id, 6 * context.settings.timeout_s)
@@ -212,6 +225,7 @@ def report_progress_20000_times(context: CaseContext) -> None:
 
 
 def report_progress_without_token(context: CaseContext) -> None:
+    """Call a tool that reports progress, without a token. No progress must come back."""
     context.call_tool("count", to=100)
     context.require_service()
     if notifications := _find_progress(context.process.output.notifications):
@@ -219,6 +233,7 @@ def report_progress_without_token(context: CaseContext) -> None:
 
 
 def report_progress_after_response(context: CaseContext) -> None:
+    """Call a tool that reports progress after its result. That progress must not come back."""
     # The tool keeps reporting after it has returned. The library must drop that, since the author
     # of a tool may not notice.
     id = _call_with_progress(context, "tell_late", "late")
@@ -230,6 +245,7 @@ def report_progress_after_response(context: CaseContext) -> None:
 
 
 def cancel_call_with_progress(context: CaseContext) -> None:
+    """Cancel a call that reports progress. Neither progress nor a response must come any more."""
     id = _call_with_progress(context, "count", "check", to=1_000_000)
     process = context.process
     notifications = process.output.notifications
@@ -251,6 +267,7 @@ def cancel_call_with_progress(context: CaseContext) -> None:
 
 
 def send_pings_after_slow_call(context: CaseContext) -> None:
+    """Send a slow call and 50 pings. The responses to the pings must come back first."""
     slow = context.make_call("sleep", seconds=1.5)
     pings = [context.make_ping() for _ in range(50)]
     context.send(slow, *pings)
@@ -262,13 +279,14 @@ def send_pings_after_slow_call(context: CaseContext) -> None:
 
 
 def cancel_1000_calls(context: CaseContext) -> None:
+    """Send 1,000 long calls, cancel them, and send another call. It must be served at once."""
     calls = [context.make_call("sleep", seconds=30) for _ in range(1000)]
     context.send(*calls)
     context.require_service()
     context.send(*(context.make_cancellation(call["id"]) for call in calls))
     context.require_service()
 
-    # If the cancelled calls still count as running, this one must wait for half a minute.
+    # If the cancelled calls still count as running, this call must wait for half a minute.
     after = context.make_call("sleep", seconds=0.1)
     context.send(after)
     if context.wait_for_missing([after["id"]]):

@@ -17,7 +17,8 @@ from concertino.check.stdio_setup import StdioSetup
 
 EOF = "stdio, Shutdown: the client closes stdin and waits for the server to exit"
 SIGNAL = "stdio, Shutdown: SIGTERM if it does not exit"
-# More bytes than a wrapper reads ahead, and less than the message limit of any server.
+# The size of a message that only the server itself reads: more bytes than a wrapper reads ahead,
+# and fewer than any server's limit for a message.
 PADDING_BYTES = 2**18
 SHORT_CALL_LOST = "a call that needed half a second more was not waited for"
 
@@ -39,11 +40,13 @@ def _require_clean_exit(context: CaseContext, cause: str, *, busy: bool = False)
 
 
 def close_stdin_when_idle(context: CaseContext) -> None:
+    """Close stdin when no request is pending. The process must exit with code 0."""
     context.close_stdin()
     _require_clean_exit(context, "the end of input")
 
 
 def close_stdin_at_start(context: CaseContext) -> None:
+    """Close stdin before the first message. The process must exit with code 0."""
     context.close_stdin()
     # The process may still be starting, which takes as long as the first opening did.
     within_s = context.start_grace_s + context.settings.exit_s
@@ -56,6 +59,7 @@ def close_stdin_at_start(context: CaseContext) -> None:
 
 
 def close_stdin_inside_message(context: CaseContext) -> None:
+    """Close stdin after half a request. The process must exit with code 0."""
     context.malformed_lines += 1
     context.expect(77, "half a request", least=0)
     context.write(b'{"jsonrpc":"2.0","id":77,"method":"pi')
@@ -64,6 +68,7 @@ def close_stdin_inside_message(context: CaseContext) -> None:
 
 
 def close_stdin_without_newline(context: CaseContext) -> None:
+    """Close stdin after a ping without a newline. The response must come back before the exit."""
     message = context.make_ping()
     context.make_optional(message["id"])
     context.write(encode_line(message).rstrip())
@@ -74,6 +79,7 @@ def close_stdin_without_newline(context: CaseContext) -> None:
 
 
 def close_stdin_after_50_calls(context: CaseContext) -> None:
+    """Send 50 requests and close stdin. 50 responses must come back before the exit."""
     messages = [context.make_listing() for _ in range(50)]
     for message in messages:
         context.make_optional(message["id"])
@@ -86,7 +92,11 @@ def close_stdin_after_50_calls(context: CaseContext) -> None:
 
 
 def _start_calls(context: CaseContext, tool: str, *seconds: float) -> list[int]:
-    """Start calls that need not be answered, and return their ids."""
+    """Start calls that need not be answered, and return their ids.
+
+    tool: the tool to call, which takes some seconds.
+    seconds: how many seconds each call takes.
+    """
     calls = [context.make_call(tool, seconds=number) for number in seconds]
     for call in calls:
         context.make_optional(call["id"])
@@ -97,6 +107,11 @@ def _start_calls(context: CaseContext, tool: str, *seconds: float) -> list[int]:
 
 
 def _close_stdin_during_calls(tool: str) -> Callable[[CaseContext], None]:
+    """Return a function that closes stdin during a short and a long call of a tool.
+
+    The response to the short call must come back, and the process must exit in time.
+    """
+
     def run(context: CaseContext) -> None:
         short_id, _ = _start_calls(context, tool, 0.5, 30)
         context.close_stdin()
@@ -108,6 +123,8 @@ def _close_stdin_during_calls(tool: str) -> Callable[[CaseContext], None]:
 
 
 def _send_signal(number: int) -> Callable[[CaseContext], None]:
+    """Return a function that sends a signal. The process must exit in time with code 0."""
+
     def run(context: CaseContext) -> None:
         context.ended = True
         context.process.send_signal(number)
@@ -138,6 +155,10 @@ def _require_exit_on_signal(
 
 
 def send_sigterm_during_calls(context: CaseContext) -> None:
+    """Send SIGTERM during a short and a long call.
+
+    The response to the short call must come back, and the process must exit in time.
+    """
     short_id, _ = _start_calls(context, "sleep", 0.5, 30)
     context.ended = True
     context.process.send_signal(signal.SIGTERM)
@@ -147,6 +168,7 @@ def send_sigterm_during_calls(context: CaseContext) -> None:
 
 
 def send_sigterm_twice(context: CaseContext) -> None:
+    """Send SIGTERM twice during a call. The process must exit within a second after the second."""
     process = context.process
     _start_calls(context, "sleep", 30)
     context.ended = True
@@ -161,6 +183,7 @@ def send_sigterm_twice(context: CaseContext) -> None:
 
 
 def close_stdout(context: CaseContext) -> None:
+    """Close the check's end of stdout, and send pings. The process must exit."""
     # Close only stdout. stdin stays open, so the server does not get the end of its input.
     context.ended = True
     context.process.close_stdout()
@@ -185,6 +208,7 @@ def _close_all_pipes(context: CaseContext) -> None:
 
 
 def close_all_pipes(context: CaseContext) -> None:
+    """Send 20 requests and close all pipes. The process must exit."""
     # Responses are under way when the pipes close.
     messages = [context.make_request("tools/list") for _ in range(20)]
     for message in messages:
@@ -195,16 +219,17 @@ def close_all_pipes(context: CaseContext) -> None:
 
 
 def close_all_pipes_during_call(context: CaseContext) -> None:
+    """Close all pipes during a call of a minute. The process must exit."""
     _start_calls(context, "sleep", 60)
     _close_all_pipes(context)
     context.wait_for_exit("its client was gone during a call", Deviation)
 
 
 def _find_wrappers(context: CaseContext) -> list[int]:
-    """Return the processes between the check and the server, such as our shell and `uv run`.
+    """Return the ids of the processes between the check and the server, such as `uv run`.
 
-    The server is the process that reads the input. Its ancestors that do not read are wrappers.
-    Returns only the shell if the readers cannot be found.
+    The server is the process that reads the input. Those of its ancestors that do not read are
+    wrappers. Returns only the shell if nobody is seen reading.
     """
     group = context.process.pid
     before = process_stats.bytes_read(group)
@@ -221,6 +246,7 @@ def _find_wrappers(context: CaseContext) -> list[int]:
 
 
 def kill_wrapper(context: CaseContext) -> None:
+    """Kill the processes between the check and the server. The server must exit by itself."""
     process = context.process
     # Without /proc a zombie of the group looks like a running server.
     if process_stats.find_group_pids(process.pid) is None:
@@ -238,6 +264,7 @@ def kill_wrapper(context: CaseContext) -> None:
 
 
 def start_and_stop_10_times(context: CaseContext) -> None:
+    """Start and end the server ten times. Each exit must be clean, without stray output."""
     for _ in range(10):
         with ServerProcess(context.server.command) as process:
             short = CaseContext(context.server, process)
@@ -252,7 +279,7 @@ def start_and_stop_10_times(context: CaseContext) -> None:
                 raise short.findings[0]
             if lines := process.output.stray_lines:
                 raise Violation(f"on stdout at its end: {excerpt(lines[0].line)}")
-            # A known race of Python at its shutdown.
+            # Python prints this if a thread still uses stdin or stdout at the shutdown.
             if b"Fatal Python error" in process.stderr.tail:
                 raise Crash("Fatal Python error")
 

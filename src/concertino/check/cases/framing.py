@@ -26,6 +26,7 @@ MANY_LANGUAGES = "Grüße, 你好, здравствуйте, 🎻"
 
 
 def send_100_malformed_lines(context: CaseContext) -> None:
+    """Send 100 lines that are no JSON. One error must come back, and the next request be served."""
     output = context.process.output
     context.write_malformed_lines(b"{not json}\n" * 100, lines=100)
     context.require_service()
@@ -38,6 +39,7 @@ def send_100_malformed_lines(context: CaseContext) -> None:
 
 
 def send_invalid_utf8_argument(context: CaseContext) -> None:
+    """Call echo with an argument that is not UTF-8. An error must come back, not U+FFFD."""
     id = context.new_id()
     params = context.find_tool("echo").make_params(text="MARK")
     frame = encode_line(context.make_request("tools/call", params, id))
@@ -48,6 +50,7 @@ def send_invalid_utf8_argument(context: CaseContext) -> None:
 
 
 def send_bom_first(context: CaseContext) -> None:
+    """Send the opening of the session after a byte order mark. It must be served."""
     opening = (
         context.make_request("server/discover") if context.modern else context.make_initialize()
     )
@@ -69,6 +72,7 @@ def send_bom_first(context: CaseContext) -> None:
 
 
 def send_bom_later(context: CaseContext) -> None:
+    """Send a ping after a byte order mark. A result must come back."""
     message = context.make_ping()
     response = context.probe_line(BOM + encode_line(message), message["id"])
     if response is None or "error" in response:
@@ -78,12 +82,14 @@ def send_bom_later(context: CaseContext) -> None:
 
 
 def send_crlf(context: CaseContext) -> None:
+    """Send three pings in lines that end with CR LF. Three results must come back."""
     messages = [context.make_ping() for _ in range(3)]
     context.write(b"".join(encode_line(message)[:-1] + b"\r\n" for message in messages))
     context.require_results([message["id"] for message in messages])
 
 
 def send_blank_lines(context: CaseContext) -> None:
+    """Send five lines without content. Nothing must come back."""
     without_id = context.process.output.responses_without_id
     context.write_malformed_lines(b"\n\n   \n\t\n\r\n", lines=5)
     context.require_service()
@@ -95,22 +101,26 @@ def send_blank_lines(context: CaseContext) -> None:
 
 
 def echo_separators(context: CaseContext) -> None:
+    """Call echo with characters that some programs take for line ends. The same must come back."""
     for text in (SEPARATORS, MANY_LANGUAGES):
         context.require_echo(text)
 
 
 def send_separators_in_ids(context: CaseContext) -> None:
+    """Send pings whose ids have such characters. Results with the same ids must come back."""
     for id in (SEPARATORS, MANY_LANGUAGES):
         context.require_success(context.make_ping(id))
 
 
 def send_escaped_nul(context: CaseContext) -> None:
+    """Send escaped NULs in an id, and in a text for echo. The same must come back."""
     context.require_success(context.make_ping("a\x00b"))
     if "echo" in context.server.tools:
         context.require_echo("a\x00b\x1f\x7f")
 
 
 def write_single_bytes(context: CaseContext) -> None:
+    """Write a ping byte by byte. Its result must come back."""
     message = context.make_ping(MANY_LANGUAGES)
     for byte in encode_line(message):
         context.write(bytes([byte]))
@@ -120,6 +130,7 @@ def write_single_bytes(context: CaseContext) -> None:
 
 
 def split_at_every_byte(context: CaseContext) -> None:
+    """Write two pings in two pieces, cut at each byte in turn. Both responses must come back."""
     # The id of the first request holds characters of 2, 3 and 4 bytes.
     first = context.make_ping("ü你🎻-0000")
     second = context.make_ping("second-0000")
@@ -139,15 +150,18 @@ def split_at_every_byte(context: CaseContext) -> None:
 
 
 def send_1000_requests(context: CaseContext) -> None:
+    """Send 1,000 pings in one write. 1,000 results must come back."""
     context.require_success(*(context.make_ping() for _ in range(1000)))
 
 
 def echo_70_kb(context: CaseContext) -> None:
+    """Call echo with 70,000 bytes. The same bytes must come back."""
     # More than the 64 KiB that a pipe holds. Numbers show where bytes are lost.
     context.require_echo("".join(f"{number:07} " for number in range(70_000 // 8)))
 
 
 def echo_10_mb(context: CaseContext) -> None:
+    """Call echo with the longest text that fits into a message. The same text must come back."""
     before, after = context.server.echo_frame
     # Leave 2 KiB for the rest of the message, in the request and in the response.
     text = "x" * (context.settings.message_limit_bytes - 2048 - len(before) - len(after))
@@ -176,6 +190,7 @@ def _make_padded_ping(context: CaseContext, size: int) -> tuple[int, bytes]:
 
 
 def send_largest_message(context: CaseContext) -> None:
+    """Send a ping of exactly the largest size. A result must come back."""
     limit = context.settings.message_limit_bytes
     id, frame = _make_padded_ping(context, limit)
     response = context.probe_line(frame, id, within_s=3 * context.settings.timeout_s)
@@ -185,6 +200,7 @@ def send_largest_message(context: CaseContext) -> None:
 
 
 def send_too_large_message(context: CaseContext) -> None:
+    """Send a ping that is one byte too long. An error that names the limit must come back."""
     limit = context.settings.message_limit_bytes
     id, frame = _make_padded_ping(context, limit + 1)
     response = context.probe_line(frame, id, within_s=3 * context.settings.timeout_s)
@@ -200,6 +216,10 @@ def send_too_large_message(context: CaseContext) -> None:
 
 
 def compare_message_sizes(context: CaseContext) -> None:
+    """Send the same number of bytes as one ping and as sixteen, and compare the CPU time.
+
+    The one ping may take at most twice the time of the sixteen.
+    """
     total_bytes = min(8 * MIB, context.settings.message_limit_bytes // 2)
 
     # CPU time and not elapsed time is compared, since the machine may be busy.
@@ -227,6 +247,7 @@ def compare_message_sizes(context: CaseContext) -> None:
 
 
 def stop_and_continue(context: CaseContext) -> None:
+    """Send 25 pings, each while the process is stopped. Each response must come back."""
     # A stopped process wakes up in the middle of a system call, which then fails with EINTR or
     # returns early. SIGWINCH and SIGCHLD do the same without stopping it.
     for _ in range(25):

@@ -35,6 +35,7 @@ def _send_before_initialize(context: CaseContext, method: str) -> list[Message]:
 
 
 def call_before_initialize(context: CaseContext) -> None:
+    """Send tools/list before initialize. An error must come back; initialize must still work."""
     responses = _send_before_initialize(context, "tools/list")
     if not responses:
         context.report_deviation("a call before initialize was answered with silence")
@@ -43,6 +44,7 @@ def call_before_initialize(context: CaseContext) -> None:
 
 
 def ping_before_initialize(context: CaseContext) -> None:
+    """Send a ping before initialize. A result must come back; initialize must still work."""
     responses = _send_before_initialize(context, "ping")
     if not responses or "error" in responses[0]:
         answer = excerpt(responses[0]) if responses else "silence"
@@ -50,6 +52,7 @@ def ping_before_initialize(context: CaseContext) -> None:
 
 
 def omit_initialized_notification(context: CaseContext) -> None:
+    """Send a request without notifications/initialized before it. It must be served."""
     context.exchange(context.make_initialize(), within_s=context.settings.start_s)
     context.opened = True
     # Some clients never send the notification; their first request implies it.
@@ -60,6 +63,7 @@ def omit_initialized_notification(context: CaseContext) -> None:
 
 
 def pipeline_handshake(context: CaseContext) -> None:
+    """Send initialize, its notification and a ping at once. Two results must come back."""
     opening = context.make_initialize()
     ping = context.make_request("ping", modern=False)
     responses = context.exchange(opening, INITIALIZED, ping, within_s=context.settings.start_s)
@@ -70,6 +74,7 @@ def pipeline_handshake(context: CaseContext) -> None:
 
 
 def initialize_again(context: CaseContext) -> None:
+    """Send initialize twice. An error must come back; the first handshake must still hold."""
     message = context.make_initialize()
     context.make_optional(message["id"])
     context.send(message)
@@ -89,6 +94,7 @@ def initialize_again(context: CaseContext) -> None:
 
 
 def send_malformed_initialize(context: CaseContext) -> None:
+    """Send four malformed initialize requests. Errors must come; a valid one must still work."""
     client = {"name": "check", "version": "1"}
     malformed: tuple[Message, ...] = (
         {},
@@ -137,11 +143,13 @@ def _negotiate(context: CaseContext, version: str) -> str:
 
 
 def _complete_handshake(context: CaseContext) -> None:
+    """Send notifications/initialized, which opens the session."""
     context.send(INITIALIZED)
     context.opened = True
 
 
 def offer_unknown_version(context: CaseContext) -> None:
+    """Offer revision 1999-12-31. Another revision or an error must come back."""
     revision = _negotiate(context, "1999-12-31")
     if revision == "1999-12-31":
         raise Violation("the server agrees to speak revision 1999-12-31, which does not exist")
@@ -155,6 +163,7 @@ def offer_unknown_version(context: CaseContext) -> None:
 
 
 def offer_modern_version(context: CaseContext) -> None:
+    """Offer 2026-07-28 in a handshake. An earlier revision or an error must come back."""
     revision = _negotiate(context, MODERN)
     if revision == MODERN:
         raise Deviation(f"initialize was answered with {MODERN}, which has no handshake")
@@ -165,6 +174,8 @@ def offer_modern_version(context: CaseContext) -> None:
 
 
 def _make_revision_case(version: str) -> Case:
+    """Return a case that offers a revision. A revision with a handshake must come back."""
+
     def run(context: CaseContext) -> None:
         revision = _negotiate(context, version)
         if not revision:
@@ -192,6 +203,7 @@ def _make_revision_case(version: str) -> Case:
 
 
 def discover_before_initialize(context: CaseContext) -> None:
+    """Send server/discover, then initialize if that fails. One of the two must be served."""
     # A client of both eras begins with this request, and falls back to initialize on an error.
     probe = context.make_request("server/discover", modern=True)
     context.make_optional(probe["id"])
@@ -210,6 +222,7 @@ def discover_before_initialize(context: CaseContext) -> None:
 
 
 def _initialize_after_discover(context: CaseContext) -> None:
+    """Send initialize after server/discover was served. A result must come back."""
     # The client has its answer. Serving a handshake afterwards is a MAY
     # (2026-07-28 basic/versioning).
     (response,) = context.exchange(context.make_initialize())
@@ -223,6 +236,7 @@ def _initialize_after_discover(context: CaseContext) -> None:
 
 
 def discover(context: CaseContext) -> None:
+    """Send server/discover. A result with all required members must come back."""
     response = context.request("server/discover", modern=True)
     result = as_object(response.get("result"))
     if result is None:
@@ -245,6 +259,7 @@ def discover(context: CaseContext) -> None:
 
 
 def interleave_eras(context: CaseContext) -> None:
+    """Send requests of both eras. Each response must follow the rules of its request's era."""
     for _ in range(3):
         # One round with findings is enough.
         if context.findings:
@@ -280,6 +295,7 @@ def _check_eras(
 
 
 def request_unsupported_version(context: CaseContext) -> None:
+    """Send a request of revision 2099-01-01. Error -32022 must list the supported revisions."""
     meta: Message = {VERSION: "2099-01-01", CAPABILITIES: {}}
     response = context.request("tools/list", {"_meta": meta}, modern=False)
     error = response.get("error", {})
@@ -291,6 +307,7 @@ def request_unsupported_version(context: CaseContext) -> None:
 
 
 def request_without_capabilities(context: CaseContext) -> None:
+    """Send a request of 2026-07-28 without clientCapabilities. Error -32602 must come back."""
     response = context.request("tools/list", {"_meta": {VERSION: MODERN}}, modern=False)
     if response.get("error", {}).get("code") != -32602:
         raise Violation(
@@ -299,6 +316,7 @@ def request_without_capabilities(context: CaseContext) -> None:
 
 
 def request_without_era(context: CaseContext) -> None:
+    """Send a request without handshake and `_meta`. Error -32602 must come back."""
     # There was no handshake, and the request has no `_meta`.
     message = context.make_request("tools/list", modern=False)
     (response,) = context.exchange(message, within_s=context.settings.start_s)
@@ -320,6 +338,7 @@ def request_without_era(context: CaseContext) -> None:
 
 
 def write_session_at_start(context: CaseContext) -> None:
+    """Send the opening and 20 pings before the process can read. All responses must come back."""
     # Everything is in the pipe before the process can have read anything.
     messages: list[Message] = [] if context.modern else [context.make_initialize(), INITIALIZED]
     messages += [context.make_ping() for _ in range(20)]

@@ -15,7 +15,7 @@ from concertino.check.findings import Deviation
 from concertino.check.messages import encode_line, excerpt
 
 MIB = 2**20
-# The time for one large message; docs/reference/check.md names it.
+# How long the server may take for one large message, in seconds; docs/reference/check.md names it.
 LARGE_MESSAGE_S = 10.0
 ALLOWED_GROWTH_BYTES = 64 * MIB
 
@@ -24,7 +24,7 @@ ALLOWED_GROWTH_BYTES = 64 * MIB
 def limit_memory(context: CaseContext, allowed: int = ALLOWED_GROWTH_BYTES) -> Generator[None]:
     """Report a Deviation if the server's peak memory grows too much inside the `with` block.
 
-    allowed: how many bytes it may grow, from its size at the beginning of the block.
+    allowed: how many bytes the memory may grow, from its size at the beginning of the block.
     """
     pid = context.process.pid
     before = process_stats.measure(pid)
@@ -32,13 +32,14 @@ def limit_memory(context: CaseContext, allowed: int = ALLOWED_GROWTH_BYTES) -> G
     after = process_stats.measure(pid)
     if before and after:
         growth = after.peak_bytes - before.rss_bytes
-        # An old peak says nothing about this block.
+        # If the peak is an old one, it says nothing about this block.
         if after.peak_bytes > before.peak_bytes and growth > allowed:
             limit = f"{allowed / MIB:.0f} MiB are allowed"
             context.report_deviation(f"memory grew by {growth / MIB:.0f} MiB; {limit}")
 
 
 def write_endless_line(context: CaseContext) -> None:
+    """Write 100 MiB without a newline. An error must come back as soon as the limit is exceeded."""
     without_id = context.process.output.responses_without_id
     chunk = b"x" * MIB
     context.malformed_lines += 1
@@ -85,13 +86,15 @@ def _make_ping_line(context: CaseContext, value: bytes, subject: str) -> tuple[i
 
 
 def send_nested_arrays(context: CaseContext) -> None:
-    # A recursive parser runs out of stack here, which kills a process that does not count.
+    """Send a line of 200,000 nested arrays. An error must come back, and the process survive."""
+    # A recursive parser that does not count its depth runs out of stack, which kills the process.
     line = b"[" * 200_000 + b"]" * 200_000 + b"\n"
     if context.probe_line(line, within_s=LARGE_MESSAGE_S) is None:
         context.report_deviation("200,000 nested arrays were answered with silence")
 
 
 def send_nested_params(context: CaseContext) -> None:
+    """Send pings with 200,000 nested arrays and objects. A response must come back to each."""
     arrays = b"[" * 200_000 + b"]" * 200_000
     _send_large_request(context, arrays, "a request nested 200,000 deep")
     objects = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
@@ -99,6 +102,7 @@ def send_nested_params(context: CaseContext) -> None:
 
 
 def send_many_members(context: CaseContext) -> None:
+    """Send pings with 200,000 members and 1,000,000 elements. Responses must come in 10 s."""
     members = b",".join(b'"k%d":%d' % (number, number) for number in range(200_000))
     for value, subject in (
         (b"{" + members + b"}", "200,000 members"),
@@ -108,6 +112,7 @@ def send_many_members(context: CaseContext) -> None:
 
 
 def send_colliding_keys(context: CaseContext) -> None:
+    """Send a ping with keys that have the same hash. A response must come back in 10 s."""
     # "Aa" and "BB" have the same hash under h = 31 h + c, and so have all strings made of the same
     # number of these pairs. 16 pairs give 2^16 keys with one hash.
     keys = ("".join(pairs) for pairs in itertools.product(("Aa", "BB"), repeat=16))
@@ -116,6 +121,7 @@ def send_colliding_keys(context: CaseContext) -> None:
 
 
 def send_long_numbers(context: CaseContext) -> None:
+    """Send pings with numbers of a million digits. A response must come back to each."""
     # Naive conversion of digits to an integer takes quadratic time.
     for value, subject in (
         (b"1" * 1_000_000, "a number of 1,000,000 digits"),
@@ -126,6 +132,7 @@ def send_long_numbers(context: CaseContext) -> None:
 
 
 def send_escapes(context: CaseContext) -> None:
+    """Send a string of escapes that is too long until it is decoded. An error must come back."""
     # Each escape is six bytes on the wire and one character in memory. The limit counts the bytes
     # on the wire, before anything is decoded.
     count = context.settings.message_limit_bytes // 6 + 100
@@ -145,6 +152,7 @@ def send_escapes(context: CaseContext) -> None:
 
 
 def send_long_methods(context: CaseContext) -> None:
+    """Send requests with very long methods. Short errors must come back."""
     # The second name consists of right-to-left overrides, which would garble a log or a terminal.
     for method in ("x" * MIB, "\u202e" * 100_000):
         response = context.request(method)
@@ -155,6 +163,7 @@ def send_long_methods(context: CaseContext) -> None:
 
 
 def flood_for_1_s(context: CaseContext) -> None:
+    """Send notifications for a second. The next request must be served with bounded memory."""
     flood_notifications(context, 1.0)
 
 
@@ -173,6 +182,10 @@ def flood_notifications(context: CaseContext, seconds: float) -> None:
 
 
 def send_10000_calls(context: CaseContext) -> None:
+    """Send 10,000 calls of a tool that waits. Each must get a result or an error "busy".
+
+    The memory must stay bounded.
+    """
     # A server that runs one call after the other would need more than an hour for 10,000.
     watch = process_stats.Stopwatch(context.process.pid)
     few = [context.make_call("sleep", seconds=0.2) for _ in range(50)]

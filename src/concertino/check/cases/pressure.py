@@ -13,12 +13,14 @@ from concertino.check.messages import Message, encode_line, excerpt
 from concertino.check.stdio_setup import StdioSetup
 
 MIB = 2**20
-# Memory may grow by this during 4,000 calls, because of caches and memory pools.
+# A larger growth of memory, or of the number of descriptors, during 4,000 calls is a leak and so a
+# Violation. A smaller growth of memory may come from caches and memory pools.
 LEAK_BYTES = 64 * MIB
 LEAK_DESCRIPTORS = 4
 
 
 def write_3_s_without_reading(context: CaseContext) -> None:
+    """Send calls for 3 s without reading. All responses must come, with bounded memory."""
     write_without_reading(context, 3.0)
 
 
@@ -58,6 +60,7 @@ def write_without_reading(context: CaseContext, seconds: float) -> None:
 
 
 def fill_stderr(context: CaseContext) -> None:
+    """Let the server write more to stderr than fits into the pipe. It must still serve requests."""
     # Each of these makes a server log more than the 64 KiB that a pipe holds, and nobody reads it.
     if "noise" in context.server.tools:
         context.call_tool("noise", bytes=MIB)
@@ -70,6 +73,7 @@ def fill_stderr(context: CaseContext) -> None:
 
 
 def provoke_stderr(context: CaseContext) -> None:
+    """Let the server write to a stderr that cannot be written. It must still serve requests."""
     # Every write to stderr fails.
     context.write_malformed_lines(b"{not json}\n" * 20, lines=20)
     context.require_service()
@@ -81,6 +85,7 @@ def provoke_stderr(context: CaseContext) -> None:
 
 
 def close_stderr(context: CaseContext) -> None:
+    """Close the check's end of stderr, then let the server write to it. It must still serve."""
     context.process.close_stderr()
     provoke_stderr(context)
 
@@ -112,6 +117,7 @@ def make_4000_calls(context: CaseContext) -> None:
 
 
 def measure_idle_cpu(context: CaseContext) -> None:
+    """Send nothing for 2 s. The server must use less than 2 % of a CPU."""
     # A server may finish its start after the opening.
     context.read_for(0.3)
     before = process_stats.measure(context.process.pid)
@@ -123,6 +129,7 @@ def measure_idle_cpu(context: CaseContext) -> None:
 
 
 def fill_both_pipes(context: CaseContext) -> None:
+    """Send 2 MiB of pings while their responses are not read. All responses must come back."""
     # 2 MiB of requests while the responses wait: a server that stops reading until its response is
     # written would deadlock with a client that does the same.
     messages = [context.make_ping(id=f"{number}-" + "x" * 2000) for number in range(1000)]
@@ -137,6 +144,7 @@ def fill_both_pipes(context: CaseContext) -> None:
 
 
 def stay_quiet(context: CaseContext) -> None:
+    """Send nothing for 2 s. The process must keep running, with an open stdout."""
     # The invariants check that the server sends no response in this time.
     context.read_for(2.0)
     if context.process.exit_code is not None:

@@ -1,7 +1,7 @@
-"""Makes cases that send one malformed line, and check the error response.
+"""make_cases(): makes cases that send one malformed line each, and check the error response.
 
-A client that keeps the rules never sends such a line. So any response, and even silence, is at most
-a `differs`. The server must still answer the next request.
+A client that keeps the rules never sends such a line. So whatever the server does with the line,
+even nothing, gets at most the verdict `differs`. But the server must answer the next request.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ def make_cases(
 ) -> list[Case]:
     """Return a case for each malformed line.
 
+    section: the section of the cases, a key of SECTIONS in case.py.
     codes: the acceptable error codes.
+    lines: the name of each case, what it does, and its line.
     id: the id in the lines; None if they have no readable id.
+    source: the rule that demands the error.
     silence: whether it is also acceptable not to respond.
     """
     names = " or ".join(f"{code} ({CODES[code]})" for code in codes)

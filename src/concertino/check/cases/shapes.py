@@ -23,12 +23,14 @@ ID = "basic: an id is a string or an integer, and not null"
 
 
 def send_two_objects(context: CaseContext) -> None:
+    """Send two pings on one line. One error -32700 must come back."""
     line = b'{"jsonrpc":"2.0","id":"a","method":"ping"}{"jsonrpc":"2.0","id":"b","method":"ping"}'
     context.expect("b", "the second of two requests on a line", least=0)
     send_malformed_line(context, line, (PARSE_ERROR,), "a")
 
 
 def use_fraction_as_id(context: CaseContext) -> None:
+    """Send a ping with the id 1.5. An error -32600 without an id must come back."""
     context.allows_unknown_id = lambda id: id == 1.5
     line = b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}'
     response = send_malformed_line(context, line, (INVALID_REQUEST,))
@@ -39,10 +41,12 @@ def use_fraction_as_id(context: CaseContext) -> None:
 
 
 def _encode_batch(*messages: Message) -> bytes:
+    """Return a line with an array of messages."""
     return b"[" + b",".join(encode_line(message).rstrip() for message in messages) + b"]\n"
 
 
 def send_batch(context: CaseContext) -> None:
+    """Send an array of two pings. An error or both responses must come back."""
     # Only 2025-03-26 has batches. A server may refuse this one or serve it, but silence would let
     # the client wait for the two requests in it.
     one, other = context.make_ping(), context.make_ping()
@@ -58,6 +62,7 @@ def send_batch(context: CaseContext) -> None:
 
 
 def send_negotiated_batch(context: CaseContext) -> None:
+    """Send an array of three messages in 2025-03-26. The two responses must come back."""
     result = context.open("2025-03-26")
     # The server may speak other revisions only.
     if result.get("protocolVersion") != "2025-03-26":
@@ -70,6 +75,7 @@ def send_negotiated_batch(context: CaseContext) -> None:
 
 
 def call_unknown_method(context: CaseContext) -> None:
+    """Send a request with an unknown method. Error -32601 must come back."""
     response = context.request("nobody/knows/this")
     if "error" not in response:
         raise Violation(f"a method that does not exist gave a result: {excerpt(response)}")
@@ -79,6 +85,7 @@ def call_unknown_method(context: CaseContext) -> None:
 
 
 def use_valid_ids(context: CaseContext) -> None:
+    """Send pings with unusual valid ids. Results with the same ids must come back."""
     for id in (
         # The same digits in two types, and values that are false in many languages.
         "1",
@@ -100,6 +107,7 @@ def use_valid_ids(context: CaseContext) -> None:
 
 
 def use_large_ids(context: CaseContext) -> None:
+    """Send pings with integer ids beyond 2^53. The same ids or errors must come back."""
     # Beyond 2^53 a server may round the id, so the response may come on a neighbouring one.
     context.allows_unknown_id = lambda id: isinstance(id, int | float) and abs(id) >= 2**53
     messages = context.process.output.messages
@@ -124,6 +132,7 @@ def use_large_ids(context: CaseContext) -> None:
 
 
 def add_unknown_members(context: CaseContext) -> None:
+    """Send a ping with unknown members. A result must come back."""
     message: Message = {**context.make_ping(), "example": {"x": 1}, "trace": None}
     response = context.probe_line(encode_line(message), message["id"])
     subject = "a request with members that JSON-RPC does not know"
@@ -134,11 +143,13 @@ def add_unknown_members(context: CaseContext) -> None:
 
 
 def add_unknown_meta(context: CaseContext) -> None:
+    """Send a ping with unknown keys in `_meta`. A result must come back."""
     meta = {"example.com/anything": {"x": [1, None]}, "plain": 1}
     context.require_success(context.make_ping(params={"_meta": meta}))
 
 
 def escape_member_names(context: CaseContext) -> None:
+    """Send a ping with escapes in the names of its members. A result must come back."""
     message = context.make_ping()
     frame = (
         encode_line(message)
@@ -151,6 +162,7 @@ def escape_member_names(context: CaseContext) -> None:
 
 
 def send_unrelated_responses(context: CaseContext) -> None:
+    """Send responses to no request of the server. Nothing must come back."""
     output = context.process.output
     count_before = len(output.messages)
     for line in (
@@ -172,6 +184,7 @@ def send_unrelated_responses(context: CaseContext) -> None:
 
 
 def send_malformed_responses(context: CaseContext) -> None:
+    """Send malformed responses. Nothing must come back."""
     context.allows_unknown_id = lambda id: id in (1, "nobody")
     for line in (
         b'{"jsonrpc":"2.0","id":"nobody","error":5}',
@@ -190,6 +203,7 @@ def send_malformed_responses(context: CaseContext) -> None:
 
 
 def send_notifications(context: CaseContext) -> None:
+    """Send unknown and malformed notifications. Nothing must come back."""
     output = context.process.output
     count_before = len(output.messages)
     progress = {"progressToken": 1, "progress": 1}

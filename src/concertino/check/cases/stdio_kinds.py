@@ -15,11 +15,13 @@ SERVED = "served like over a pipe"
 
 
 def send_100_requests(context: CaseContext) -> None:
+    """Send 100 pings. 100 results must come back, whatever the kind of stdin and stdout is."""
     # The session was opened over these descriptors. The server must also answer many requests.
     context.require_success(*(context.make_ping() for _ in range(100)))
 
 
 def read_late(context: CaseContext) -> None:
+    """Send 50 requests, and read the responses only when the pipe is full. All must come back."""
     # The responses fill a pipe of 4 KiB many times over.
     messages = [context.make_listing() for _ in range(50)]
     frames = b"".join(map(encode_line, messages))
@@ -30,6 +32,7 @@ def read_late(context: CaseContext) -> None:
 
 
 def _encode_whole_session() -> bytes:
+    """Return the content of the file that `stdin-file` gives as stdin: a handshake and a ping."""
     params = {
         "protocolVersion": "2025-11-25",
         "capabilities": {},
@@ -43,6 +46,7 @@ def _encode_whole_session() -> bytes:
 
 
 def read_file_as_stdin(context: CaseContext) -> None:
+    """Let the server read its file. Two responses must come back, and exit code 0."""
     for id in (1, 2):
         context.expect(id, "a request in a file", least=0)
     cause = "a file as stdin was at its end"
@@ -54,6 +58,7 @@ def read_file_as_stdin(context: CaseContext) -> None:
 
 
 def start_without_input(context: CaseContext) -> None:
+    """Send nothing. The process must exit with code 0 or 1, and log no stack trace."""
     context.ended = True
     process = context.process
     if not process.wait_for_exit(context.settings.start_s):

@@ -18,6 +18,7 @@ RESULT_BYTES = 200_000_000
 
 
 def call_unknown_tool(context: CaseContext) -> None:
+    """Call a tool that does not exist. Error -32602 must come back, or -32601 without tools."""
     # Without tools, the whole method is unknown.
     code = -32602 if context.server.offers_tools else -32601
     response = context.request("tools/call", {"name": "nobody_has_this_tool", "arguments": {}})
@@ -31,6 +32,7 @@ def call_unknown_tool(context: CaseContext) -> None:
 
 
 def send_invalid_arguments(context: CaseContext) -> None:
+    """Call echo with arguments that its schema forbids. An error must come back each time."""
     (name,) = context.find_tool("echo").shape.arguments.values()
     # Objects that do not match the tool's schema.
     for arguments in ({}, {name: 5}, {name: None}, {name: ["x"]}):
@@ -51,6 +53,7 @@ def send_invalid_arguments(context: CaseContext) -> None:
 
 
 def fail_in_all_ways(context: CaseContext) -> None:
+    """Call a tool that fails, once for each way. A result with isError must come back each time."""
     for how in context.find_tool("fail").choices:
         response = context.call_tool("fail", how=how)
         if "error" in response:
@@ -62,6 +65,7 @@ def fail_in_all_ways(context: CaseContext) -> None:
 
 
 def return_unsendable_values(context: CaseContext) -> None:
+    """Call a tool that returns what JSON cannot hold. A response must come back each time."""
     for kind in context.find_tool("give").choices:
         response = context.call_tool("give", what=kind)
         if "result" in response and not isinstance(response["result"].get("content"), list):
@@ -72,6 +76,7 @@ def return_unsendable_values(context: CaseContext) -> None:
 
 
 def return_200_mb(context: CaseContext) -> None:
+    """Call a tool that returns 200 MB. An error must come back."""
     message = context.make_call("big", characters=RESULT_BYTES)
     (response,) = context.exchange(message, within_s=6 * context.settings.timeout_s)
     if "error" not in response and not response["result"].get("isError"):
@@ -79,6 +84,7 @@ def return_200_mb(context: CaseContext) -> None:
 
 
 def write_to_stdout(context: CaseContext) -> None:
+    """Call a tool that writes to stdout, once for each way. No such line must come back."""
     choices = context.find_tool("say").choices
     for number, how in enumerate(choices):
         context.call_tool("say", how=how, text=f"stray {number}")
@@ -93,6 +99,7 @@ def write_to_stdout(context: CaseContext) -> None:
 
 
 def fork_in_all_ways(context: CaseContext) -> None:
+    """Call a tool that forks, once for each way. No line of the child must come back."""
     for how in context.find_tool("fork").choices:
         context.call_tool("fork", how=how)
         context.require_service()
@@ -101,6 +108,7 @@ def fork_in_all_ways(context: CaseContext) -> None:
 
 
 def disturb_process(context: CaseContext) -> None:
+    """Call a tool that changes settings of the process. The next request must be served."""
     context.call_tool("disturb")
     context.require_service()
     if "echo" in context.server.tools:
@@ -111,6 +119,7 @@ def disturb_process(context: CaseContext) -> None:
 
 
 def leak_secret(context: CaseContext) -> None:
+    """Call a tool that fails with a secret in its message. The secret must not be on stderr."""
     context.call_tool("leak", secret=SECRET)
     context.require_service()
     context.wait_for_stragglers()
@@ -119,6 +128,7 @@ def leak_secret(context: CaseContext) -> None:
 
 
 def fail_300_times(context: CaseContext) -> None:
+    """Call a failing tool 300 times. 300 responses must come back, and a short log."""
     how = context.find_tool("fail").choices[0]
     context.exchange(*(context.make_call("fail", how=how) for _ in range(300)))
     context.require_service()
@@ -128,12 +138,14 @@ def fail_300_times(context: CaseContext) -> None:
 
 
 def echo_special_characters(context: CaseContext) -> None:
+    """Call echo with newlines and quotes. The same text must come back."""
     # Characters that end lines or strings must be escaped inside a result.
     for text in ("a\nb\r\nc", "\\n", '"', "\x00", "{}\n{}", "</script>", "\u2028"):
         context.require_echo(text)
 
 
 def fork_then_close_stdin(context: CaseContext) -> None:
+    """Call a tool that forks, and close stdin. No process may be left."""
     for how in context.find_tool("fork").choices:
         context.call_tool("fork", how=how)
     context.close_stdin()
@@ -143,6 +155,7 @@ def fork_then_close_stdin(context: CaseContext) -> None:
 
 
 def measure_error_texts(context: CaseContext) -> None:
+    """Call a tool that fails, once for each way. Each error must have at most 16 KiB."""
     for how in context.find_tool("fail").choices:
         response = context.call_tool("fail", how=how)
         size = len(str(response))
