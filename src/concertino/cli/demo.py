@@ -161,7 +161,12 @@ class ServerLog:
 
 
 class Demo:
-    """The steps of the demo. folder: an empty folder for the server's file."""
+    """The steps of the demo.
+
+    folder: an empty folder for the server's file.
+    screen: writes the lines of the demo.
+    wire: whether to show every message between the client and the server.
+    """
 
     def __init__(self, folder: Path, screen: Screen, *, wire: bool) -> None:
         self._screen = screen

@@ -234,8 +234,10 @@ class ServerSession:
     ) -> Raw:
         """Return the result of a request as JSON. Raises ConcertinoError and CommandFailure.
 
-        kind: tool, prompt or resource.
+        kind: tool, prompt or resource. An error names it.
         name: the name of the tool or prompt, or the URI of the resource.
+        method, params: the request.
+        progress: called when the server reports progress; None to request no progress.
         """
         try:
             raw = await self.client.request(method, params, into=Raw, progress=progress)

@@ -34,7 +34,7 @@ def load_or_exit(
     The client gets the error as the response to its first request.
     frontend: connects clients.
     traceback: whether to log the whole traceback.
-    strict: see load_targets().
+    targets, options, file_options, strict: see load_targets().
     Exit codes: 2 for a target that does not exist; 1 if importing failed, if a library has no
     folder, or if a client got the error.
     """

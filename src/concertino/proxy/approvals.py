@@ -106,6 +106,7 @@ class ApprovalStore:
     ) -> None:
         """Approve exactly these servers of a file, with the tools that they have listed.
 
+        path: the server file.
         definitions: name of a server -> its present definition.
         shown: the approvals that the user has read. Their tools are approved, not tools that a
             server has listed later. None for the present approvals.
@@ -131,6 +132,7 @@ class ApprovalStore:
 
         path: the server file.
         name: the name of the server in it.
+        pins: the approved tools.
         """
         with lock_state(self.folder):
             approved = self.read(path)

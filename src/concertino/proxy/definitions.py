@@ -89,6 +89,7 @@ def define_server(
     These are the command, arguments, working directory, variables and headers (with the commands
     that print secrets), the address, and which clients share a process. References such as `${VAR}`
     are not replaced, since the variables belong to the user who starts this program.
+    entry: the server's entry in `file`.
     env_file: the variables in the server's `envFile`.
     key: the user's secret key for the digests of values that users do not see.
     """
@@ -227,6 +228,7 @@ def is_same_definition(approved: Definition | None, current: Definition) -> bool
     """Return whether two definitions run the same program.
 
     approved: None if the server has no approved definition; then the result is False.
+    current: the definition for the present content of the server file.
     Only the digests are compared. The texts for logs may differ, because they depend on the secrets
     of the present process.
     """

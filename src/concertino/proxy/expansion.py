@@ -73,6 +73,7 @@ class Expander:
     def text(self, template: Template, label: str) -> str:
         """Replace the references in a text that must not contain secrets, such as an argument.
 
+        template: the text and its place in the file.
         label: the path of the text within the file, such as `github.args[0]`, for errors.
         Raises InvalidServerFile, also for a reference to a secret.
         """
@@ -97,6 +98,7 @@ class Expander:
 
         Returns the text in parts: texts, and references to secrets, which are read only when the
         server is started.
+        template: the text and its place in the file.
         label: the path of the text within the file, for errors.
         Raises InvalidServerFile.
         """
@@ -120,9 +122,9 @@ class Expander:
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
-        """Yield the parts of a text.
+        """Yield the parts of a text: texts, and references to secrets.
 
-        template: the whole text of the file that contains it, for errors.
+        template, label: the whole text of the file that contains it, and its path, for errors.
         depth: how many defaults contain it: in `${A:-${B:-x}}`, the depth of `x` is 2.
         """
         if depth > MAX_DEPTH:

@@ -26,6 +26,7 @@ class Heartbeat:
     """Forwards the progress of one call, and sends additional progress while the server is silent.
 
     Use it as a `with` block around the call.
+    context: the context of the call.
     every_s: the time of silence after which it sends progress, in seconds.
     describe: returns the message for a call; its argument is how many seconds the call has waited.
     step: each heartbeat multiplies the progress by 1 + step, or adds `step` if the progress is less

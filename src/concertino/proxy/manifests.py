@@ -116,6 +116,7 @@ class Manifests:
     ) -> None:
         """Read the features and lists of a running server, and store them if they are new.
 
+        client: an open client of the server.
         principal: the identity of the user who sees these lists; b"" if it is not verified.
         on_learned: called if they differ from those of the last run.
         """

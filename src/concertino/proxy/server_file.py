@@ -329,7 +329,11 @@ class _FileReader:
         member: FileMember,
         label: str,
     ) -> ServerEntry:
-        """Return the entry of one server. label: its path within the file."""
+        """Return the entry of one server. Raises InvalidServerFile.
+
+        name, member: the name of the server, and the value in the file with its place.
+        label: the path of the entry within the file, for errors.
+        """
         reader = self._reader
         members = reader.members(member.value, label)
         fields: dict[str, Any] = {"name": name, "line": member.line, "column": member.column}

@@ -63,6 +63,8 @@ def expand_entry(
     """Return the program or address in an entry, with all `${...}` replaced except secrets.
 
     Raises InvalidServerFile.
+    file: the server file, which contains the entry.
+    expander: replaces the references.
     env_file: the variables in the server's `envFile`. The variables of the entry override them.
 
     The program runs in the folder of the workspace, unless the entry names another folder; relative

@@ -82,6 +82,7 @@ def read_options(
 ) -> ServerOptions:
     """Return the options of a server, from the object under `x-concertino` in its entry.
 
+    label: the path of the object within the file, for errors.
     defaults: option -> its value from another key of the entry, such as `disabled_tools`, for
         options that the object does not have.
     Raises InvalidServerFile. Unknown keys are errors, too: a misspelt `deny` must not allow a tool.

@@ -436,7 +436,9 @@ async def resume_parked(
     """Continue a parked call, one that has waited for answers of its client, with these answers.
 
     This needs no upstream: the call may have its result already, and the server may have ended.
+    settings: the settings of the proxy, which contain its parked calls.
     parked: the state in the client's request, which identifies the parked call.
+    call, context: the client's request that contains the answers.
     Returns the result, or the next question for the client. Raises RpcError with the server's
     error, and if the call has expired or belongs to another user.
     """

@@ -242,6 +242,7 @@ async def once(
     """Return the value saved under `key`; if there is none, call `make` and save its result.
 
     See Context.once.
+    dialogue: keeps the saved values of the call, as well as its questions and answers.
     kind: the type of the returned value, which is decoded from JSON.
     """
     while (raw := dialogue.saved.get(key)) is None:
@@ -268,6 +269,7 @@ def wait(
 ) -> Any:
     """Run an awaitable on the event loop, and block this thread until it is done.
 
+    connection, request: the connection and the request of the call whose handler waits.
     dialogue: returns the dialogue of the call, which it creates if necessary.
     Returns the result of the awaitable. See Context.wait.
     """

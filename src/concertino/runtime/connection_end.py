@@ -33,6 +33,7 @@ CLEANUP_S = 0.5
 class ConnectionEnd:
     """Ends one connection, and knows how far its end has come.
 
+    session, connection: the session whose calls are ended, and the connection that is closed.
     drain_s: how many seconds calls may run after start_draining().
     closed: a future that gets its result when the connection is closed.
     on_closed: called just before `closed` gets its result.

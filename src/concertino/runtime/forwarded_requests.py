@@ -27,6 +27,7 @@ async def request_client(
 ) -> Raw:
     """Send a request to the client and return its undecoded result. See CallerSession.request().
 
+    session: the session with the client; `loop` is the event loop on which it runs.
     params: the params as JSON; they are sent unchanged.
     """
     response: asyncio.Future[Raw] = loop.create_future()

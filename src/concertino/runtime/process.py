@@ -283,6 +283,9 @@ async def _serve(
     """Serve until the frontend's last client has disconnected, or until the start has failed.
 
     name: the server's name, for the log.
+    frontend: connects clients to the backend.
+    wrap: wraps each connection, for example to trace its messages.
+    watchdog: ends the process if its shutdown takes too long.
     Returns the exit code of the process.
     """
     loop = asyncio.get_running_loop()

@@ -47,6 +47,7 @@ class ShutdownWatchdog:
     loop: the event loop, which may be blocked.
     reading: the file descriptor of the input, to notice its end; -1 if there is none.
     drain_s: how many seconds calls may run after the shutdown has begun.
+    log: the log of the server; `writer` writes its lines to stderr.
     release: removes the files that would remain after the process. Called in the watchdog's thread.
 
     Attributes:

@@ -101,6 +101,7 @@ class ThreadTrials:
     def end(self, kind: Kind, is_large: bool | None) -> None:
         """Stop counting a call that begin() or try_start() has counted, because it has ended.
 
+        kind: the kind of the call.
         is_large: whether its result was large; None if it has none, because it was cancelled.
         """
         trial = self._trials.get(kind)

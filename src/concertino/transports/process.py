@@ -447,6 +447,8 @@ class ChildProcess(PollingConnection):
     async def _end_with(self, number: signal.Signals, within_s: float, group_ended: bool) -> bool:
         """Send a signal to the group and to processes that have left it. Returns whether all ended.
 
+        number: the number of the signal.
+        within_s: how long to wait for their end, in seconds.
         group_ended: whether the group is empty already.
         """
         if group_ended:
