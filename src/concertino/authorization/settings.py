@@ -43,8 +43,8 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
     redirect_uri: the URL to which the authorization server redirects the browser; "" for a free
         port of this machine.
     authorize: a function that gets the URL of the page of a login. It shows the page to the user,
-        and returns an awaitable of the URL to which the browser was redirected. It needs a
-        redirect_uri. If it is None, only `concertino login` can log in with a browser.
+        and returns an awaitable of the URL to which the browser was redirected. Set redirect_uri,
+        too. Without `authorize`, only `concertino login` can log in with a browser.
     Raises ValueError if fields contradict each other. The text shows no secrets.
     """
 

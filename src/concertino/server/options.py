@@ -85,7 +85,7 @@ class ToolGuards(TypedDict, total=False):
         seconds. Further calls get an error result that says when to try again. None, here and for
         the next three options, means that there is no limit.
     max_in_flight: calls that may run at the same time; further calls get an error result.
-    timeout_s: seconds after which a call is cancelled. It then gets an error result.
+    timeout_s: seconds after which a call is cancelled. The client then gets an error result.
     max_result_bytes: size in bytes of JSON up to which a result is sent as a whole. A larger result
         is stored for up to an hour. The client gets the beginning of the result, and a link to the
         whole result, which it can read as a resource.

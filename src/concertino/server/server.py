@@ -481,8 +481,8 @@ class Server(ServerBackend):
 
         The return annotation names the class of the yielded value, as in
         `-> AsyncIterator[Database]`. A handler that is registered later can have a parameter with
-        this class as its annotation. It gets the value in this parameter, and clients do not see
-        the parameter.
+        this class as its annotation. The parameter gets the value in each call, and clients do not
+        see the parameter.
         Raises RegistrationError for any other function, and after the server has started.
         """
         self._filled.add_lifespan(function)

@@ -139,7 +139,7 @@ class JwtVerifier:
         return self._verify_with(token, header, keys)
 
     def _read_header(self, token: str) -> _Header:
-        """Return the header of a token. It is called before the signature is verified.
+        """Return the header of a token. Called before the signature of the token is verified.
 
         Raises InvalidToken if the token cannot be accepted even with a valid signature.
         """
