@@ -104,9 +104,9 @@ class AsgiChannel(asyncio.Transport):
         """Return the head of a request as bytes; see the function _encode_head().
 
         Most requests have the same head as the last one. Then the bytes of the last one are
-        returned, because comparing takes a third of the time of encoding. When the client, or the
-        path at which the application is mounted, changes, it is stored in the facts of the
-        connection.
+        returned, because comparing takes a third of the time of encoding. The facts of the
+        connection get the address of the client, and the path at which the application is mounted,
+        if one of them is another one than for the last request.
         """
         query: bytes = scope.get("query_string", b"")
         root = scope.get("root_path", "")

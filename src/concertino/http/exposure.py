@@ -104,6 +104,7 @@ def _check_public_url(options: HttpOptions, identity: ResourceIdentity) -> None:
 
 
 def _is_loopback(host: str) -> bool:
+    """Return whether a host name or address stands for this machine only."""
     # Imported here, because most servers do not need it.
     from ipaddress import ip_address
 
@@ -114,7 +115,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_remote(options: HttpOptions, listener: Listener) -> None:
-    """Raise ValueError unless an address that other machines can reach is safe."""
+    """Raise ValueError if the options do not protect an address that other machines can reach."""
     missing: list[str] = []
     if options.authorization is None and not options.no_auth:
         missing.append(

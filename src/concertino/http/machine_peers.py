@@ -246,7 +246,12 @@ class _FrontEndCertificate(TlsCertificate):
 
 
 class _Registration:
-    """A PeerServer: what runs while other front ends can reach this one."""
+    """A PeerServer, through which other front ends can reach this one until close().
+
+    acceptor: accepts the connections of other front ends.
+    renewing: the task that renews the entry of this front end in the bucket.
+    unregister: removes this entry.
+    """
 
     def __init__(
         self, acceptor: TlsAcceptor, renewing: asyncio.Task[None], unregister: Callable[[], None]

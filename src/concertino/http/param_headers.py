@@ -27,11 +27,13 @@ __all__ = [
 ANNOTATION = "x-mcp-header"
 # RFC 9110, section 5.6.2.
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# The types of arguments that may be sent in a header.
 TYPES = frozenset(("integer", "string", "boolean"))
 # JSON numbers beyond this are not exact in all languages.
 MAX_INTEGER = 2**53 - 1
 # An integer in a header. A fraction of zeros is allowed, such as in `5.0`.
 INTEGER = re.compile(r"(-?[0-9]{1,17})(?:\.0+)?")
+# A text that a header can contain as it is.
 PLAIN = re.compile(r"[ -~]*")
 # Keywords whose value is a schema, a list of schemas, or schemas by name.
 ONE_SCHEMA = (
@@ -103,7 +105,11 @@ def _other_schemas(members: dict[str, Any]) -> Iterator[object]:
 
 
 def _check_annotation(members: dict[str, Any], where: str) -> str:
-    """Return the name in the annotation of a property. Raises InvalidAnnotation."""
+    """Return the name in the annotation of a property. Raises InvalidAnnotation.
+
+    members: the schema of the property.
+    where: the path of the property, for the error.
+    """
     name = members[ANNOTATION]
     if not isinstance(name, str) or not TOKEN.fullmatch(name):
         raise InvalidAnnotation(f"{where}: {ANNOTATION} is no name of a header: {name!r}")
@@ -164,7 +170,7 @@ def _find_value(arguments: object, path: tuple[str, ...]) -> Any:
 
 
 def _header_text(value: Any) -> str | None:
-    """Return an argument as text; None if it has no header."""
+    """Return an argument as text. None if the argument has no header because of its type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

@@ -84,7 +84,10 @@ class PrincipalUse:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, exchange: Exchange, identity: bytes) -> None:
-        """Count a request until its end. Raises HttpError 429 if it exceeds a limit."""
+        """Count a request until its end. Raises HttpError 429 if it exceeds a limit.
+
+        identity: the identity of the principal who has sent the request.
+        """
         use = self._uses.get(identity)
         if use is None:
             use = self._add(identity)

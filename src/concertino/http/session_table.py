@@ -27,8 +27,9 @@ __all__ = ["SessionTable"]
 class SessionTable:
     """The open sessions of a server, by their ids.
 
+    host: serves each session as one of its connections.
     wrap: wraps each connection before it is attached to the host.
-    max_sessions: how many sessions there may be at the same time; 0 for none.
+    max_sessions: how many sessions there may be at the same time. With 0, none can be opened.
     session_s: the time without a request and without an open stream after which a session ends.
     challenges: makes refusals; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
@@ -55,9 +56,11 @@ class SessionTable:
         self._max_own_sessions = max_own_sessions
         self._polling = polling
         self.peers = peers
+        # The memory for the events that all sessions keep until their clients resume a stream.
         self._budget = EventBudget()
-        # find() also checks that a session belongs to the principal of the request.
+        # Id -> session. find() also checks that it belongs to the principal of the request.
         self._sessions: dict[str, SessionConnection] = {}
+        # How many sessions were opened, from which the names of sessions in log lines are made.
         self._count = 0
 
     def __len__(self) -> int:

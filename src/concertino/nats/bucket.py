@@ -176,7 +176,10 @@ class Bucket:
         return self._state_of(answer.config, is_new)
 
     def add_replicas(self) -> BucketState:
-        """Store values on more servers, if `replicas` is more than the bucket has now."""
+        """Store values on more servers, if `replicas` is more than the bucket has now.
+
+        Returns the state of the bucket after that. Raises BucketError.
+        """
         answer = self._ask_stream("INFO")
         if answer.error is None and answer.config["num_replicas"] < self._settings["num_replicas"]:
             config = {**answer.config, "num_replicas": self._settings["num_replicas"]}

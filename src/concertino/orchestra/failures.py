@@ -45,6 +45,8 @@ def storage_failure(
 ) -> PluginResponse:
     """Return the response to a failed storage request.
 
+    id: the request id.
+    code, message: the reason, for programs and for users.
     kind: the field of PluginRequest that the request sets, such as "storage_read".
     """
     failure = StorageFailure(code=code, message=message)

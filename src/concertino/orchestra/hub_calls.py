@@ -425,7 +425,7 @@ def _has_no_stream(response: PluginResponse) -> bool:
 
 
 def _is_not_found(response: PluginResponse) -> bool:
-    """Return whether a plugin says that it has no such tool."""
+    """Return whether the response of a plugin says that the plugin does not have the tool."""
     return response.tool_call.error_code == NOT_FOUND
 
 

@@ -178,7 +178,7 @@ class HubEvents:
         self._end([key for key in self._deliveries if key[0] in gone])
 
     def on_plugin_change(self) -> None:
-        """Handle a change of a plugin's state. If it runs again, events are sent to it again."""
+        """Handle a change of a plugin's state: deliveries that wait for the plugin look again."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -312,6 +312,7 @@ class _Delivery:
         self._truncated = self._truncated or item.lost != 0
         if self.is_active and not self._truncated:
             await self._caller.notify("notifications/events/heartbeat", {"cursor": self.cursor})
+        # A heartbeat cannot say that events were lost, so `active` is sent once more then.
         elif self.is_active or is_recent:
             await self._activate()
 
@@ -351,6 +352,7 @@ def _read_params(call: Call) -> _Params:
 
 
 def _time_of(event: EventDelivery) -> float:
+    """Return when an event happened, in seconds since 1970."""
     return event.timestamp.seconds + event.timestamp.nanos / 1e9
 
 

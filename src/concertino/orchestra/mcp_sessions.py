@@ -85,6 +85,7 @@ class McpSessions:
         self._step = make_step(name)
         self._on_change = on_change
         self._on_update = on_update
+        # Runs the server between open() and close().
         self._host: Host | None = None
         # (caller's name, id of its session) -> session. The most recently used session is at the
         # end.
@@ -177,12 +178,14 @@ class McpSessions:
         """Yield the session of a call's caller, opening it if needed. Keep it open for the call."""
         meta = context.meta
         key = str(meta.get("orchestra/caller", "")), str(meta.get("orchestra/session", ""))
+        # Remove the session and add it again, so that it is at the end.
         session = self._sessions.pop(key, None)
         if session is None:
             host = self._host
             if host is None:
                 raise RpcError(INTERNAL_ERROR, NOT_STARTED)
             async with self._lock:
+                # Another call of the caller may have opened it meanwhile.
                 session = self._sessions.pop(key, None)
                 if session is None:
                     model = await self._find_model()

@@ -218,7 +218,11 @@ def _read_server(id: str, members: YamlMembers, command: Sequence[str] = ()) -> 
 
 
 def _read_other_hub(id: str, members: YamlMembers, certs_dir: str | None) -> PluginEntry:
-    """Return the entry of another hub, which is reached through a bridge, an MCP server."""
+    """Return the entry of a plugin that offers the tools of another hub.
+
+    The plugin's MCP server is a bridge to that hub (bridge.py).
+    certs_dir: the folder with the certificates for the bridge; None for the default folder.
+    """
     for name, value in members.by_name.items():
         if name not in OTHER_HUB_MEMBERS:
             raise value.error(f"expected no `{OTHER_HUB}` beside it")

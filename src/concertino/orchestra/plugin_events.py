@@ -66,7 +66,7 @@ class EventHandlers:
     """The functions that a plugin has registered with on_event.
 
     name: the plugin's id.
-    in_thread: runs a function that may block.
+    in_thread: runs a function that may block in a thread, and returns an awaitable of its result.
     """
 
     def __init__(self, name: str, in_thread: Callable[..., Awaitable[Any]]) -> None:

@@ -101,7 +101,7 @@ class PluginSet:
 
     @property
     def has_watches(self) -> bool:
-        """Whether the files of a plugin are watched."""
+        """Whether the files of at least one plugin are watched."""
         return bool(self._watches)
 
     async def check_saves(self) -> None:

@@ -27,7 +27,7 @@ class ArrivedRequest(Struct, frozen=True):
     caller: the name of the process that has sent the request.
     reply: the subject to which the ack and the responses are sent.
     payload: the serialized PluginRequest.
-    deadline: when the request's time limit ends, by the loop's clock.
+    deadline: when the request's time limit ends, by the clock of the event loop.
     """
 
     caller: str
@@ -98,4 +98,5 @@ class RequestQueue:
             self._cautious_until = end + CAUTIOUS_S
 
     def _end_iteration(self) -> None:
+        """Forget the time, because an iteration of the event loop has ended."""
         self._began = None

@@ -202,6 +202,7 @@ class _Table(Generic[P]):
         self.providers: dict[str, P] = {}
         self._kind = kind
         self._messages = messages
+        # Name -> the definition of its provider.
         self._definitions: dict[str, Any] = {}
 
     def add(self, plugin: P, definition: Any) -> None:
@@ -258,6 +259,8 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
                 messages.on_second_offer(f"storage {kind!r}", provider, other)
 
     return Routes(
+        # Without the tools that only bridges have, and several of them: a call of such a tool must
+        # name an AI provider.
         {
             name: plugin
             for name, plugin in tools.providers.items()

@@ -197,7 +197,10 @@ class _FrameConnection(SocketConnection):
 
 
 async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
-    """Connect to the listener at a path. The errors are those of open_link() (link.py)."""
+    """Connect to the listener at a path. The errors are those of open_link() (link.py).
+
+    timeout_s: how long connecting may take, in seconds.
+    """
     name = unix_name(path)
     try:
         async with asyncio.timeout(timeout_s):
