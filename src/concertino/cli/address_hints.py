@@ -19,7 +19,10 @@ MISSING = re.compile(r"nothing is served here|\bHTTP (404|405|501)\b|with text/h
 
 
 def suggest_listening(address: str, error: Disconnected) -> str:
-    """Return what to do about an address where no server answers."""
+    """Return what to do about an address where no server answers.
+
+    error: the failure; its text and its cause decide what to suggest.
+    """
     kind, _, place = address.partition(":")
     if is_url(address):
         url = urlsplit(address)

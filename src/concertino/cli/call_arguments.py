@@ -315,7 +315,11 @@ def _properties_of(schema: Schema) -> dict[str, Any]:
 
 
 def describe_schema(schema: Any, root: Schema) -> str:
-    """Return the type of a value in a few words, such as `integer` or `one of "a", "b"`."""
+    """Return the type of a value in a few words, such as `integer` or `one of "a", "b"`.
+
+    schema: the JSON Schema of the value.
+    root: the whole schema that contains it, to which its references (`$ref`) point.
+    """
     words: list[str] = []
     for alternative in _list_alternatives(schema, root):
         values = _list_enum_values(alternative)

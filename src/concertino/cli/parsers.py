@@ -49,7 +49,11 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def add_command(commands: Any, name: str, **options: Any) -> tuple[argparse.ArgumentParser, Any]:
-    """Add a command with its arguments, and return its parser and its module."""
+    """Add a command with its arguments, and return its parser and its module.
+
+    commands: argparse's object for adding commands, from make_parser().
+    options: keyword arguments for its add_parser().
+    """
     module = load(f"concertino.cli.{COMMANDS[name][0]}")
     parser = commands.add_parser(name, formatter_class=_Formatter, **options)
     parser.description = module.DESCRIPTION

@@ -23,7 +23,11 @@ MAX_NAMED = 100
 
 # Any: argparse has no public names for these types.
 def add_package_commands(kinds: Any, formatter: Any) -> None:
-    """Add the subcommands for packages to the parser of `concertino plugin`."""
+    """Add the subcommands for packages to the parser of `concertino plugin`.
+
+    kinds: argparse's object for adding subcommands.
+    formatter: the class that formats their help.
+    """
     install: ArgumentParser = kinds.add_parser(
         "install",
         help="show a package, ask, and install it: a wheel, a folder or a git bundle",

@@ -117,7 +117,11 @@ def load_servers(path: str, options: ServerFileOptions) -> Servers:
 
 
 def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object]) -> None:
-    """Raise TargetError for a password on the command line, which every user can see."""
+    """Raise TargetError for a password on the command line, which every user can see.
+
+    given: the values of --input by id.
+    declared: the inputs that the server file declares, by id.
+    """
     from concertino.proxy.expansion import input_variable
     from concertino.proxy.secret_sources import SECRET
     from concertino.proxy.server_file import InputEntry

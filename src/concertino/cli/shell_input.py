@@ -44,7 +44,7 @@ class StreamInput:
         self._may_read = Semaphore(1)
 
     async def read_line(self, prompt: str, suggest: Suggest | None) -> str:
-        """Return the next line. Raises EOFError."""
+        """Return the next line; the arguments have no effect. Raises EOFError at the end."""
         if self._lines is None:
             self._lines = asyncio.Queue()
             loop = asyncio.get_running_loop()

@@ -79,6 +79,7 @@ class Manifests:
         Raises RpcError if the server has not declared the capability for the method. Most hosts
         request all lists when they open a session. With this error they need not wait for the start
         of the server to learn that a list does not exist.
+        principal: the identity of the user who requests the list.
         """
         manifest = self.get(principal)
         if manifest is None:
@@ -254,7 +255,13 @@ def make_manifests(
     cache: ManifestCache | None,
     lazy: bool,
 ) -> Manifests | None:
-    """Return the Manifests of a server; None without a cache, and for targets without a command."""
+    """Return the Manifests of a server; None without a cache, and for targets without a command.
+
+    name: the name of the server, for the log.
+    target: the program of the server, or its address.
+    era: see Client.
+    lazy: whether a server with a manifest is started only when a call needs it.
+    """
     if cache is None or isinstance(target, str):
         return None
     if not isinstance(target, ServerParameters):

@@ -55,6 +55,7 @@ class ParkedCalls:
     def take(self, handle: bytes, principal: bytes) -> SuspendableCall:
         """Remove the call with a handle and return it.
 
+        principal: the identity of the user who sends the answers.
         Raises RpcError if there is no such call, or if it belongs to another user.
         """
         call, timer = self._calls.get(handle, (None, None))

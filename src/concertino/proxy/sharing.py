@@ -58,7 +58,11 @@ class ServerSharing:
         return session.principal
 
     def learn(self, *, is_modern: bool, has_log_levels: bool) -> None:
-        """Replace "auto", because the revision and features of the server are known now."""
+        """Replace the isolation "auto", because the server's revision and features are known now.
+
+        is_modern: whether the server speaks 2026-07-28.
+        has_log_levels: whether it has the capability for log messages.
+        """
         if self._isolation == "auto":
             self._isolation = "principal"
             # Before 2026-07-28 the log level holds for the whole connection, so one client would

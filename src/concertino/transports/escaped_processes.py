@@ -98,9 +98,11 @@ class EscapedProcesses:
         number: signal.Signals,
         within_s: float,
     ) -> bool:
-        """Send a signal to all processes that have left the group, and wait for their end.
+        """Send a signal to all processes that have left the group of a child.
 
-        Waits up to within_s seconds. Returns whether all have ended.
+        child: the process id of the child.
+        number: the number of the signal.
+        Waits up to within_s seconds for their end. Returns whether all have ended.
         """
         now = time.monotonic()
         until, settled_at = now + within_s, now + SETTLE_S
