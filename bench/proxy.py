@@ -12,7 +12,8 @@ the second.
 A last row has our proxy in front of a server that needs 2 s to start, as npx and uvx need when they
 install one, and has run before: how soon it opens and lists from the cache. And ten servers of 50
 tools each behind `concertino serve mcp.json`: how long their list of 500 tools takes when it has
-been asked for before.
+been asked for before. And how much longer a result of 1 MB takes through the proxy, in calls that
+take turns; beside it, as its floor, the time in which msgspec decodes and encodes the same bytes.
 
 The server behind all of them is the echo server in C (bench/servers/echo_for_clients.c), which
 costs next to nothing. Rounds over all rows, so that a slow minute of the machine falls on all
@@ -37,6 +38,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 BENCH = Path(__file__).parent
 SOURCE = BENCH.parent / "src"
@@ -81,6 +84,20 @@ for line in sys.stdin:
         result = {"initialize": offer, "tools/list": {"tools": tools}}.get(message["method"], {})
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 """
+# A server that answers each call with the same result of 1 MB.
+LARGE = """
+import json, os, sys
+offer = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+         "serverInfo": {"name": "large", "version": "1"}}
+content = json.dumps({"content": [{"type": "text", "text": "x" * 1_000_000}]})
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        result = content if message["method"] == "tools/call" else json.dumps(offer)
+        answer = f'{{"jsonrpc":"2.0","id":{message["id"]},"result":{result}}}\\n'.encode()
+        while answer:
+            answer = answer[os.write(1, answer):]
+"""
 ECHO = """
 from concertino import Server
 server = Server("echo")
@@ -106,6 +123,8 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment,
+            # One read for a long line, as in clients that are made for long results.
+            bufsize=2 * MEGABYTE,
         )
         self._last_id = 0
 
@@ -220,6 +239,40 @@ def measure_list(folder: Path, calls: int) -> float:
     return statistics.median(times)
 
 
+def measure_large_result(folder: Path, calls: int) -> tuple[float, float, float]:
+    """Return what a result of 1 MB costs, in ms of one call.
+
+    These are the time that the proxy adds, by the medians; the CPU time of the proxy; and the time
+    of one decoding and encoding with msgspec. The three take turns every ten calls.
+    """
+    program = folder / "large.py"
+    program.write_text(LARGE)
+    server = [sys.executable, str(program)]
+    proxy = [sys.executable, "-m", "concertino", "proxy", "--", *server]
+    times: dict[str, list[float]] = {"directly": [], "proxy": [], "msgspec": []}
+    with started(server) as directly, started(proxy) as proxied:
+        cpu_before = 0.0
+        for turn in range(calls // 10 + 2):
+            if turn == 2:
+                # The first two turns warm up.
+                cpu_before = proxied.cpu_us
+                times = {name: [] for name in times}
+            for name, process in (("directly", directly), ("proxy", proxied)):
+                for _ in range(10):
+                    frame = process.frame("tools/call", {"name": "large", "arguments": {}})
+                    began = time.perf_counter()
+                    [line] = process.exchange(frame, 1)
+                    times[name].append((time.perf_counter() - began) * 1e3)
+                    assert len(line) > MEGABYTE
+            for _ in range(10):
+                began = time.perf_counter()
+                msgspec.json.encode(msgspec.json.decode(line))
+                times["msgspec"].append((time.perf_counter() - began) * 1e3)
+        cpu_ms = (proxied.cpu_us - cpu_before) / 1e3 / len(times["proxy"])
+    medians = {name: statistics.median(taken) for name, taken in times.items()}
+    return medians["proxy"] - medians["directly"], cpu_ms, medians["msgspec"]
+
+
 def measure(command: list[str], calls: int) -> dict[str, float]:
     """Start a row once, and take all its figures."""
     with started(command) as process:
@@ -332,6 +385,7 @@ def main() -> int:
                 taken.setdefault(name, []).append(measure(command, calls))
         opening_ms, opening_cpu_ms = measure_opening(Path(folder), options.rounds)
         list_ms = measure_list(Path(folder), options.calls // 10)
+        added_ms, large_cpu_ms, floor_ms = measure_large_result(Path(folder), options.calls // 8)
     results = {name: summary(rounds) for name, rounds in taken.items()}
 
     columns = list(next(iter(results.values())))
@@ -344,6 +398,10 @@ def main() -> int:
     print(f"CPU at 64, proxy / our echo server: {ours['cpu_us_64'] / echo['cpu_us_64']:.2f}")
     print(f"opening and list from the cache: {opening_ms:.0f} ms, CPU {opening_cpu_ms:.0f} ms")
     print(f"list of 500 tools of ten servers, asked for before: {list_ms:.2f} ms")
+    print(
+        f"result of 1 MB: +{added_ms:.2f} ms, CPU {large_cpu_ms:.2f} ms; msgspec's decoding and "
+        f"encoding: {floor_ms:.2f} ms"
+    )
     if (fast := results.get("FastMCP create_proxy")) is not None:
         print(f"calls/s at 64, proxy / FastMCP: {ours['calls_s'] / fast['calls_s']:.0f}")
     if options.json:
