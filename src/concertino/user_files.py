@@ -29,13 +29,15 @@ def user_folder(
     return Path(value) if value.startswith("/") else Path.home() / default
 
 
-def open_regular_file(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular_file(path: str | os.PathLike[str], flags: int = 0) -> BinaryIO:
     """Open a regular file to read its bytes. Raises OSError, also for any other kind of file.
+
+    flags: further flags for os.open().
 
     Other kinds are refused, because opening a named pipe would wait for a writer, and a device may
     never end.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return open(descriptor, "rb")
     os.close(descriptor)
@@ -54,11 +56,11 @@ def read_private_file(
     belongs to another user, or has a forbidden bit.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = open_regular_file(path, os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
+    with file:
+        status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & forbidden_bits:
             raise ValueError(f"expected {expected}")
         data = file.read(max_bytes + 1)

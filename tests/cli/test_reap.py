@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from concertino.proxy.abandoned_servers import end_servers, find_abandoned
+from concertino.transports.process_marks import new_mark
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc")
 # Ignores the end of its input, as servers do that are left behind. Says its id when it runs.
 SERVER = """
@@ -172,6 +175,107 @@ def test_what_a_server_has_started_ends_with_it(
     assert code == 0
     assert not orphan.is_live()
     assert not Orphan(int(children[0])).is_live()
+
+
+def test_what_a_server_has_started_ends_though_the_server_ends_before_the_answer(
+    tmp_path: Path, start: Start
+) -> None:
+    script = 'env -u CONCERTINO_STARTED_BY "$0" -c "$1" & echo $$; wait'
+    orphan = start("mark", "sh", "-c", script, sys.executable, "import signal; signal.pause()")
+    [child] = Path(f"/proc/{orphan.pid}/task/{orphan.pid}/children").read_text().split()
+    [shown] = [item for item in find_abandoned([]) if item.pid == orphan.pid]
+    assert shown.processes == 2
+
+    # Another process adopts the child now, so it is no descendant of the server any more.
+    os.kill(orphan.pid, signal.SIGKILL)
+    until = time.monotonic() + 60
+    while process_stat(int(child))[1] == str(orphan.pid):
+        assert time.monotonic() < until, "nobody has adopted the child"
+    assert end_servers([shown])
+    assert not Orphan(int(child)).is_live()
+
+
+# Starts a program at a terminal of its own that ignores the end of the terminal.
+AT_TERMINAL = """
+import os, pty, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pid, terminal = pty.fork()
+if pid == 0:
+    signal.pause()
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+print(os.getpid(), flush=True)
+os.read(terminal, 1)
+"""
+
+
+def test_a_program_at_a_terminal_is_left_alone_though_a_server_has_started_it(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    orphan = start("mark", sys.executable, "-c", AT_TERMINAL)
+    [child] = Path(f"/proc/{orphan.pid}/task/{orphan.pid}/children").read_text().split()
+    try:
+        assert reaped(environment, tmp_path, "--show")[orphan.pid]["processes"] == 1
+        assert reap(environment, tmp_path, "--yes", str(orphan.pid))[0] == 0
+        assert not orphan.is_live()
+        assert Orphan(int(child)).is_live()
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_file_of_a_host_that_never_ends_is_skipped(
+    kind: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    for name in (".mcp.json", ".claude.json"):
+        if kind == "pipe":
+            os.mkfifo(tmp_path / name)
+        else:
+            (tmp_path / name).symlink_to("/dev/zero")
+    code, _, errors = reap(environment, tmp_path, "--show")
+    assert (code in (0, 1), errors) == (True, "")
+
+
+def test_a_file_of_a_host_that_others_can_write_names_no_program_to_end(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    orphan = start("plain")
+    entry = {"command": sys.executable, "args": [str(tmp_path / "server.py")]}
+    file = tmp_path / ".mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"files": entry}}))
+    assert orphan.pid in reaped(environment, tmp_path, "--show")
+    file.chmod(0o666)
+    assert orphan.pid not in reaped(environment, tmp_path, "--show")
+
+
+def test_a_folder_that_was_deleted_has_no_files_of_hosts(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", 'rmdir ../deleted; "$0" -m concertino reap --show', sys.executable],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode in (0, 1), done.stderr) == (True, "")
+    assert done.stdout
+
+
+def test_a_process_that_cannot_be_seen_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a /proc that is mounted with hidepid=2, for a process of another user.
+    mark = new_mark()
+    assert not mark.is_orphaned()
+    monkeypatch.setattr("concertino.transports.process_table.PROC", str(tmp_path))
+    assert not mark.is_orphaned()
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert mark._replace(pid=process.pid).is_orphaned()
 
 
 def test_a_process_that_a_servers_child_has_started_is_not_listed_twice(

@@ -4,6 +4,7 @@ line and member.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,12 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         read_plugins(tmp_path / "missing.yaml")
     with pytest.raises(InvalidPluginsFile, match="expected at most 1048576 bytes"):
         read_plugins(write_file(tmp_path, "#" * (2**20 + 1)))
+
+
+def test_a_named_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plugins.yaml")
+    with pytest.raises(InvalidPluginsFile, match=r"plugins\.yaml: expected a regular file"):
+        read_plugins(tmp_path / "plugins.yaml")
 
 
 def test_dependencies_in_a_long_chain_and_a_wide_fan_are_no_circle(tmp_path: Path) -> None:

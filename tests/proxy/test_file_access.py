@@ -80,6 +80,22 @@ def test_the_folder_of_a_link_counts_too(file: Path, tmp_path: Path) -> None:
         assert f"{open_folder} is a folder that every user can write" in refusal(path)
 
 
+def test_the_folder_of_a_link_to_a_folder_counts(file: Path, tmp_path: Path) -> None:
+    # link -> open/hop -> project: whoever can write in `open` decides where `link` leads.
+    open_folder = tmp_path / "open"
+    open_folder.mkdir()
+    (open_folder / "hop").symlink_to(file.parent)
+    (tmp_path / "link").symlink_to("open/hop")
+    path = tmp_path / "link" / "mcp.json"
+    assert read_server_file(path).servers
+    # The system follows the link before it goes up.
+    up = tmp_path / "link" / ".." / "project" / "mcp.json"
+    assert read_server_file(up).servers
+    open_folder.chmod(0o777)
+    for name in (path, up, tmp_path / "open" / ".." / "link" / "mcp.json"):
+        assert f"{open_folder} is a folder that every user can write" in refusal(name)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a link to another user")
 def test_a_link_of_another_user_is_refused(file: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.json"

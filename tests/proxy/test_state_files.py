@@ -48,6 +48,12 @@ def test_a_file_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> N
         read_private(path)
 
 
+def test_a_named_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(UnusableState, match="pipe: expected a regular file"):
+        read_private(tmp_path / "pipe")
+
+
 def test_a_link_is_refused(tmp_path: Path) -> None:
     write_private(tmp_path / "file", b"x")
     (tmp_path / "link").symlink_to("file")

@@ -45,7 +45,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     if args.json and not (args.yes or args.show):
         raise UsageError("--json does not ask", "add --show or --yes")
-    commands = read_host_commands(Path.home(), Path.cwd(), os.environ)
+    commands = read_host_commands(Path.home(), _current_folder(), os.environ)
     servers = _select(find_abandoned(commands), args.pid)
     _show(servers, args.json)
     if not servers:
@@ -59,6 +59,14 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     if not args.json:
         print(f"ended: {_count(servers)}")  # noqa: T201
     return 0
+
+
+def _current_folder() -> Path:
+    """Return the current folder; the home folder if the current one was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path.home()
 
 
 def _select(servers: list[AbandonedServer], pids: Sequence[int]) -> list[AbandonedServer]:

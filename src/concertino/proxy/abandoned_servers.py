@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from concertino.proxy.host_commands import HostCommand
-from concertino.transports.orphans import END_STEPS, end_processes
+from concertino.transports.orphans import END_STEPS, ProcessKey, end_processes
 from concertino.transports.process_marks import marks_of, pid_namespace
 from concertino.transports.process_table import (
     ProcessState,
@@ -48,6 +48,7 @@ class AbandonedServer(Struct, frozen=True):
     processes: the number of processes: 1 and the number of descendants.
     reason: a sentence for the user that names the process that has ended, or the file that
         contains the command.
+    members: the process id and the start time of each of these processes.
     """
 
     pid: int
@@ -57,6 +58,7 @@ class AbandonedServer(Struct, frozen=True):
     memory_bytes: int
     processes: int
     reason: str
+    members: tuple[ProcessKey, ...]
 
 
 def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
@@ -88,9 +90,11 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
 def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     """End servers and their descendants with SIGTERM, then SIGKILL. Returns whether all ended.
 
+    These are the descendants that find_abandoned() has found, and those that were started later.
+
     Takes at most 1.5 s. A new process that has got the id of a server meanwhile is left alone.
     """
-    members = {(server.pid, server.started_at) for server in servers}
+    members = {member for server in servers for member in server.members}
 
     def find() -> set[tuple[int, int]]:
         # end_processes() calls this repeatedly. Record all descendants each time: when a process
@@ -161,6 +165,7 @@ def _describe(pid: int, states: States, reason: str) -> AbandonedServer:
         sum(map(read_memory, tree)),
         len(tree),
         reason,
+        tuple((other, states[other].started_at) for other in sorted(tree)),
     )
 
 
@@ -174,10 +179,11 @@ def _with_ancestors(pid: int, states: States) -> set[int]:
 
 
 def _with_descendants(root: int, states: States) -> set[int]:
-    """Return the ids of a process and of all its descendants."""
+    """Return the ids of a process and its descendants, without those at a terminal and theirs."""
     children: dict[int, list[int]] = {}
     for pid, state in states.items():
-        children.setdefault(state.parent, []).append(pid)
+        if not state.terminal:
+            children.setdefault(state.parent, []).append(pid)
     tree: set[int] = set()
     unvisited = [root]
     while unvisited:

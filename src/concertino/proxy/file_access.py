@@ -1,4 +1,4 @@
-"""check_writers(): refuses a file that names programs to run and that other users can change."""
+"""read_own_file(): refuses a file that names programs and that other users can change."""
 
 from __future__ import annotations
 
@@ -7,15 +7,27 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from concertino.proxy.value_reader import InvalidServerFile
+from concertino.user_files import open_regular_file
 
-__all__ = ["check_writers"]
+__all__ = ["check_writers", "read_own_file"]
 
 # The largest number of links that Linux follows for one path, see path_resolution(7).
 MAX_LINKS = 40
+
+
+def read_own_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Return the content of a file that only this user can change; see check_writers().
+
+    The content of a longer file is cut after max_bytes + 1 bytes.
+    Raises OSError, also for a named pipe or a device, and InvalidServerFile.
+    """
+    # Open the file only once, so that the checked file is also read if another file replaces it.
+    with open_regular_file(path) as file:
+        check_writers(path, os.fstat(file.fileno()))
+        return file.read(max_bytes + 1)
 
 
 def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
@@ -25,8 +37,8 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
     users must not have permission to write in them. In a folder with the sticky bit, such as /tmp,
     others cannot replace this user's files. A group counts as other users, unless it is the user's
     own private group. Access control lists are not checked.
-    If the path is a symbolic link, the same rules apply to the link, because another user could
-    make it point to another file.
+    The same rules apply to each symbolic link in the path, because another user could make it
+    point to another file.
     status: the status of the open file.
     """
     source = os.fspath(path)
@@ -35,7 +47,7 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
             f"{source}: expected a file that only you can change, got one {problem}, who could "
             f"run programs as you"
         )
-    places = [*islice(_follow_links(path), MAX_LINKS), Path(os.path.realpath(path))]
+    places = list(_follow_links(path))
     for place in places:
         owner = place.lstat().st_uid
         if owner not in (0, os.geteuid()):
@@ -55,12 +67,26 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
 
 
 def _follow_links(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the absolute path of a file, and after each path that is a link, its destination."""
-    place = Path(os.path.abspath(path))  # noqa: PTH100
+    """Yield each symbolic link that leads to a file, as the path that contains no other link.
+
+    The last item is the file itself.
+    """
+    path = Path(path)
+    place = Path() if path.is_absolute() else Path.cwd()
+    names = [*reversed(path.parts)]
+    links = 0
+    while names and links <= MAX_LINKS:
+        name = names.pop()
+        if name == "..":
+            place = place.parent
+            continue
+        place /= name
+        if place.is_symlink():
+            yield place
+            links += 1
+            names += reversed(place.readlink().parts)
+            place = place.parent
     yield place
-    while place.is_symlink():
-        place = Path(os.path.normpath(place.parent / place.readlink()))
-        yield place
 
 
 def _describe_writers(status: os.stat_result) -> str | None:

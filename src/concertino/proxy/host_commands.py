@@ -17,7 +17,8 @@ from concertino.proxy.claude_code_file import (
     read_server_lists,
 )
 from concertino.proxy.expansion import Expander
-from concertino.proxy.server_file import ServerFile, parse_server_file
+from concertino.proxy.file_access import read_own_file
+from concertino.proxy.server_file import MAX_BYTES, ServerFile, parse_server_file
 from concertino.proxy.value_reader import InvalidServerFile
 
 __all__ = ["HostCommand", "read_host_commands"]
@@ -97,7 +98,8 @@ def read_host_commands(
     folder: the folder of the project in which the user works. It and the projects in Claude Code's
         file may have files, too.
     environment: the environment variables for `${VAR}`.
-    Files and entries that cannot be read are skipped, because they are meant for other programs.
+    Files and entries that cannot be read are skipped, because they are meant for other programs. So
+    are files that other users can change: they could name any program of this user.
     """
     commands: dict[tuple[str, ...], HostCommand] = {}
     projects = [folder]
@@ -106,7 +108,7 @@ def read_host_commands(
     paths += [project / name for project in projects for name in PROJECT_FILES]
     for path in paths:
         try:
-            files.append(parse_server_file(path.read_bytes(), path))
+            files.append(parse_server_file(read_own_file(path, MAX_BYTES), path))
         except (OSError, InvalidServerFile):
             continue
     for file in files:
@@ -134,10 +136,11 @@ def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
     projects: the folders of the file's projects are appended to it.
     """
     try:
-        if path.stat().st_size > MAX_CLAUDE_CODE_BYTES:
+        data = read_own_file(path, MAX_CLAUDE_CODE_BYTES)
+        if len(data) > MAX_CLAUDE_CODE_BYTES:
             return
-        lists = list(read_server_lists(path.read_bytes()))
-    except (OSError, DecodeError, RecursionError):
+        lists = list(read_server_lists(data))
+    except (OSError, InvalidServerFile, DecodeError, RecursionError):
         return
     for item in lists:
         if item.folder:

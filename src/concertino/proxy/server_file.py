@@ -28,7 +28,7 @@ from concertino.proxy.claude_code_file import (
     read_project_servers,
     split_project,
 )
-from concertino.proxy.file_access import check_writers
+from concertino.proxy.file_access import read_own_file
 from concertino.proxy.file_values import FileMember, FileValue, InvalidText
 from concertino.proxy.json_comments import parse_json
 from concertino.proxy.server_members import (
@@ -42,7 +42,6 @@ from concertino.proxy.server_options import ServerOptions, read_options
 from concertino.proxy.toml_values import parse_toml
 from concertino.proxy.value_reader import InvalidServerFile, Template, ValueReader
 from concertino.transforms.tool_search import ToolListOptions, ToolsMode
-from concertino.user_files import open_regular_file
 
 __all__ = [
     "SERVER_LISTS",
@@ -158,11 +157,7 @@ def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
     is_claude_code = Path(path).name == CLAUDE_CODE
     limit = MAX_CLAUDE_CODE_BYTES if is_claude_code else MAX_BYTES
     try:
-        # Open the file only once, so that the checked file is also read if another file replaces
-        # it.
-        with open_regular_file(path) as file:
-            check_writers(path, os.fstat(file.fileno()))
-            data = file.read(limit + 1)
+        data = read_own_file(path, limit)
     except OSError as exc:
         hint = _suggest_file(Path(path)) if isinstance(exc, FileNotFoundError) else ""
         raise InvalidServerFile(f"{path}: {exc.strerror}{hint}") from None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from concertino.transports.process_table import live_processes, read_environment, send_signal
 
-__all__ = ["END_STEPS", "end_orphans", "end_processes"]
+__all__ = ["END_STEPS", "ProcessKey", "end_orphans", "end_processes"]
 
 # The steps of end_processes(): (the signal to send, how many seconds to wait after it).
 END_STEPS = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 1.0))

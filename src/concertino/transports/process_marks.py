@@ -13,7 +13,11 @@ import os
 import re
 from typing import NamedTuple
 
-from concertino.transports.process_table import read_environment, read_process_state
+from concertino.transports.process_table import (
+    is_process,
+    read_environment,
+    read_process_state,
+)
 
 __all__ = ["STARTED_BY", "Mark", "marks_of", "new_mark", "pid_namespace"]
 
@@ -43,12 +47,15 @@ class Mark(NamedTuple):
     def is_orphaned(self) -> bool:
         """Return whether the process that has started the program has ended.
 
-        Returns False if this is not known, because that process is in another pid namespace.
+        Returns False if this is not known, because that process is in another pid namespace, or
+        belongs to another user in a /proc that hides such processes (`hidepid`).
         """
         if not self.namespace or self.namespace != pid_namespace():
             return False
         state = read_process_state(self.pid)
-        return state is None or not state.is_live or state.started_at != self.started_at
+        if state is None:
+            return not is_process(self.pid)
+        return not state.is_live or state.started_at != self.started_at
 
 
 def new_mark() -> Mark:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 __all__ = [
     "ProcessState",
     "age_s",
+    "is_process",
     "live_processes",
     "program_name",
     "read_arguments",
@@ -88,6 +89,17 @@ def live_processes() -> Iterator[tuple[int, ProcessState]]:
             state = read_process_state(int(name))
             if state is not None and state.is_live:
                 yield int(name), state
+
+
+def is_process(pid: int) -> bool:
+    """Return whether a process has this id, even one that /proc does not show."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def age_s(state: ProcessState) -> float:
