@@ -348,11 +348,18 @@ class CaseContext:
         *,
         modern: bool | None = None,
     ) -> Message:
-        """Send a request and return its response. Raises the errors of wait_for_responses()."""
+        """Send a request and return its response. See make_request() for the parameters.
+
+        Raises the errors of wait_for_responses().
+        """
         return self.exchange(self.make_request(method, params, id, modern=modern))[0]
 
     def call_tool(self, name: str, **arguments: object) -> Message:
-        """Call one of server_under_test.TOOLS and return the response."""
+        """Call a tool and return the response. See make_call() for the parameters.
+
+        Raises SkipCase if the server does not have the tool, and the errors of
+        wait_for_responses().
+        """
         return self.exchange(self.make_call(name, **arguments))[0]
 
     def probe_line(

@@ -161,9 +161,9 @@ def _grade(case: Case, findings: Sequence[CheckFinding]) -> Verdict:
 
 
 def has_failures(results: Sequence[CaseResult], *, strict: bool) -> bool:
-    """Return whether any result is `wrong`, `hang` or `crash`.
+    """Return whether any case has the verdict `wrong`, `hang` or `crash`.
 
-    strict: whether `differs` counts as a failure, too.
+    strict: whether the verdict `differs` counts as a failure, too.
     """
     least = RANK["differs" if strict else "wrong"]
     return any(RANK[result.verdict] >= least for result in results)

@@ -97,7 +97,7 @@ TOOLS_WITH_CHOICES = ("fail", "give", "say", "fork")
 class CheckTool(Struct, frozen=True):
     """A tool of the server that cases can call.
 
-    shape: the name and the arguments by which it was recognized.
+    shape: the name of the tool, and the names of its arguments.
     choices: the allowed values of its argument `how` or `what`; empty for a tool without choices.
     """
 

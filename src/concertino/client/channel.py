@@ -72,6 +72,7 @@ class Channel:
     """The client's end of one Connection, and its Receiver.
 
     connection: a Connection that is not open yet; the Channel opens it.
+    limits: limit the size of a message, and how much output may be buffered.
     delegate: handles everything that is not a response.
     log: the logger for faults of the server.
 
@@ -413,6 +414,7 @@ class Channel:
         return earliest
 
     def _describe_timeout(self, pending: PendingReply, now: float) -> str:
+        """Return the text of the error for a request that has timed out."""
         text = f"{pending.request.label}: no answer within {now - pending.sent_at:.3g} s"
         progress = pending.progress
         if progress is not None and progress.last > float("-inf"):

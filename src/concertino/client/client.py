@@ -521,7 +521,12 @@ class Client(ConnectionFacts):
         params: the params of the request, without `_meta`; None for none.
         into: the type to decode the result to. None returns dicts, lists, strings and so on;
             msgspec.Raw returns the undecoded JSON.
-        call_tool() describes the other parameters and the errors.
+        timeout_s: how many seconds to wait for the response, and after each progress for the next
+            one; by default timeouts.request_s.
+        progress(done, total, message): a function called for each progress notification; None to
+            request no progress.
+        meta: members to add to the request's `_meta`.
+        call_tool() describes the errors.
         """
         body = encode(params or {})
         raw = await self._connection.call(method, body, "", timeout_s, progress, meta)

@@ -247,6 +247,7 @@ class ClientConnection:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        """Do the work of close(), in a task of its own."""
         if self._supervisor is not None:
             await self._supervisor.close()
         await self._bring_down()
@@ -267,7 +268,7 @@ class ClientConnection:
 
     @property
     def current(self) -> Conversation:
-        """Return the newest opened conversation, even if it has ended.
+        """Return the Conversation with the server since its latest start, even if it has ended.
 
         Raises RuntimeError before open().
         """

@@ -101,6 +101,7 @@ class Conversation:
 
     name: the name of the client, for logs.
     opened: the connection, and the server's process if the client has started one.
+    limits: limit the size of a message, and how much output may be buffered.
     info: describes this client to the server.
     handlers: answer the server's requests.
     notification_handlers: the user's functions for notifications.
@@ -285,9 +286,9 @@ class Conversation:
         timeout_s: float,
         progress: Progress | None,
     ) -> Awaitable[Raw]:
-        """Forward the call of another client, and return its result, undecoded.
+        """Forward the call of another client, and return its undecoded result.
 
-        See Client.forward().
+        Client.forward() describes the parameters and the errors.
         """
         requests = self.requests
         prepared = requests.forwarded.get(call.method) or requests.prepare_forward(call.method)
@@ -318,6 +319,7 @@ class Conversation:
         timeout_s: float,
         progress: Progress,
     ) -> Raw:
+        """Do the same as forward(), for a call whose client has requested progress."""
         channel = self.channel
         with channel.progress.track(progress, timeout_s, timeout_s) as tracker:
             params = self.requests.forwarded_params(call, caller, level, tracker.token)
@@ -417,6 +419,7 @@ class Conversation:
         return not self.subscriptions.is_subscribed(params)
 
     def _on_cancelled(self, params: Mapping[str, Raw]) -> None:
+        """Handle notifications/cancelled, for a subscription or for a request of the server."""
         try:
             cancelled = _decode_cancelled(encode(params))
         except DecodeError:

@@ -79,6 +79,7 @@ def _check(name: str, field: Mapping[str, Any], value: Any) -> None:
 
 
 def _check_type(name: str, kind: object, value: Any) -> None:
+    """Raise ValueError if a value does not have the type that its field names, such as "string"."""
     expected = _PYTHON_TYPES.get(kind) if isinstance(kind, str) else None
     if expected is None:
         return
@@ -109,6 +110,11 @@ def _check_bounds(
     upper: Any,
     unit: str,
 ) -> None:
+    """Raise ValueError if a number, or the length of a value, is not between two bounds.
+
+    lower, upper: the bounds, from the form; None for no bound.
+    unit: what is counted, for the error; "" for a number.
+    """
     if isinstance(lower, (int, float)) and size < lower:
         raise ValueError(f"{name}: expected at least {lower:g} {unit}".rstrip() + f", got {size:g}")
     if isinstance(upper, (int, float)) and size > upper:

@@ -126,6 +126,7 @@ class NotificationDispatcher:
             handlers.on_other(method, decode(encode(params)))
 
     def _on_log_message(self, params: Mapping[str, Raw]) -> None:
+        """Pass a log message of the server to the user's function, or log it if there is none."""
         try:
             message = _decode_log_message(encode(params))
         except DecodeError:

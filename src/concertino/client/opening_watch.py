@@ -161,6 +161,7 @@ class OpeningWatch:
         self._requests.refuse(self._not_a_server_error())
 
     def _not_a_server_error(self) -> NotAServer:
+        """Return the error that says what the program does instead of answering requests."""
         parameters = self._opened.parameters
         name = self._name
         if parameters is not None:

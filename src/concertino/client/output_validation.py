@@ -118,6 +118,8 @@ def decode_result(label: str, raw: Raw, into: type[T]) -> T:
     """Decode the result of a request as one of the classes in concertino.types.
 
     label: names the request, for errors.
+    raw: the result, undecoded.
+    into: the class.
     Raises ProtocolError if the result is malformed; the text quotes the result.
     """
     try:
@@ -132,6 +134,8 @@ def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
     """Decode the result of a request to any type that the user has chosen.
 
     label: names the request, for errors.
+    raw: the result, undecoded.
+    into: the type.
     Raises ProtocolError if the result does not fit this type, and TypeError if the type cannot be
     decoded from JSON.
     """

@@ -49,10 +49,11 @@ class Portal:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Call an async function on the loop, wait for it, and return its result.
+        """Call an async function on the event loop of the other thread, and return its result.
 
-        If the waiting thread is interrupted, for example by Ctrl-C, the call is cancelled.
-        Raises the exception of the function, and PortalClosed if the thread has ended.
+        Blocks until the function has returned. If the waiting thread is interrupted, for example by
+        Ctrl-C, the call is cancelled. Raises the exception of the function, and PortalClosed if the
+        other thread has ended.
         """
         if not self._thread.is_alive():
             raise PortalClosed

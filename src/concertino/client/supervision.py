@@ -35,8 +35,8 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
     first_s: the pause before the first restart. The pause doubles with each restart in a row. Each
         pause is shortened at random by up to a quarter, so that many servers do not start together.
     longest_s: the longest pause.
-    tries: after this many starts in a row without a recovery, the client gives up: requests raise
-        Disconnected.
+    tries: after this many starts in a row without a recovery (see steady_s), the client gives up:
+        requests raise Disconnected.
     steady_s: a server that has run for this time counts as recovered, as does a server that has
         answered a request of the user since its restart. If a recovered server ends, the pause is
         first_s again and `tries` is counted from 0.
@@ -78,6 +78,7 @@ class Supervisor:
 
     rules: when to restart.
     server: the functions that end and start the server.
+    log: the logger for ends and starts of the server.
 
     Attributes:
     state: see Client.state.
@@ -241,6 +242,7 @@ class Supervisor:
         await self._server.bring_down()
 
     def _gave_up_error(self, label: str) -> Disconnected:
+        """Return the error of a request after the client has given up. label: the request."""
         tries = self._rules.tries
         text = f"{label}: the server was started {tries} times in a row and ended each time"
         if self._rules.retry_s < FOREVER:

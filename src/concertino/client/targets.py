@@ -276,6 +276,7 @@ class TargetLocation(Protocol):
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         """Start the server or connect to it.
 
+        limits: limit the size of a message.
         stderr: called with each chunk of the process's stderr; None to ignore its stderr. Not used
             if no process is started.
         Raises SpawnError if the program cannot be started, and Disconnected if no server listens at

@@ -87,7 +87,10 @@ class ToolResults:
         conversation: Conversation,
         timeout_s: float,
     ) -> CallToolResult:
-        """Return a result with its structured content unwrapped, see WrappedResults.unwrap()."""
+        """Return a result with its structured content unwrapped, if the server has wrapped it.
+
+        WrappedResults.unwrap() describes the parameters.
+        """
         if self._wrapped is None:
             # Imported here, because results of modern servers are never wrapped.
             from concertino.client.wrapped_results import WrappedResults

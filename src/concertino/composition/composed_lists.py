@@ -216,6 +216,8 @@ def _pass_list(
 
     Clients before 2026-07-28 then also get the members that this package does not know. Clients of
     2026-07-28 get them in any case.
+    whole: the joined list.
+    pages: the pages of the parts from which it was built.
     """
     if isinstance(whole, Raw) and _are_legacy(pages):
         context.caller.pass_result(whole, max(page.revision for page in pages))

@@ -40,10 +40,10 @@ class PartNames(Protocol):
         ...
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the part and the part's own name for a name that clients use.
+        """Return the part (a composed backend) and the part's own name for a name of clients.
 
-        Returns None if the name begins with the prefix of no part. The result does not mean that
-        the part has such a tool or prompt.
+        Returns None if the name begins with the prefix of no part. The part need not have such a
+        tool or prompt.
         """
         ...
 

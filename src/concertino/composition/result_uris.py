@@ -32,6 +32,7 @@ def map_result_uris(
     they stand for there.
 
     method: the method of the call, such as `tools/call`.
+    map_uri: returns the URI that clients see for a URI of the part.
     """
     if not isinstance(result, Raw):
         if isinstance(result, InputRequired):

@@ -132,6 +132,7 @@ class StreamableHttpConnection:
         return 0
 
     def flush(self) -> None:
+        """Send the queued messages, except those that must wait until the session is open."""
         waiting: list[tuple[bytes, Envelope]] = []
         fallback = self._session.fallback
         if fallback is not None and not fallback.path:
@@ -285,6 +286,7 @@ class StreamableHttpConnection:
         return frame
 
     def on_exchange_end(self, exchange: ClientExchange) -> None:
+        """Handle the end of an accepted response, by the kind of its request."""
         self._exchanges.discard(exchange)
         if exchange.kind == "delete":
             self._session.deletion.set_result(None)
@@ -312,6 +314,11 @@ class StreamableHttpConnection:
             self._fail(exchange, HttpFailure(text))
 
     def on_refusal(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
+        """Handle a response with a status other than 2xx.
+
+        Sends the request again if a redirect, another token, a pause or the transport of 2024-11-05
+        may help. Otherwise the request fails.
+        """
         if head.status in REDIRECTS and self._redirect(exchange, head):
             return
         if self._may_authorize(exchange, head.status):
@@ -345,6 +352,7 @@ class StreamableHttpConnection:
         self.on_failure(exchange, failure)
 
     def on_failure(self, exchange: ClientExchange, failure: HttpFailure) -> None:
+        """Handle a request without a usable response: send it again, or let it fail."""
         if exchange.is_over:
             return
         if failure.may_resend:
@@ -418,6 +426,7 @@ class StreamableHttpConnection:
         return True
 
     def on_endpoint(self, exchange: ClientExchange, location: str) -> None:
+        """Send `initialize` to the URL that a server of 2024-11-05 has named for messages."""
         fallback = self._session.fallback
         if fallback is None or fallback.path:
             return

@@ -38,6 +38,7 @@ class MessageDelivery:
     def deliver(self, frame: bytes, is_alone: bool) -> None:
         """Deliver a message now, or with others in the next loop iteration.
 
+        frame: the message, as JSON.
         is_alone: True if no other message is expected soon; then the next message is not held.
         """
         receiver = self._receiver

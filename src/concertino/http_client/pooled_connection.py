@@ -235,6 +235,8 @@ class PooledConnection(asyncio.BufferedProtocol):
 
         Call this only when all bytes that were received together with the end are read, because
         surplus bytes after the end are known only then.
+        reader: has read the response.
+        listener: gets the end of the response.
         """
         self._listener = self._reader = None
         self._was_used = True
@@ -246,6 +248,7 @@ class PooledConnection(asyncio.BufferedProtocol):
         listener.on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Report to the listener of a pending response that the connection has ended."""
         self._is_closed = True
         listener, self._listener = self._listener, None
         reader, self._reader = self._reader, None

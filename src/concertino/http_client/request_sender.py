@@ -93,6 +93,7 @@ class RequestSender:
         self._run(self._authorize(exchange, head, body))
 
     async def _authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
+        """Do the work of authorize()."""
         credentials = self._credentials
         assert credentials is not None
         operation = exchange.method

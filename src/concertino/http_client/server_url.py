@@ -85,7 +85,9 @@ class ServerUrl(Struct, frozen=True):
 def parse_url(text: str) -> ServerUrl:
     """Parse the URL of a server.
 
-    Raises ValueError for a malformed URL. The text of the error never contains a password.
+    text: an http, https, ws or wss URL.
+    Raises ValueError for a malformed URL, and for one with a user name and password. The text of
+    the error never contains a password.
     """
     expected = "expected a URL such as https://example.com/mcp"
     # Even in a malformed URL, the text before an `@` may contain a password.

@@ -300,6 +300,7 @@ class _SilenceWatch:
             self._timer.cancel()
 
     def _check(self) -> None:
+        """Ping after a silence, or give up if the ping was not answered. The timer calls this."""
         if self._has_asked:
             self._give_up()
             return

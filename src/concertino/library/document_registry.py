@@ -243,9 +243,9 @@ class DocumentRegistry:
             return sorted(self._counts)
 
     def items(self) -> list[Item]:
-        """Return all files that have a URI of their own, in the order of the URIs.
+        """Return all files that clients can read by their URI, in the order of the URIs.
 
-        The caller must not change the list.
+        The files of find_shadowed() are left out. The caller must not change the list.
         """
         with self._lock:
             if self._sorted_items is None:
@@ -256,11 +256,11 @@ class DocumentRegistry:
             return self._sorted_items
 
     def documents(self) -> list[Document]:
-        """Return all documents that have a URI of their own, in the order of the URIs."""
+        """Return all documents that clients can read by their URI, in the order of the URIs."""
         return [item for item in self.items() if isinstance(item, Document)]
 
     def prompts(self) -> Mapping[str, PromptFile]:
-        """Return name -> prompt, sorted by name.
+        """Return all prompts of the library: name -> prompt, sorted by name.
 
         Of several prompts with the same name, only the one whose path comes first is returned.
         """

@@ -67,7 +67,11 @@ class Listing(Struct):
         rule: Rule,
         message: str,
     ) -> None:
-        """Add a problem that concerns a file or folder as a whole."""
+        """Add a problem of a file or folder as a whole.
+
+        path: the path of the file or folder.
+        rule, message: see LibraryProblem.
+        """
         self.problems.append((path, LibraryProblem(rule, 0, message)))
 
 
@@ -232,6 +236,7 @@ class Folder:
     def read(self, found: FoundFile) -> tuple[bytes, os.stat_result]:
         """Return the bytes and the fstat() result of a listed file. Blocks.
 
+        found: a file of listing().
         Raises FileMissing if the file can no longer be read, or is too large now.
         """
         try:

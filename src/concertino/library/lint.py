@@ -130,6 +130,7 @@ class _Linter:
         path: str,
         problems: Iterable[LibraryProblem],
     ) -> None:
+        """Add the problems of a file to the findings. folder: `resources` or `prompts`."""
         self.findings.update(
             LintFinding(folder, path, problem.line, problem.rule, problem.message)
             for problem in problems

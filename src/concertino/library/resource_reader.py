@@ -164,6 +164,10 @@ class ResourceReader:
         item: Item,
         in_thread: RunInThread,
     ) -> ReadResourceResult:
+        """Return the contents of a file, from the cache or from the disk.
+
+        uri: the client's URI, for the response.
+        """
         self._log.debug("Loading resource: %s", uri[:LOGGED])
         self.stats.reads += 1
         contents = self._cache.get(item.path)
@@ -273,6 +277,7 @@ def _not_found(uri: str) -> RpcError:
 
 
 def _ambiguous(uri: str, candidates: list[str]) -> RpcError:
+    """Return the error for a URI that may mean several files. candidates: the URIs of these."""
     # The data must not contain `uri`: clients would read the error as "resource not found".
     named = candidates[:MAX_CANDIDATES]
     others = " and others" if len(named) < len(candidates) else ""

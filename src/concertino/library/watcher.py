@@ -71,6 +71,7 @@ class Watcher:
         self._closed.set()
 
     def _run(self) -> None:
+        """Report changes until close(): by watchfiles if possible, otherwise by polling."""
         try:
             import watchfiles
         except ModuleNotFoundError:

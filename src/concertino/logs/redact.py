@@ -330,6 +330,7 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
     """
 
     def is_clean(text: str) -> bool:
+        """Return whether a text is short and contains no secret."""
         known = _default
         if known is None:
             known = refresh()
