@@ -57,7 +57,7 @@ def as_array(value: object) -> list[Any] | None:
 def parse_line(line: bytes, *, allow_batch: bool) -> list[Message] | StrayLine:
     """Return the messages in one line of stdout, or a StrayLine if it is not valid JSON-RPC.
 
-    allow_batch: whether the line may be an array of messages, as in revision 2025-03-26 only.
+    allow_batch: whether the line may be an array of messages, which only 2025-03-26 allows.
     Spec: JSON-RPC 2.0 sections 4 and 5; basic/transports "stdio": the server MUST NOT write
     anything to its stdout that is not a valid MCP message.
     """

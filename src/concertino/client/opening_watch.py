@@ -79,7 +79,7 @@ class OpeningWatch:
         self._is_over = False
 
     def on_send(self, *, is_optional: bool) -> None:
-        """Note that the client is about to send one of the OPENERS.
+        """Note that the client is about to send `server/discover` or `initialize`.
 
         is_optional: whether the client will try another request if no response comes, because a
             server may not know this one.

@@ -62,7 +62,7 @@ def _decode_modern_tool_reply(frame: bytes) -> _ToolReply | Reply:
 
 
 class RequestBuilder:
-    """Builds the params of the requests of one conversation.
+    """Builds the params of the requests in one conversation with a server.
 
     Before use() is called, the params get no `_meta`, as in the revisions before 2026-07-28.
 

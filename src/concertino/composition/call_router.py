@@ -95,8 +95,9 @@ class CallRouter:
         context: Context,
         kind: str,
     ) -> Struct | Raw:
-        """Forward `tools/call` or `prompts/get` to its part, with the part's own name.
+        """Forward `tools/call` or `prompts/get` to the part that has the tool or prompt.
 
+        The part gets its own name of the tool or prompt.
         kind: "tool" or "prompt".
         Raises RpcError if no part has the tool or prompt, and the errors of the part.
         """

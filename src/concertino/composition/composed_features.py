@@ -24,7 +24,7 @@ log = logging.getLogger("concertino.composition")
 
 
 class ComposedFeatures:
-    """Joins the features of parts.
+    """Joins the features of a composition's parts, which are the backends that it serves as one.
 
     info: the name and version of the server that clients see.
     """
@@ -35,8 +35,9 @@ class ComposedFeatures:
         self._clashes: set[tuple[str, str]] = set()
 
     def join(self, features: Mapping[str, ServerFeatures]) -> ServerFeatures:
-        """Return the union of the features of parts.
+        """Return the union of the features of parts: `tools` is True if one part has tools.
 
+        The instructions of the parts are put one after the other, each with the name of its part.
         features: name of the part -> its features, in the order of the composition.
         """
         instructions = [

@@ -187,7 +187,7 @@ class PartStarts:
             await self._on_late_start(name)
 
     async def _pause(self, name: str, delay_s: float) -> None:
-        """Wait delay_s seconds before the next try.
+        """Wait delay_s seconds before a part that has failed is started again.
 
         The wait is shorter if a call needs the part, but then at least LEAST_RETRY_S.
         """

@@ -116,9 +116,11 @@ class PartView:
 
 
 class PartContext(ContextWrapper):
-    """The Context of a call of one part.
+    """The Context with which a part handles a call: it sends progress to the client and so on.
 
     Its call_tool() calls tools of the same part, by the part's own names.
+    inner: the Context of the composition's call.
+    view: translates the part's names, URIs and task ids.
     """
 
     def __init__(self, inner: Context, view: PartView) -> None:
@@ -205,9 +207,10 @@ class _PartCaller:
 
 
 class _PartSession:
-    """The CallerSession that a part sees instead of the client's session.
+    """The session of a client as a part sees it, with the part's own URIs and task ids.
 
-    closed: the future of the client's session.
+    Attributes:
+    closed: a future that is done when the client's session is closed.
     """
 
     def __init__(self, inner: CallerSession, view: PartView) -> None:

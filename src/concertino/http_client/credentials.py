@@ -40,9 +40,10 @@ class Credentials(Protocol):
         ...
 
     async def prepare(self) -> str:
-        """Read or refresh the token, and return the header Authorization as header() does.
+        """Read or refresh the token, and return the header Authorization; "" for none.
 
-        Raises AuthorizationError, and OSError if a server cannot be reached.
+        Call this if header() has returned None. Raises AuthorizationError if the authorization
+        server refuses, and OSError if it cannot be reached.
         """
         ...
 

@@ -129,10 +129,10 @@ def read_error(body: bytes) -> ErrorInBody:
 
 
 def encode_failure(id: Id, method: str, failure: HttpFailure) -> bytes:
-    """Return the JSON-RPC error response for a request that the server has not answered with one.
+    """Return an error response for a request to which the server has sent no JSON-RPC response.
 
-    The code is HTTP_FAILURE. For a refused `server/discover` it may be METHOD_NOT_FOUND, which
-    makes a client open a session with `initialize`.
+    The client gets it in place of the server's. The code is HTTP_FAILURE; for a refused
+    `server/discover` it may be METHOD_NOT_FOUND, which makes a client send `initialize`.
     id, method: the id and the method of the request.
     failure: the reason.
     """

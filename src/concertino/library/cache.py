@@ -222,7 +222,8 @@ class Cache:
         """Write the cache file. A failure is logged.
 
         documents: number in the index -> document.
-        next_number, dead: see CacheFile.
+        next_number: the number for the next document.
+        dead: how many removed documents still count in the index's word statistics.
         index: the directory with the files of the index.
         """
         try:

@@ -176,7 +176,7 @@ class _StopEvent:
 
 
 def _identity(folder: str) -> tuple[int, int]:
-    """Return the device and inode of a folder. They change if the folder is replaced.
+    """Return the device and the inode of a folder, which change if the folder is replaced.
 
     Returns (0, 0) if there is no folder.
     """
