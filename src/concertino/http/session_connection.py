@@ -85,6 +85,7 @@ class SessionConnection:
         # The stream of the request that is being passed to the receiver. An error response without
         # an id belongs to it.
         self._current: EventStream | None = None
+        # Whether requests wait, because the client has not read enough of the responses.
         self._is_paused = False
 
     @property
@@ -184,6 +185,7 @@ class SessionConnection:
             self._held[exchange] = accepted, ids
             exchange.on_disconnect = partial(self._forget_held, exchange)
             return
+        # Older revisions do not define events without data.
         is_primed = self.revision == LATEST_LEGACY.name
         stream = self._streams.open(exchange, ids, accepted, is_primed=is_primed)
         if accepted.stream:

@@ -133,7 +133,8 @@ def _read_object(text: bytes, begin: int, max_tokens: int) -> OuterMembers:
 def split_batch(frame: bytes) -> list[bytes] | None:
     """Return the elements of a batch as JSON texts, which may still be malformed.
 
-    Returns None if split_array() does, or if no element is an object, so that none is a message.
+    Returns None if the frame is no array, if it is too large for split_array(), or if none of its
+    elements is an object, because then none can be a message.
     """
     elements = split_array(frame) or []
     return elements if any(element.startswith(b"{") for element in elements) else None

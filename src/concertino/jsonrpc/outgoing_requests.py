@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class OutgoingRequest(Struct, eq=False):
-    """A PendingRequest made by Peer.request()."""
+    """A request that Peer.request() has sent. Its attributes are those of PendingRequest."""
 
     id: int
     done: Callable[[Raw | Exception], object]

@@ -484,7 +484,11 @@ class Peer(Generic[R]):
         params: bytes,
         about: Id | None = None,
     ) -> None:
-        """Send a notification. params: a JSON object."""
+        """Send a notification.
+
+        params: a JSON object.
+        about: the id of the other side's request to which it belongs; None if there is none.
+        """
         self.send_frame(encode_notification(method, params), about)
 
     def request(

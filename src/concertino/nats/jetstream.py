@@ -19,7 +19,7 @@ OTHER_SETTINGS = 10058
 
 
 class Problem(Struct):
-    """An error of JetStream."""
+    """An error of JetStream: its code, such as NO_STREAM, and a text for people."""
 
     err_code: int = 0
     description: str = ""

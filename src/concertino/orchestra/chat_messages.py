@@ -137,7 +137,7 @@ def _chat_part(block: SamplingContent) -> dict[str, Any]:
 def sampling_result(answer: ChatAnswer) -> CreateMessageResult:
     """Return the answer of a model as the result of a sampling request.
 
-    Raises ToolError if the arguments of a tool are not JSON.
+    Raises ToolError if the model calls a tool with arguments that are not JSON.
     """
     content: list[SamplingContent] = []
     if text := answer.text or answer.refusal:

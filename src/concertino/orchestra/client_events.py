@@ -64,6 +64,8 @@ PUBLISH_S = 10.0
 # The largest number of resources in such an event.
 MAX_WATCHED = 1000
 
+# The types of functions that send a request to the hub, with a time limit in seconds. OpenStream
+# returns None while the hub is down.
 Ask = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
 OpenStream = Callable[[PluginRequest, float], ResponseStream | None]
 
@@ -79,6 +81,7 @@ class ClientEvents:
     def __init__(self, ask: Ask, open_stream: OpenStream) -> None:
         self._ask = ask
         self._open_stream = open_stream
+        # Gets the updates of resources; None until start().
         self._outlet: Notifier | None = None
         # The URIs to which clients have subscribed, see watch().
         self._watched: frozenset[str] = frozenset()

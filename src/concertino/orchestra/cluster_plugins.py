@@ -70,6 +70,7 @@ class HubCluster:
     """Connects a hub to a cluster: finds plugins, answers their requests, and offers its own.
 
     address: the address of the cluster; see open_cluster().
+    certificates: the certificates of the hub.
     own: returns the hub's own plugins, as id -> plugin.
     on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
     """
@@ -301,6 +302,7 @@ class ClusterPlugins:
             await plugin.close()
 
     def _subscribe(self, connection: NatsConnection) -> None:
+        """Subscribe to all announcements. Called for each new connection to the cluster."""
         connection.subscribe(announcement_subject("*", "*"), self._on_announcement)
 
     def _discover(self) -> None:
@@ -341,6 +343,7 @@ class ClusterPlugins:
                 return
             log.info("%s: worker %s is in the cluster", id, worker)
         plugin.workers[worker] = self._loop.time()
+        # If the lists are being fetched now, the next announcement of this manifest is handled.
         if id not in self._fetches and plugin.add_manifest(worker, message.payload):
             task = self._loop.create_task(self._fetch(plugin, message.payload))
             self._fetches[id] = task

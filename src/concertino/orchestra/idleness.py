@@ -80,7 +80,7 @@ class _Work(Struct, frozen=True):
 
 
 def _work_of(pid: int) -> _Work:
-    """Return the processor time that a process and its descendants have used so far."""
+    """Return what a process and its descendants have worked so far, and whether they work now."""
     ticks, is_busy = 0, False
     for task in _tasks(pid):
         try:

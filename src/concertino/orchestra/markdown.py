@@ -353,6 +353,8 @@ def _read_file(
 ) -> Any:
     """Return the bytes of a file, or `missing` if there is none. Raises StorageError.
 
+    folder, name: the descriptor of the file's folder, and the file's name in it.
+    path: the path of the document, for errors.
     limit: the largest size allowed, in bytes.
     """
     try:

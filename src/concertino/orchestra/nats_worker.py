@@ -84,7 +84,7 @@ class _Accepted:
 
     caller: the name of its caller.
     size: its size in bytes.
-    expires: when its caller does not wait for a response any more, by the loop's clock.
+    expires: when its caller does not wait for a response any more, by the clock of the event loop.
     is_acknowledged: whether an ack was sent.
     chunks: how many responses of a stream were sent.
     """
@@ -182,6 +182,8 @@ class NatsWorker:
     # The life of the worker
 
     def _on_refusal(self, text: str) -> None:
+        """Remember an error of the server that says that this worker may not get requests."""
+        # The error quotes the subject of the subscription that the server has refused.
         if f'"{self._subject}"' in text:
             self.refusal = text
 
@@ -340,6 +342,7 @@ class NatsWorker:
         return rpc
 
     def _send_acks(self) -> None:
+        """Send the acks of all requests that have neither an ack nor a response."""
         self._is_ack_scheduled = False
         for reply, accepted in list(self._accepted.items()):
             if not accepted.is_acknowledged:
@@ -425,6 +428,7 @@ class NatsWorker:
             self._finish(cast(str, key))
 
     def _finish(self, reply: str) -> None:
+        """Forget a request that is over, so that its place is free. reply: its reply subject."""
         accepted = self._accepted.pop(reply, None)
         if accepted is None:
             return
@@ -481,6 +485,7 @@ class NatsWorker:
         elif kind == RECEIPT and is_own:
             self._on_receipt(reply)
         elif kind == ASK and is_own and reply not in self._accepted:
+            # The caller still waits, although the request is over, so its response was lost.
             self._publish(reply, b"", encode_headers(UNKNOWN))
 
     def _cancel(self, caller: str, reply: str) -> None:
@@ -512,6 +517,7 @@ class NatsWorker:
             self._receive(ArrivedRequest(incoming.caller, reply, whole, incoming.deadline))
 
     def _publish(self, subject: str, payload: bytes, headers: bytes = b"") -> None:
+        """Publish a message, unless the connection has ended."""
         if not self._connection.ended.done():
             self._connection.publish(subject, payload, headers=headers)
 

@@ -183,7 +183,7 @@ class PluginProcess:
         self._start_supervising(environment, is_started=False)
 
     def _start_supervising(self, environment: HubEnvironment, *, is_started: bool) -> None:
-        """Start the task of _supervise()."""
+        """Start the task that runs _supervise(). is_started: see there."""
         self._task = asyncio.get_running_loop().create_task(
             self._supervise(environment, is_started), name=f"plugin {self.id}"
         )
@@ -376,6 +376,7 @@ class PluginProcess:
         """End the process as stop() does, and start it again at once.
 
         Waits until the new process has started or failed, but at most START_S.
+        until: when to stop waiting for the calls of the old process; see stop().
         """
         await self.stop(until, reason=RESTARTED)
         await self._start_again(environment, RESTARTED)

@@ -53,10 +53,11 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra.translation")
 
+# The beginning of the URIs of stored documents, and the end of their paths in storage.
 SCHEME = "orchestra://"
+EXTENSION = ".md"
 # The folders of storage whose documents are resources, in the order of resources/list.
 KINDS = ("features", "notes", "docs")
-EXTENSION = ".md"
 MARKDOWN = "text/markdown"
 # The longest URI in characters. A path of 4096 bytes fits even if each byte is percent-encoded.
 MAX_URI = 16384
@@ -166,6 +167,7 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
         raise RpcError(
             INVALID_PARAMS, f"resources/read params.uri: expected a text: {exc}"
         ) from None
+    # _storage_path() refuses a URI that is too long, whatever its scheme is.
     if uri.startswith(SCHEME) or len(uri) > MAX_URI:
         return uri, PluginRequest(storage_read=StorageReadRequest(path=_storage_path(uri)))
     return uri, PluginRequest(storage_read=StorageReadRequest(path=uri, storage_type=RESOURCES))

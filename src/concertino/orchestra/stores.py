@@ -32,6 +32,7 @@ __all__ = ["InThread", "answer_storage"]
 
 log = logging.getLogger("concertino.orchestra.storage")
 
+# The type of a function that runs another function in a thread, and returns its result.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
