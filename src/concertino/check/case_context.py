@@ -291,7 +291,8 @@ class CaseContext:
         """Wait for a response to each id.
 
         within_s: None for timeout_s of the settings.
-        Raises Crash, Hang or Violation if a response is missing.
+        If a response is missing, raises Crash if the process has ended, Violation if it still
+        answers another request, and Hang otherwise.
         """
         within_s = self.settings.timeout_s if within_s is None else within_s
         missing = self.wait_for_missing(ids, within_s)

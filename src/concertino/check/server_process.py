@@ -163,7 +163,7 @@ class ServerProcess:
         return True
 
     def read_for(self, seconds: float) -> None:
-        """Read output for a fixed time."""
+        """Read output for a fixed time, or until the process has ended and all output was read."""
         self.wait_until(lambda: False, seconds)
 
     def _poll_once(

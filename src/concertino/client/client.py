@@ -103,8 +103,8 @@ class Client(ConnectionFacts):
     stderr: a function called with each line of the server's stderr, or the path of a file to append
         the lines to. By default, the logger `concertino.client.NAME.stderr` logs the lines at
         stderr_level, where NAME is `name`. Secrets are redacted in all three cases.
-    restart: when to restart a server that ends by itself; by default never. It needs a target that
-        is a program or an address.
+    restart: when to restart a server that ends by itself; by default never. Only a server that is a
+        program, or has an address, can be restarted.
     validate: whether to validate results against the output schemas of tools. The schemas are known
         after list_tools() was called. None validates if the extra `validate` is installed. True
         raises ImportError if it is not.
@@ -126,8 +126,8 @@ class Client(ConnectionFacts):
     sampling: the content of the capability `sampling`, such as {"tools": {}} if `sample` supports
         tools; by default {}.
     roots: file:// URIs or Roots, or a function without arguments that returns them.
-    rounds: how many times the server may ask for input during one request (2026-07-28). Then the
-        request raises ProtocolError.
+    rounds: how many times the server may ask for input during one request (2026-07-28). If it asks
+        more often, the request raises ProtocolError.
     answer_any(method, params): answers all of these requests, in place of the functions above. For
         proxies, which pass the requests on. It is async, gets the undecoded params, and returns the
         undecoded result, both as bytes.

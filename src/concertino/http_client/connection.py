@@ -211,7 +211,10 @@ class StreamableHttpConnection:
         )
 
     def _send_message(self, posted: PostedMessage) -> None:
-        """Send a message in a POST request to the server's URL, or to that of the fallback."""
+        """Send a message in a POST request.
+
+        Its URL is the server's, or the one that a server of 2024-11-05 has named for messages.
+        """
         fallback = self._session.fallback
         kind, path = ("post", self._url.path) if fallback is None else ("message", fallback.path)
         exchange = ClientExchange(self, kind, path, self._max_bytes, posted)

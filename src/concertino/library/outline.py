@@ -66,9 +66,10 @@ def lines_outside_fences(body: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_outline(body: str, *, lists: bool = True) -> Outline:
-    """Return the outline of a Markdown text.
+    """Return the title, the description and the lists of a Markdown text.
 
-    lists: True to read the whole text; False to read only its head, without lists.
+    lists: False to look for the title and the description only. Then only the beginning of the text
+        is read, at most HEAD_LINES lines.
     """
     parser = _OutlineParser()
     for number, line in lines_outside_fences(body):

@@ -71,7 +71,7 @@ _REST = {quote: rf"(?s)(?:[^{quote}\\]++|\\.)*+" for quote in "\"'"}
 
 
 def find_tokens(text: str) -> list[Span]:
-    """Return the spans of all tokens of known shapes in a text."""
+    """Return where all tokens of known shapes begin and end in a text."""
     return [
         match.span(match.lastindex) if match.lastindex else match.span()
         for match in re.finditer(_TOKEN, text)
@@ -79,7 +79,7 @@ def find_tokens(text: str) -> list[Span]:
 
 
 def find_fields(text: str, is_field: Callable[[str], bool]) -> list[Span]:
-    """Return the spans of the values of all fields with secret names in a text.
+    """Return where the values of all fields with secret names begin and end in a text.
 
     is_field: returns whether a field name stands for a secret.
     """
