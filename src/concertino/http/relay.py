@@ -197,6 +197,7 @@ class Relay(asyncio.Protocol):
             transport.resume_reading()
 
     def _refuse(self, refusal: HttpError) -> None:
+        """Answer the client with an error, and close the connection to the owner."""
         self._exchange.refuse(refusal)
         self._exchange.connection.flush()
         self._close()

@@ -87,6 +87,7 @@ class SessionOutput:
         self._report()
 
     def _remove(self, connection: RequestConnection) -> None:
+        """Stop watching a connection whose output the client has read, or which has ended."""
         self._total_bytes -= self._unread.pop(connection)
         # The next request on the connection may have been for another session.
         if connection.on_drain == self._on_connection_drain:
@@ -98,6 +99,7 @@ class SessionOutput:
         self._timer = self._loop.call_later(CHECK_S, self._check) if self._total_bytes else None
 
     def _report(self) -> None:
+        """Count all unread bytes, and call on_drain if they are fewer than last reported."""
         for connection in self._unread:
             self._count(connection)
         previous, self._reported_bytes = self._reported_bytes, self._total_bytes

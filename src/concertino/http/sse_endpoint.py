@@ -168,6 +168,7 @@ class SseConnection:
         self._accept(exchange)
 
     def _accept(self, exchange: Exchange) -> None:
+        """Answer a POST with 202, and pass its message on. Refuse it if the session has ended."""
         receiver = self._receiver
         if receiver is None:
             exchange.refuse(HttpError(HTTPStatus.NOT_FOUND, "the session has ended"))
@@ -188,6 +189,7 @@ class SseConnection:
             receiver.on_disconnect(ConnectionAbortedError("the client has closed its stream"))
 
     def _end(self) -> None:
+        """End the session, and refuse the messages that wait."""
         self._on_close()
         held = list(self._held)
         self._held.clear()

@@ -170,6 +170,7 @@ class StatelessConnection:
             self._receiver.on_drain(held)
 
     def _on_close(self) -> None:
+        """Tell the server that the HTTP connection is closed, which cancels a running call."""
         receiver, self._receiver = self._receiver, None
         exchange, self._exchange = self._exchange, None
         if receiver is None:

@@ -91,6 +91,7 @@ class WebSocketMessages:
                 self._add(message, messages)
 
     def _add(self, message: bytes, messages: list[bytes]) -> None:
+        """Add a message to the list as one line. Fail the connection if it is not UTF-8."""
         if not message.isascii():
             try:
                 str(message, "utf-8")

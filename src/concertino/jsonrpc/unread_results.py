@@ -444,6 +444,7 @@ class UnreadResults:
         self._count_postponed(-size)
 
     def _count_postponed(self, change: int) -> None:
+        """Change the number of postponed bytes, of this connection and of the whole process."""
         self._postponed += change
         self.budget.postponed += change
 

@@ -343,6 +343,7 @@ class NatsConnection(asyncio.Protocol):
                 waiter.set_result(None)
 
     def _on_info(self, info: ServerInfo) -> None:
+        """Store what the server says about itself: at the beginning, and whenever it changes."""
         self.info = info
         if self._info_arrived is not None:
             if not self._info_arrived.done():
@@ -351,6 +352,7 @@ class NatsConnection(asyncio.Protocol):
             self.on_info(info)
 
     def _on_error(self, error: ServerError) -> None:
+        """Report a refusal of the server, and end the connection after any other error."""
         if error.is_refusal:
             log.warning("%s: %s", self.server, error.text)
             for callback in self.on_refusal:

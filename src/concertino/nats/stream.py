@@ -449,6 +449,7 @@ class Stream:
         self._check_opened()
 
     def _check_opened(self) -> None:
+        """End the wait of open() if the follower has all messages that were there before."""
         if self._follower.last >= self._last_at_open and not self._opened.done():
             self._opened.set_result(None)
 

@@ -165,6 +165,7 @@ class EventLog:
             self.first += 1
 
     def _note_topic(self, topic: str) -> None:
+        """Remember a topic as the one that was used last."""
         self.topics.pop(topic, None)
         self.topics[topic] = None
         if len(self.topics) > MAX_TOPICS:
@@ -184,6 +185,7 @@ class EventLog:
         self._wake()
 
     def _clear(self, first: int) -> None:
+        """Drop all events. first: the number of the oldest event that may follow."""
         self._events.clear()
         self._publishers.clear()
         self._bytes = 0

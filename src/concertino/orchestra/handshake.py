@@ -185,6 +185,7 @@ class _StrictContext(tls.Context):
     name: str
 
     def _set_peer_certificate(self, certificate: Any) -> None:
+        """Store the certificate of the other side. Refuse it if verify() or check_name() does."""
         cast(Any, super())._set_peer_certificate(certificate)
         private = cast(Any, self)
         peer_side: Side = "server" if private._is_client else "client"
@@ -197,6 +198,7 @@ class _StrictContext(tls.Context):
             raise tls.AlertBadCertificate(refusal)
 
     def _server_handle_certificate(self, input_buf: Any) -> None:
+        """Read the message with the client's certificates. Refuse one that contains none."""
         cast(Any, super())._server_handle_certificate(input_buf)
         # In TLS, a client may answer the request with an empty list of certificates. The server
         # decides whether it accepts that; this one does not.

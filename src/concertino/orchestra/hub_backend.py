@@ -264,6 +264,7 @@ class HubBackend:
         raise ProtocolError("the stream has ended without a result")
 
     async def _list(self, call: Call, name: ListName) -> Struct:
+        """Answer tools/list or prompts/list, and remember which list the client has got."""
         _refuse_cursor(call)
         cached = self._lists[name]
         try:

@@ -376,6 +376,7 @@ def _read_file(
 
 
 def _write_file(folder: int, name: str, raw: bytes) -> None:
+    """Write a file in a folder, and wait until it is on the disk."""
     file = os.open(
         name,
         os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,

@@ -116,6 +116,7 @@ class McpUpdates:
             self._start(self._publish(hub, uri))
 
     async def _publish(self, hub: RpcConnection, uri: str) -> None:
+        """Report to the hub that a resource has changed. A failure is logged, not raised."""
         payload = {"path": uri, "storage_type": RESOURCES}
         try:
             await hub.request(publish_request(STORAGE_TOPIC, payload, "written", self._name))

@@ -300,6 +300,7 @@ class NatsLink(RpcClient):
     # Receiving
 
     def _on_heartbeat(self, message: NatsMessage) -> None:
+        """Note when a worker of a call in progress has last sent a heartbeat."""
         worker = last_name(message.subject)
         # Another plugin can make JetStream publish an answer to this subject (nats_permissions.py).
         # Such an answer is never empty, and a heartbeat always is.
@@ -368,6 +369,7 @@ class NatsLink(RpcClient):
         self._on_response(key, response.SerializeToString())
 
     def _try_again(self, key: str) -> None:
+        """Send a refused request again, unless its call has ended during the pause."""
         call = self._calls.get(key)
         if call is not None and not call.inbox.connection.ended.done():
             self._publish(key, call)
@@ -405,6 +407,7 @@ class NatsLink(RpcClient):
     # The end of calls
 
     def _forget(self, key: Hashable) -> None:
+        """Forget a call that has ended, so that its connection to the cluster may be closed."""
         call = self._calls.pop(key, None)
         if call is not None:
             call.inbox.calls -= 1
@@ -414,6 +417,7 @@ class NatsLink(RpcClient):
             self._heard.clear()
 
     def _fail(self, key: Hashable, reason: str) -> None:
+        """End a call with the error Disconnected. reason: the text of the error."""
         self._forget(key)
         self._fail_request(key, Disconnected(f"{self.peer.address}: {reason}"))
 

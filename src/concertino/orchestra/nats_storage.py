@@ -165,6 +165,7 @@ class NatsStorage:
         return current.revision, before
 
     def _remember(self, path: str, revision: int, version: int) -> None:
+        """Remember what this process has written last to a path, for _find()."""
         with self._lock:
             self._written[path] = revision, version
             self._written.move_to_end(path)

@@ -211,6 +211,8 @@ class _ParentWatch:
             self._timer = self._loop.call_later(UNREACHABLE_S, self._check)
 
     def _check(self) -> None:
+        """End this process if its parent has ended. Otherwise check again later."""
+        # When a parent ends, its child gets another one.
         if os.getppid() == self._parent:
             self._timer = self._loop.call_later(UNREACHABLE_S, self._check)
         else:

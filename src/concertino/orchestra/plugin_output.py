@@ -139,6 +139,7 @@ class _DroppedLines:
         return True
 
     def _report(self) -> None:
+        """Log how many lines were dropped since the last report."""
         count, self._count, self._report_timer = self._count, 0, None
         self._log.warning(
             "%d lines of its output were dropped: it writes more than %g a second", count, RATE

@@ -317,6 +317,7 @@ class PluginProcess:
         return Disconnected(f"{reason}; this call got no response")
 
     def _begin_call(self) -> None:
+        """Count a call, in the record and as one that is in progress."""
         self._in_flight += 1
         self.record.calls += 1
 
@@ -482,6 +483,7 @@ class PluginProcess:
             self.record.restarts += 1
 
     def _on_failed_dependency(self, id: str) -> None:
+        """Record that this plugin does not start. id: the plugin that it needs."""
         self.reason = f"it depends on {id}, which does not run"
         self._settings.log.warning("not started: %s", self.reason)
 

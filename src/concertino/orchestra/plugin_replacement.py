@@ -92,6 +92,7 @@ class PluginReplacement:
             await run.close(REPLACED)
 
     def _forget(self, run: PluginRun, done: asyncio.Task[None]) -> None:
+        """Forget an old run when the task that ends it is done, and log its error."""
         self._old.pop(run, None)
         if not done.cancelled() and (exc := done.exception()) is not None:
             self._log.error("its old process could not be ended", exc_info=exc)

@@ -125,6 +125,7 @@ class PluginRequests:
     # Start and end
 
     async def _register(self, request: PluginRequest) -> PluginResponse:
+        """Accept the registration if it names this plugin or none."""
         id = request.register.id
         if id and id != self._name:
             reason = f"this is {self._name}, not {id}"

@@ -228,10 +228,12 @@ class PluginRun:
         return ready
 
     def _watch_idleness(self, for_s: float) -> asyncio.Task[None]:
+        """Return a task that ends when the process has slept for some seconds."""
         assert self._child is not None
         return asyncio.get_running_loop().create_task(wait_until_idle(self._child.pid, for_s))
 
     def _watch_work(self, on_work: Callable[[float], None]) -> asyncio.Task[None]:
+        """Return a task that calls on_work with the processor time that the process has used."""
         assert self._child is not None
         return asyncio.get_running_loop().create_task(watch_work(self._child.pid, on_work))
 

@@ -164,6 +164,7 @@ class PluginSet:
         task.add_done_callback(lambda done: self._forget(plugin, done))
 
     def _forget(self, plugin: PluginProcess, done: asyncio.Task[None]) -> None:
+        """Forget a removed plugin when the task that ends it is done, and log its error."""
         self._retiring.pop(plugin, None)
         if not done.cancelled() and (exc := done.exception()) is not None:
             log.error("%s could not be ended", plugin.id, exc_info=exc)

@@ -71,6 +71,7 @@ class PluginWatch:
             self._reloading = asyncio.get_running_loop().create_task(self._reload())
 
     async def _follow(self) -> None:
+        """Check the files again and again, until cancelled."""
         while True:
             await asyncio.sleep(self._files.poll_s)
             await self.check()

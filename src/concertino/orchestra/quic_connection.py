@@ -363,6 +363,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._report_end(0, reason)
 
     def _report_end(self, code: int, reason: str) -> None:
+        """Stop the timer and call _on_end(), unless that was done before."""
         if not self._is_ended:
             self._is_ended = True
             self._tick_timer.cancel()

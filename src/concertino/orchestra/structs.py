@@ -159,6 +159,7 @@ def _is_same(left: Any, right: Any) -> bool:
 
 
 def _check_size(struct: bytes, json: bytes) -> PackedObject:
+    """Return both forms as a PackedObject. Raises PackedTooLarge if they do not fit a frame."""
     if len(struct) + len(json) > MAX_FRAME_BYTES:
         raise PackedTooLarge(
             f"{len(struct)} bytes of Struct and {len(json)} of the JSON that holds its integers "
@@ -168,6 +169,7 @@ def _check_size(struct: bytes, json: bytes) -> PackedObject:
 
 
 def _parse_json(text: bytes) -> Any:
+    """Return the value of a JSON text. Raises NotAStruct if the text is invalid or too deep."""
     try:
         return _parse(text if text.isascii() else str(text, "utf-8"))
     except (DecodeError, ValidationError, UnicodeDecodeError) as exc:

@@ -338,6 +338,7 @@ class _UnixRpcListener:
         self._resume()
 
     def _resume(self) -> None:
+        """Accept connections from now on: at the start, and after a pause."""
         self._resuming = None
         self._loop.add_reader(self._listener.socket, self._accept)
 
@@ -463,6 +464,10 @@ class _UnixServerConnection:
         self._loop.call_soon(self._on_end, reason)
 
     def _on_end(self, reason: str) -> None:
+        """Forget this connection, because it has ended, and cancel its requests.
+
+        reason: why it has ended, for the log.
+        """
         if self not in self._connections:
             return
         self._connections.discard(self)

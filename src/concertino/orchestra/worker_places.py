@@ -58,6 +58,11 @@ class WorkerPlaces:
         self._change(caller, -1, -size)
 
     def _change(self, caller: str, count: int, size: int) -> None:
+        """Change the totals, and those of a caller.
+
+        count, size: how many requests and bytes are added. They are negative if a request has
+            ended.
+        """
         self._count += count
         self._bytes += size
         before, before_bytes = self._by_caller.get(caller, (0, 0))

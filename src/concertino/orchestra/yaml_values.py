@@ -148,6 +148,7 @@ class YamlValue(Struct, frozen=True):
         return {key.text(): value._text_or_empty() for key, value in self.pairs()}
 
     def _text_or_empty(self) -> str:
+        """Return the text, as text() does, but accept an empty value, too."""
         is_empty = self.node.kind == "scalar" and not self.node.value
         return "" if is_empty else self.text()
 

@@ -245,6 +245,7 @@ class WantedUpdates:
         self._check_count(sum(len(other.uris) for other in self._listeners.values()) + len(uris))
 
     def _check_count(self, count: int) -> None:
+        """Raise RpcError if a client would be subscribed to more resources than allowed."""
         limit = self._limits.max_subscriptions
         if count > limit:
             text = f"busy: {limit} resources are subscribed to"
