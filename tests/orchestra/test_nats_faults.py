@@ -603,6 +603,55 @@ async def test_a_worker_refuses_requests_above_the_total_size_of_those_in_progre
 
 
 @on_a_loop
+async def test_hubs_of_one_cluster_are_told_apart_and_have_a_share_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_places, "MAX_IN_FLIGHT", 8)
+    monkeypatch.setattr(nats_link, "MAX_ATTEMPTS", 2)
+    name = fresh_name()
+    holding = Holding()
+    peers: list[RemotePeer] = []
+
+    async def answer(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
+        peers.append(peer)
+        return await holding(request, peer)
+
+    async with worker(name, answer), caller(name) as one, caller(name) as other:
+        requests = [asyncio.create_task(one.request(call(), 60)) for _ in range(6)]
+        for _ in requests:
+            await holding.began.acquire()
+        assert not (await one.request(call(), 60)).tool_call.success
+        requests.append(asyncio.create_task(other.request(call(), 60)))
+        await holding.began.acquire()
+        holding.go.set()
+        await asyncio.gather(*requests)
+    assert {peer.name for peer in peers} == {"orchestrator"}
+    addresses = [one._cluster.id] * 6 + [other._cluster.id]
+    assert [peer.address for peer in peers] == [f"nats:orchestrator/{id}" for id in addresses]
+
+
+@on_a_loop
+async def test_processes_of_a_plugin_share_the_places_of_one_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_places, "MAX_IN_FLIGHT", 8)
+    monkeypatch.setattr(nats_link, "MAX_ATTEMPTS", 2)
+    name = fresh_name()
+    holding = Holding()
+    async with (
+        worker(name, holding),
+        caller(name, from_="tools.a") as one,
+        caller(name, from_="tools.a") as other,
+    ):
+        requests = [asyncio.create_task(one.request(call(), 60)) for _ in range(6)]
+        for _ in requests:
+            await holding.began.acquire()
+        assert not (await other.request(call(), 60)).tool_call.success
+        holding.go.set()
+        await asyncio.gather(*requests)
+
+
+@on_a_loop
 async def test_one_caller_cannot_take_all_places_of_a_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,6 +14,7 @@ happened; limits hold; calls pass soon after everything works again; and at the 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -240,9 +241,13 @@ class NatsWorld:
         """Let the code under test use the seed's chance and clock, and small limits."""
         chance = Random(self.dice.below(1 << 30))
         clock = SimpleNamespace(time=lambda: 1e9 + self.poller.now)
+        numbers = itertools.count()
         with ExitStack() as stack:
-            for module in (cluster_module, link_module, worker_module):
+            for module in (cluster_module, link_module, worker_module, messages_module):
                 stack.enter_context(patch.object(module, "random", chance))
+            # Not from `chance`, so that the seeds that tests name mean the same runs as before.
+            ids = SimpleNamespace(token_hex=lambda size: f"{next(numbers):0{2 * size}x}")
+            stack.enter_context(patch.object(cluster_module, "secrets", ids))
             for module in (link_module, worker_module):
                 stack.enter_context(patch.object(module, "MAX_WHOLE_BYTES", MAX_WHOLE_BYTES))
             stack.enter_context(patch.object(pieces_module, "PIECE_BYTES", PIECE_BYTES))

@@ -21,9 +21,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+
+from msgspec.structs import replace
 
 from concertino.errors import Disconnected
 from concertino.nats.connection import NatsConnection, NotAuthorized, open_connection
@@ -53,6 +56,7 @@ class NatsCluster:
     options: how to connect to each of them.
 
     Attributes:
+    id: eight random hexadecimal digits, which tell processes of the same name apart.
     on_connect: functions that are called with each new connection, to subscribe on it. They are
         called before `connection` returns it.
     on_retire: functions that are called with a connection that a new one has replaced, to end the
@@ -60,10 +64,11 @@ class NatsCluster:
     """
 
     def __init__(self, servers: Sequence[NatsServer], options: NatsOptions) -> None:
+        self.id = secrets.token_hex(4)
         self.on_connect: list[Callable[[NatsConnection], None]] = []
         self.on_retire: list[Callable[[NatsConnection], None]] = []
         self._servers = servers
-        self._options = options
+        self._options = replace(options, name=f"{options.name} {self.id}")
         self._connection: NatsConnection | None = None
         # Why there is no connection, or why the last attempt to connect has failed.
         self._failure = Disconnected("not connected yet")

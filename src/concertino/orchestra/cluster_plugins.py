@@ -106,6 +106,7 @@ class HubCluster:
         open_cluster() does. Call close() after an error, too.
         """
         self._cluster = await open_cluster(self._address, HUB, self._certificates)
+        log.info("this hub is %s/%s in the cluster", HUB, self._cluster.id)
         self._listener = NatsListener(self._cluster, HUB, answer, relay)
         await self._listener.wait_accepted()
         self._offers = ClusterOffers(self._cluster)

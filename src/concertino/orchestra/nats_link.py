@@ -50,7 +50,7 @@ from concertino.orchestra.nats_messages import (
     encode_headers,
     heartbeat_subject,
     last_name,
-    reply_prefix,
+    new_reply_prefix,
     request_headers,
     request_subject,
     worker_subject,
@@ -212,7 +212,7 @@ class NatsLink(RpcClient):
 
     def _subscribe(self, connection: NatsConnection) -> None:
         """Begin to use a new connection."""
-        prefix = f"{reply_prefix(self._caller, self._callee)}{random.getrandbits(64):x}"
+        prefix = new_reply_prefix(self._caller, self._callee, self._cluster.id)
         sids = (
             connection.subscribe(f"{prefix}.*", self._on_message),
             connection.subscribe(heartbeat_subject(self._callee, "*"), self._on_heartbeat),
@@ -288,7 +288,8 @@ class NatsLink(RpcClient):
         call = self._calls.get(key)
         if call is not None:
             credit = PluginRequest(stream_credit=StreamCredit(stream_id=stream, bytes=size))
-            self._send_to_worker(call, encode_headers(STREAM_CONTROL), credit.SerializeToString())
+            headers = encode_headers(STREAM_CONTROL, Call=cast(str, key))
+            self._send_to_worker(call, headers, credit.SerializeToString())
 
     def _send_to_worker(self, call: _Call, headers: bytes, payload: bytes = b"") -> None:
         """Send a message about a call to its worker; to all workers if that is not known yet."""

@@ -26,11 +26,13 @@ take the rest of the subject for commands of the publisher.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping
 
 from concertino.nats.protocol import HEADER_LINE
 from concertino.nats.subjects import inbox_prefix, name_of, token
+from concertino.orchestra.plugins_file import HUB
 
 __all__ = [
     "ABANDONED",
@@ -62,6 +64,8 @@ __all__ = [
     "heartbeat_subject",
     "is_reply_subject",
     "last_name",
+    "new_reply_prefix",
+    "peer_key",
     "plugin_of",
     "read_deadline",
     "reply_prefix",
@@ -69,6 +73,9 @@ __all__ = [
     "request_subject",
     "worker_subject",
 ]
+
+# How many digits LINK has in the reply subjects of this version.
+LINK_DIGITS = 24
 
 # The name for all workers of a plugin, in the subject of messages to a worker.
 ALL = "all"
@@ -127,6 +134,27 @@ def request_subject(callee: str, caller: str) -> str:
 def reply_prefix(caller: str, callee: str) -> str:
     """Return the beginning of the reply subjects of requests, before the tokens LINK and N."""
     return f"{inbox_prefix(caller)}{_token_or_any(callee)}."
+
+
+def new_reply_prefix(caller: str, callee: str, process: str) -> str:
+    """Return the reply subjects of a new link, up to the token LINK.
+
+    LINK is the id of the caller's process, which NatsCluster has, and 64 random bits. The random
+    bits are secret: with them, another process of the callee could respond in place of the worker.
+    """
+    return f"{reply_prefix(caller, callee)}{process}{random.getrandbits(64):016x}"
+
+
+def peer_key(caller: str, reply: str) -> str:
+    """Return the name of a caller; for a hub with the id of its process, `orchestrator/1f2e3d4c`.
+
+    All hubs of a cluster have the same name. The processes of a plugin have no id here, because a
+    plugin could take any number of them, and so any number of shares of a worker.
+    reply: the reply subject of a request, which is_reply_subject() has checked.
+    """
+    link = reply.split(".")[3]
+    # Hubs of earlier versions have only the random bits in LINK.
+    return f"{caller}/{link[:8]}" if caller == HUB and len(link) == LINK_DIGITS else caller
 
 
 def is_reply_subject(subject: str, caller: str, callee: str) -> bool:

@@ -47,6 +47,7 @@ from concertino.orchestra.nats_messages import (
     heartbeat_subject,
     is_reply_subject,
     last_name,
+    peer_key,
     read_deadline,
     request_subject,
     worker_subject,
@@ -82,7 +83,7 @@ MAX_CALLERS = 256
 class _Accepted:
     """A request that the worker has accepted, and that has no last response yet.
 
-    caller: the name of its caller.
+    caller: what peer_key() returns for its caller.
     size: its size in bytes.
     expires: when its caller does not wait for a response any more, by the clock of the event loop.
     is_acknowledged: whether an ack was sent.
@@ -120,7 +121,8 @@ class NatsWorker:
     name, answer, relay, manifest: see NatsListener.
 
     Attributes:
-    id: a random hexadecimal number, by which callers and hubs know this worker.
+    id: the id of the process in the cluster, and a random hexadecimal number. Callers and hubs know
+        this worker by it.
     refusal: why the server does not allow this process to answer requests; "" if it does.
     """
 
@@ -147,10 +149,10 @@ class NatsWorker:
         self._manifest = manifest
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self.id = f"{random.getrandbits(64):x}"
+        self.id = f"{cluster.id}{random.getrandbits(64):016x}"
         self.refusal = ""
         self._is_leaving = False
-        # The name of a caller -> the RpcServer that handles its requests.
+        # What peer_key() returns for a caller -> the RpcServer that handles its requests.
         self._callers: dict[str, RpcServer] = {}
         # Reply subject -> request.
         self._accepted: dict[Hashable, _Accepted] = {}
@@ -277,6 +279,7 @@ class NatsWorker:
         if not is_reply_subject(reply, caller, self._name):
             log.warning("%s: %s wants the response at %s: ignored", self._name, caller, reply)
             return
+        caller = peer_key(caller, reply)
         fields = read_headers(message.headers)
         left_s = read_deadline(fields)
         whole_size = _read_int(fields.get("Size"))
@@ -338,7 +341,8 @@ class NatsWorker:
                 idle = [name for name, other in self._callers.items() if not other.in_progress]
                 for name in idle:
                     del self._callers[name]
-            rpc = self._callers[caller] = self._make_caller(RemotePeer(f"nats:{caller}", caller))
+            peer = RemotePeer(f"nats:{caller}", caller.partition("/")[0])
+            rpc = self._callers[caller] = self._make_caller(peer)
         return rpc
 
     def _send_acks(self) -> None:
@@ -472,9 +476,11 @@ class NatsWorker:
         caller = last_name(message.subject)
         fields = read_headers(message.headers)
         kind, reply = fields.get("Kind"), fields.get("Call", "")
-        rpc = self._callers.get(caller)
         # A caller may control only its own requests, whose reply subjects have its name.
         is_own = is_reply_subject(reply, caller, self._name)
+        if is_own:
+            caller = peer_key(caller, reply)
+        rpc = self._callers.get(caller)
         if kind == STREAM_CONTROL:
             if rpc is not None:
                 rpc.receive_control(message.payload)
