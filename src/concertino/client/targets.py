@@ -102,8 +102,8 @@ class HttpParameters(Struct, frozen=True, metaclass=HintingStructMeta):
     """A server that Client reaches by a URL.
 
     url: an http, https, ws or wss URL, such as https://example.com/mcp.
-    headers: sent with each HTTP request to the origin of the URL, and to no other origin. Their
-        values are redacted in logs.
+    headers: sent with each HTTP request to the origin of the URL, and to no other origin. Logs do
+        not show the value of Authorization.
     auth: how to obtain an access token if the server asks for authorization. By default, the token
         that `concertino login URL` has stored is used. If `headers` has Authorization, that header
         is sent and no token is obtained.

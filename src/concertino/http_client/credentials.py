@@ -42,8 +42,8 @@ class Credentials(Protocol):
     async def prepare(self) -> str:
         """Read or refresh the token, and return the header Authorization; "" for none.
 
-        Call this if header() has returned None. Raises AuthorizationError if the authorization
-        server refuses, and OSError if it cannot be reached.
+        Call this if header() has returned None. Raises AuthorizationError if no token can be
+        obtained, and OSError if a server cannot be reached.
         """
         ...
 
