@@ -39,8 +39,10 @@ def notify(method, **params):
 capabilities = {
     "logging": {}, "tools": {"listChanged": True}, "prompts": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
+    "tasks": {"list": {}, "cancel": {}}, "events": {},
 }
 asking = None
+streams = []
 for line in sys.stdin:
     message = json.loads(line)
     method, params, id = message.get("method"), message.get("params", {}), message.get("id")
@@ -62,6 +64,18 @@ for line in sys.stdin:
         result = {"resourceTemplates": []}
     elif method == "resources/read":
         result = {"contents": [{"uri": params["uri"], "text": json.dumps(kept)}]}
+    elif method == "tasks/list":
+        result = {"tasks": [{"taskId": f"task-{text}", "status": "working"} for text in kept]}
+    elif method in ("tasks/get", "tasks/cancel", "tasks/result"):
+        if params["taskId"].removeprefix("task-") not in kept:
+            say(id=id, error={"code": -32602, "message": "no such task"})
+            continue
+        result = {"taskId": params["taskId"], "status": "cancelled", "text": kept}
+    elif method == "events/list":
+        result = {"events": [{"name": name} for name in kept]}
+    elif method == "events/stream":
+        streams.append(id)
+        continue
     elif method == "tools/call":
         arguments = params.get("arguments", {})
         what, text = params["name"], arguments.get("text", "")
@@ -71,6 +85,10 @@ for line in sys.stdin:
                 notify(kind + "/list_changed")
             notify("resources/updated", uri="kept:all")
             notify("message", level="error", data=text)
+            for stream in streams:
+                meta = {"io.modelcontextprotocol/subscriptionId": stream}
+                notify("events/event", cursor=text, _meta=meta)
+            notify("events/event", cursor="of nobody", data=text)
         elif what == "ask":
             asking = id
             schema = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -184,6 +202,47 @@ async def test_what_one_user_tells_a_server_is_nowhere_for_the_other(
         assert bob.caller.of("notifications/message") == []
         assert bob.caller.of("notifications/resources/updated") == []
         assert bob.caller.of("notifications/tools/list_changed") == []
+
+
+@pytest.mark.parametrize("make", [make_proxy, make_composition])
+@on_a_loop
+async def test_tasks_and_events_of_one_user_are_nowhere_for_the_other(
+    make: Make, tmp_path: Path
+) -> None:
+    async with two_users(make, tmp_path, LEGACY) as (ada, bob):
+        await bob.call("pid")
+        bob.caller.ask("events/stream", name="all")
+        stream = ada.caller.ask("events/stream", name="all")
+        # Later requests may overtake these, but not their responses.
+        await bob.call("pid")
+        await ada.call("pid")
+        await ada.call("keep", SECRET)
+
+        def events(user: User) -> dict[str, Any]:
+            """Return the _meta of the events that a user got, by cursor."""
+            lines = user.caller.of("notifications/events/event")
+            return {line["params"]["cursor"]: line["params"].get("_meta") for line in lines}
+
+        await ada.caller.until(lambda: SECRET in events(ada))
+        assert events(ada)[SECRET] == {"io.modelcontextprotocol/subscriptionId": stream}
+
+        listed = await ada.caller.call("tasks/list")
+        [task] = listed["result"]["tasks"]
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            stolen = await bob.caller.call(method, taskId=task["taskId"])
+            assert stolen["error"]["message"].endswith("no such task")
+        assert (await bob.caller.call("tasks/list"))["result"]["tasks"] == []
+        assert (await bob.caller.call("events/list"))["result"]["events"] == []
+        assert (await ada.caller.call("tasks/get", taskId=task["taskId"]))["result"]["text"]
+        # Bob says that Ada's request has ended.
+        cancelled = {"requestId": stream}
+        bob.caller.send({"method": "notifications/cancelled", "params": cancelled})
+        await bob.call("keep", "for-bob")
+        await ada.call("keep", "more")
+        await ada.caller.until(lambda: "more" in events(ada))
+        await bob.caller.until(lambda: "for-bob" in events(bob))
+        assert not bob.sees(SECRET)
+        assert not ada.sees("for-bob")
 
 
 @pytest.mark.parametrize("make", [make_proxy, make_composition])
