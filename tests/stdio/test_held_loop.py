@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stdio.harness import Process, call, frame
+from stdio.harness import Process, call, frame, request
 
 SERVER = """\
 import asyncio
@@ -137,14 +137,8 @@ def test_native_code_that_keeps_the_interpreter_is_logged_when_it_is_over(server
 def test_resources_are_watched_as_tools_are(server: str) -> None:
     with Process([server]) as process:
         process.initialize()
-        process.ask(
-            {
-                "jsonrpc": "2.0",
-                "id": 1,
-                "method": "resources/read",
-                "params": {"uri": "slow://a"},
-            }
-        )
+        for id, name in enumerate("ab"):
+            process.ask(request(id, "resources/read", {"uri": f"slow://{name}"}))
         process.finish()
     assert warnings(process) == [("resource 'slow://a'", line_of("# resource"))]
 

@@ -3,7 +3,7 @@
 While calls run, a thread schedules a callback on the event loop every PERIOD_S seconds. The
 callback only releases a lock. If the loop does not run the callback for BLOCKED_S seconds, and
 executes the same task all that time, the thread logs which tool blocks the loop, and at which line.
-Each tool is logged once.
+Each tool and each function of resources is logged once.
 
 While no call runs, the thread waits for a lock without a timeout, so an idle process uses no CPU.
 The first call after such a pause wakes the thread, which costs a few microseconds.
@@ -60,7 +60,7 @@ class LoopWatcher:
         # The thread sleeps while it waits for this lock; wake() and close() release the lock.
         self._wake = threading.Lock()
         self._wake.acquire()
-        # The names of the tools and functions that were logged.
+        # The names of the tools, and of the functions of resources, that were logged.
         self._reported: set[str] = set()
         self._watching = threading.Thread(target=self._run, name="loop-watcher", daemon=True)
         self._watching.start()
@@ -173,9 +173,15 @@ class LoopWatcher:
         if self._running_task() is not task or (call is None and place is None):
             return
         name = f"{place.function}()" if call is None and place is not None else call
-        if name is None or name in self._reported or len(self._reported) >= MAX_REPORTED:
+        if name is None:
             return
-        self._reported.add(name)
+        # A template has one function for all its URIs.
+        reported = name
+        if place is not None and name.startswith("resource "):
+            reported = place.function
+        if reported in self._reported or len(self._reported) >= MAX_REPORTED:
+            return
+        self._reported.add(reported)
         log.warning(
             "%s has blocked the event loop for %d ms, and stands at %s; other calls and pings "
             "wait. Make it a `def` without inline=True, or await what takes long",
