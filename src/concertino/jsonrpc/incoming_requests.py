@@ -112,7 +112,7 @@ class RequestTable(dict[Id, R], Generic[R]):
         incoming.size = 0
 
     def clear(self) -> None:
-        """Remove all requests, without changing their `table` attribute."""
+        """Remove all requests. Unlike remove(), this does not change their attribute `table`."""
         super().clear()
         self.size = 0
 

@@ -299,6 +299,7 @@ def _make_builder(
 
 
 def _make_subject(name: str) -> x509.Name:
+    """Return the subject of a certificate. name: its common name."""
     organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION)
     return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 

@@ -390,6 +390,7 @@ def _write_file(folder: int, name: str, raw: bytes) -> None:
 
 
 def _remove(folder: int, name: str) -> None:
+    """Remove a file from a folder, if it exists."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:

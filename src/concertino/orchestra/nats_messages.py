@@ -185,7 +185,11 @@ def discovery_subject(hub: str) -> str:
 
 
 def event_subject(hub: str) -> str:
-    """Return the beginning of the subject of the events that hubs publish; see Stream."""
+    """Return the beginning of the subject of the events that hubs publish.
+
+    The Stream (nats/stream.py) that stores the events adds a random token.
+    hub: the name of the hub's user at the servers.
+    """
     return f"e.{_token_or_any(hub)}"
 
 

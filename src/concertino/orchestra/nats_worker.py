@@ -449,7 +449,13 @@ class NatsWorker:
     def _begin_incoming(
         self, caller: str, reply: str, size: int, left_s: float, first: bytes
     ) -> None:
-        """Begin to receive a request in pieces, after its first piece."""
+        """Begin to receive a request in pieces, after its first piece.
+
+        caller, reply: its caller, and its reply subject.
+        size: the size of the whole request in bytes.
+        left_s: how long the caller still waits, in seconds.
+        first: the first piece.
+        """
         try:
             pieces = IncomingPieces(size)
             pieces.add(0, first)

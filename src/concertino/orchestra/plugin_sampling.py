@@ -71,6 +71,7 @@ async def sample_at_hub(
         response = await ask("ai_prompt", arguments)
         if response.success:
             text = str(unpack(response.result, response.result_json).get("text", ""))
+            # The tool does not say which model has answered.
             return Raw(encode(CreateMessageResult("assistant", TextContent(text), "unknown")))
     if response.success:
         return Raw(encode(unpack(response.result, response.result_json)))

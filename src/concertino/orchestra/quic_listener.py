@@ -82,7 +82,10 @@ async def listen_quic_links(
     name: str,
     admits: Callable[[str], bool] | None,
 ) -> RpcListener:
-    """Listen at an address. The arguments are those of listen_for_links() (link.py)."""
+    """Listen at an address. The arguments are those of listen_for_links() (link.py).
+
+    handler: called `answer` there.
+    """
     ensure_strict()
     host, port = split_quic_address(address)
     server = _QuicRpcServer(host, handler, relay, CurrentIdentity(certificates, name), admits)

@@ -18,6 +18,7 @@ from concertino.transports.listeners import split_address
 
 __all__ = ["Address", "UdpHandler", "UdpSocket", "resolve_udp", "split_quic_address"]
 
+# An address in the form of the module `socket`: (host, port), and two more numbers for IPv6.
 Address = tuple[Any, ...]
 
 # The size that is requested for a socket's buffers, in which datagrams wait while Python is busy.

@@ -35,6 +35,7 @@ SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 # The longest URI, in characters. RFC 9110 section 4.1 recommends to support at least 8000.
 MAX_URI = 8192
 
+# The lists of which a client can be notified.
 LISTS = ("tools", "prompts", "resources")
 
 # The error about a malformed filter has at most this many characters.
@@ -97,6 +98,7 @@ class WantedUpdates:
         self._on_change = on_change
         # The resources that the client has subscribed to with resources/subscribe.
         self._legacy_uris: set[str] = set()
+        # Id of a subscriptions/listen request -> this request, while it is open.
         self._listeners: dict[Id, _Listener] = {}
 
     @property
@@ -170,6 +172,7 @@ class WantedUpdates:
 
         subscribed = uris if can_subscribe else frozenset[str]()
         self._listeners[incoming.id] = _Listener(incoming, lists, subscribed, encode_closing)
+        # Free the params, because the request may stay open for days.
         incoming.params = {}
         # The limit for the bytes of running calls must not count an open subscription.
         incoming.size = 0
