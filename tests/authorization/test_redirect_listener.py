@@ -67,3 +67,22 @@ async def test_the_port_of_before_is_used_again_if_it_is_free() -> None:
             assert urlsplit(second.redirect_uri).port != port
     async with RedirectListener(port) as third:
         assert urlsplit(third.redirect_uri).port == port
+
+
+@on_a_loop
+async def test_an_answer_counts_once_it_was_accepted_even_if_its_sender_reads_slowly() -> None:
+    class SlowReader:
+        def write(self, data: bytes) -> None:
+            assert data.startswith(b"HTTP/1.1 200")
+
+        async def drain(self) -> None:
+            waiting.cancel()
+            await asyncio.sleep(0)
+
+    async with RedirectListener() as listener:
+        waiting = asyncio.create_task(listener.wait(is_right))
+        await asyncio.sleep(0)
+        request = asyncio.StreamReader()
+        request.feed_data(b"GET /callback?state=right&code=c HTTP/1.1\r\n\r\n")
+        await listener._answer(request, SlowReader())  # type: ignore[arg-type]
+        await asyncio.wait([waiting])

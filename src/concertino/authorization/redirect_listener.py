@@ -128,6 +128,7 @@ class RedirectListener:
             "Connection: close",
         )
         writer.write("\r\n".join((*lines, "", "")).encode() + body)
-        await writer.drain()
         if is_answer:
+            # Not after drain(): meanwhile the wait could end, or another response arrive.
             self._answer_url.set_result(target)
+        await writer.drain()
