@@ -28,7 +28,8 @@ def test_accepts_names_of_this_machine(host: str) -> None:
 @pytest.mark.parametrize(
     "host",
     ["evil.example.com", "localhost.evil.com", "127.0.0.1.nip.io", "127.0.0.2", "localhost:x",
-     "evil@localhost", "localhost/evil", "[::1", "", "0.0.0.0:8000", "localhost:8000, evil"],
+     "evil@localhost", "localhost/evil", "[::1", "", "0.0.0.0:8000", "localhost:8000, evil",
+     "localhost?", "localhost#", "local\thost", "localhost:99999", "[::1%25lo]", "localhost."],
 )  # fmt: skip
 def test_refuses_other_hosts(host: str) -> None:
     with pytest.raises(HttpError) as refusal:
@@ -42,7 +43,8 @@ def test_refuses_other_hosts(host: str) -> None:
     "origin",
     ["http://evil.example.com", "null", "", "file://localhost", "http://localhost.evil.com",
      "http://localhost@evil.com", "https://app.example.com.evil.com", "http://localhost/page",
-     "chrome-extension://abc", "http://[::1", f"{APP}:444"],
+     "chrome-extension://abc", "http://[::1", f"{APP}:444", "http://localhost?", "//localhost",
+     "http://local\thost"],
 )  # fmt: skip
 def test_refuses_other_origins(origin: str) -> None:
     with pytest.raises(HttpError) as refusal:

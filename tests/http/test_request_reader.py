@@ -132,6 +132,15 @@ def test_the_host_in_a_target_counts_instead_of_the_header(
     assert head.scheme == target[:5].decode().rstrip(":").lower()
 
 
+def test_a_client_of_http_1_0_can_neither_wait_for_100_nor_switch_protocols() -> None:
+    asks = b"Expect: 100-continue\r\nUpgrade: websocket\r\n\r\n"
+    (new,) = read(POST + asks)
+    (old,) = read(POST.replace(b"1.1", b"1.0") + asks)
+
+    assert (new.head.expects_continue, new.head.upgrade) == (True, b"websocket")
+    assert (old.head.expects_continue, old.head.upgrade) == (False, b"")
+
+
 def test_a_head_that_ends_with_bare_newlines_never_ends() -> None:
     assert read(b"GET / HTTP/1.1\nHost: a\n\n") == []
 

@@ -27,8 +27,11 @@ ALLOWED_HEADERS = (
 )
 EXPOSED_HEADERS = "Mcp-Session-Id, WWW-Authenticate"
 PARAM_PREFIX = "mcp-param-"
-# A host with a port, as nearly all clients write it: a name or an IPv4 address.
-USUAL_HOST = re.compile(r"//([A-Za-z0-9.-]+)(?::[0-9]{1,4})?")
+# The host and the port in a URL without path, or in a Host header after "//" (RFC 3986, section
+# 3.2). A user name and percent-encoding could make another host look like one of ours, and are not
+# accepted.
+HOST = re.compile(r"(?:https?:)?//([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
+MAX_PORT = 65535
 
 
 class AccessRules:
@@ -140,20 +143,10 @@ class AccessRules:
 
 def _host_name(url: str) -> str | None:
     """Return the host of a URL in lower case; None if there is none or the URL is malformed."""
-    if (usual := USUAL_HOST.fullmatch(url)) is not None:
-        return usual[1].lower()
-    # Imported here, because the import takes 0.9 MB of memory.
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(url)
-        # Reading the port raises ValueError for a malformed one.
-        _ = parts.port
-    except ValueError:
+    match = HOST.fullmatch(url)
+    if match is None or int(match[2] or 0) > MAX_PORT:
         return None
-    if parts.username is not None or parts.path or parts.query or parts.fragment:
-        return None
-    return parts.hostname
+    return match[1].strip("[]").lower()
 
 
 def _quote(value: bytes) -> str:

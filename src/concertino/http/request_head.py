@@ -187,8 +187,9 @@ def _parse(data: bytes) -> RequestHead:
         events.keep_alive,
         is_http_1_0,
         _body_length(headers, is_http_1_0),
-        expect == b"100-continue",
-        upgrade,
+        # RFC 9110, sections 10.1.1 and 7.8: ignore both in HTTP/1.0.
+        expect == b"100-continue" and not is_http_1_0,
+        b"" if is_http_1_0 else upgrade,
     )
 
 
