@@ -42,9 +42,12 @@ class SessionOutput:
         """Send the queued output."""
         for connection in list(self._unread):
             connection.flush()
-            if not self._count(connection):
+            unread = connection.unread_bytes
+            if not unread:
                 self._remove(connection)
-            elif connection.on_drain is None:
+                continue
+            self._set(connection, unread)
+            if connection.on_drain is None:
                 # If it is not None, the connection also carries requests without a session.
                 connection.on_drain = self._on_connection_drain
         if self._reported_bytes >= REPORTED_BYTES:
@@ -59,7 +62,7 @@ class SessionOutput:
             else with 64 connections.
         """
         if connection is not None:
-            self._count(connection)
+            self._set(connection, connection.unread_bytes)
         unread = self._reported_bytes = self._total_bytes
         if unread and self._timer is None:
             self._timer = self._loop.call_later(CHECK_S, self._check)
@@ -72,17 +75,15 @@ class SessionOutput:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _count(self, connection: RequestConnection) -> int:
-        """Count the unread bytes of a connection again, and return their number."""
-        unread = connection.unread_bytes
+    def _set(self, connection: RequestConnection, unread: int) -> None:
+        """Set the number of unread bytes of a connection."""
         self._total_bytes += unread - self._unread.get(connection, 0)
         self._unread[connection] = unread
-        return unread
 
     def _on_connection_drain(self, _unread: int) -> None:
         """Count again and report, because the client has read all output of a connection."""
         for connection in list(self._unread):
-            if not self._count(connection):
+            if not connection.unread_bytes:
                 self._remove(connection)
         self._report()
 
@@ -90,7 +91,7 @@ class SessionOutput:
         """Stop watching a connection whose output the client has read, or which has ended."""
         self._total_bytes -= self._unread.pop(connection)
         # The next request on the connection may have been for another session.
-        if connection.on_drain == self._on_connection_drain:
+        if connection.on_drain is not None and connection.on_drain == self._on_connection_drain:
             connection.on_drain = None
 
     def _check(self) -> None:
@@ -101,7 +102,7 @@ class SessionOutput:
     def _report(self) -> None:
         """Count all unread bytes, and call on_drain if they are fewer than last reported."""
         for connection in self._unread:
-            self._count(connection)
+            self._set(connection, connection.unread_bytes)
         previous, self._reported_bytes = self._reported_bytes, self._total_bytes
         if self._reported_bytes < previous:
             self._on_drain(self._reported_bytes)
