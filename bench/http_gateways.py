@@ -4,8 +4,9 @@ python bench/http_gateways.py [--rounds N] [--seconds S] [--calls N] [--only ser
 
 serve: a stdio server that is reached over HTTP. The server is the echo server in C, which costs
 next to nothing. It is behind `concertino proxy --http`, supergateway and mcp-proxy, and all get the
-load of http_server.py: sessions of 2025-11-25, on one and on 64 connections. For comparison, our
-own echo server over HTTP, without a gateway.
+load of http_server.py: sessions of 2025-11-25, on one and on 64 connections, and ours calls of
+2026-07-28, too, which it translates for the server. For comparison, our own echo server over HTTP,
+without a gateway.
 
 connect: an HTTP server that is reached over stdio. The server is our echo server over HTTP. It is
 behind `concertino proxy URL`, mcp-remote and mcp-proxy, which all run at the same time, and take
@@ -51,6 +52,13 @@ SERVE = (
         "concertino",
         ("{python}", "-m", "concertino", "proxy", "--http", "127.0.0.1:PORT", "--", CHILD),
         "session",
+    ),
+    Row(
+        "concertino-modern",
+        "**concertino proxy --http**, 2026-07-28",
+        "concertino",
+        ("{python}", "-m", "concertino", "proxy", "--http", "127.0.0.1:PORT", "--", CHILD),
+        "modern",
     ),
     Row(
         "supergateway",

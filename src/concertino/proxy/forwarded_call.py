@@ -17,6 +17,7 @@ from msgspec.json import encode
 from concertino.backend.callback_calls import EndsCalls
 from concertino.backend.caller import Caller
 from concertino.backend.interface import Call, Context
+from concertino.client.pending_request import ForwardedReply
 from concertino.errors import INTERNAL_ERROR, RpcError
 from concertino.protocol.dialogue import INPUT_METHODS
 from concertino.protocol.revisions import Revision, by_name
@@ -88,11 +89,18 @@ class ForwardedCall(Struct, eq=False):
 class CallbackCall(ForwardedCall, eq=False):
     """A call that no task waits for: a callback passes its result on.
 
+    If an older server asks a client of 2026-07-28 something during the call, the call becomes a
+    SuspendableCall, which a task waits for.
+
     call: the client's request.
     caller: the Caller that gets the result.
     revision: the revision of the server.
     runner: runner.end_call() gives the result to the session; see backend/callback_calls.py.
     slot: the object by which the runner identifies this call.
+
+    Attributes:
+    reply: the request to the server; None until it is sent.
+    suspendable: what the call has become; None if the server has asked nothing.
     """
 
     call: Call
@@ -100,6 +108,18 @@ class CallbackCall(ForwardedCall, eq=False):
     revision: Revision
     runner: EndsCalls
     slot: Any
+    reply: ForwardedReply | None = None
+    suspendable: SuspendableCall | None = None
+
+    def accepts_questions(self) -> bool:
+        if self.may_suspend:
+            return self.method in INPUT_METHODS
+        return super().accepts_questions()
+
+    @property
+    def may_suspend(self) -> bool:
+        """Return whether a question of the server makes this call a SuspendableCall."""
+        return self.is_modern and not self.revision.modern
 
 
 class SuspendableCall(ForwardedCall, eq=False):
@@ -109,14 +129,15 @@ class SuspendableCall(ForwardedCall, eq=False):
     while the call to the server goes on. The client's next request contains the answer. So the
     server is called only once.
 
-    work: the task that calls the server.
+    work: the task that calls the server, or a future of the server's result. Cancelling it cancels
+        the call.
 
     Attributes:
     undeclared: the client capabilities that the client has not declared and the server has needed.
         The server's requests that need them were refused.
     """
 
-    work: asyncio.Task[Raw]
+    work: asyncio.Future[Raw]
     undeclared: set[str] = set()
     _questions: dict[str, Question] = {}
     _has_news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -177,7 +198,7 @@ class SuspendableCall(ForwardedCall, eq=False):
                 error = RpcError(INTERNAL_ERROR, f"Internal error: {text}")
                 question.answer.set_exception(error)
 
-    def _on_work_done(self, work: asyncio.Task[Raw]) -> None:
+    def _on_work_done(self, work: asyncio.Future[Raw]) -> None:
         # Mark an exception as retrieved, because the client may never send its next request.
         if not work.cancelled():
             work.exception()

@@ -8,11 +8,17 @@ them is asked.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from concertino.backend.caller import CallerSession
 from concertino.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Disconnected, RpcError
-from concertino.proxy.forwarded_call import ForwardedCall, Question, SuspendableCall
+from concertino.proxy.forwarded_call import (
+    CallbackCall,
+    ForwardedCall,
+    Question,
+    SuspendableCall,
+)
 from concertino.types.client_requests import CLIENT_REQUESTS
 
 __all__ = ["ServerQuestions"]
@@ -28,14 +34,20 @@ class ServerQuestions:
     """Passes the questions of one server to clients, and their answers to the server.
 
     calls: the pending calls, the newest last. The caller adds and removes them.
+    suspend: makes a SuspendableCall of a CallbackCall whose client gets a question.
 
     Attributes:
     orphaned: the questions that came when no client could be asked. They wait for the next call.
     """
 
-    def __init__(self, calls: dict[ForwardedCall, None]) -> None:
+    def __init__(
+        self,
+        calls: dict[ForwardedCall, None],
+        suspend: Callable[[CallbackCall], SuspendableCall],
+    ) -> None:
         self.orphaned: list[Question] = []
         self._calls = calls
+        self._suspend = suspend
 
     async def answer(self, method: str, params: bytes) -> bytes:
         """Pass a request of the server to a client and return the result, undecoded.
@@ -44,6 +56,8 @@ class ServerQuestions:
         """
         question = Question(method, params)
         if (call := self._find_call_to_ask()) is not None:
+            if isinstance(call, CallbackCall) and call.may_suspend:
+                call = self._suspend(call)
             return await self._ask(question, call)
         if len(self.orphaned) >= MAX_ORPHANED:
             raise RpcError(INTERNAL_ERROR, "Internal error: no client can be asked now")

@@ -125,7 +125,7 @@ class Upstream:
         self._settings = settings
         # A dict, because it keeps the order: the newest call is at the end.
         self._calls: dict[ForwardedCall, None] = {}
-        self._questions = ServerQuestions(self._calls)
+        self._questions = ServerQuestions(self._calls, self._suspend)
         # The level of log messages that the server was asked for.
         self._level: Level = DEFAULT_LEVEL
         self.client = settings.make_client(
@@ -267,17 +267,16 @@ class Upstream:
         client = self.client
         level = caller.log_level
         revision = by_name[client.protocol_version]
-        if not revision.modern and (
-            (level is not None and level != self._level)
-            or by_name[context.client.protocol_version].modern
-        ):
+        if not revision.modern and level is not None and level != self._level:
             return None
+        forwarded = CallbackCall(call.method, context, call, caller, revision, runner, slot)
+        if self._questions.orphaned:
+            if forwarded.may_suspend:
+                return None
+            self._questions.adopt(forwarded)
 
         self.last_used = self._time()
-        forwarded = CallbackCall(call.method, context, call, caller, revision, runner, slot)
         self._calls[forwarded] = None
-        if self._questions.orphaned:
-            self._questions.adopt(forwarded)
         reply = None
         try:
             reply = client.begin_forward(
@@ -291,6 +290,7 @@ class Upstream:
             return None
         if reply.outcome is not None:
             return ENDED
+        forwarded.reply = reply
         return partial(self._give_up, forwarded, reply)
 
     def _give_up(self, forwarded: CallbackCall, reply: ForwardedReply) -> None:
@@ -301,6 +301,16 @@ class Upstream:
 
     def _on_reply(self, forwarded: CallbackCall, reply: ForwardedReply) -> None:
         """End a call that begin() has begun, because its request has an outcome."""
+        # The reply refers to the call, so the two would stay until a garbage collection.
+        forwarded.reply = None
+        if (suspendable := forwarded.suspendable) is not None:
+            if suspendable.work.done():
+                pass
+            elif reply.failed:
+                suspendable.work.set_exception(reply.error(self._time()))
+            else:
+                suspendable.work.set_result(reply.outcome)
+            return
         if forwarded not in self._calls:
             # The call was cancelled in the meantime.
             return
@@ -360,6 +370,31 @@ class Upstream:
         if self._questions.orphaned:
             self._questions.adopt(forwarded)
         return await _await_result_or_questions(self._settings, forwarded)
+
+    def _suspend(self, forwarded: CallbackCall) -> SuspendableCall:
+        """Make a call that begin() has begun suspendable, and return it.
+
+        Called when the server asks the client of the call something.
+        """
+        work: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        suspendable = SuspendableCall(forwarded.method, forwarded.context, work)
+        forwarded.suspendable = suspendable
+        # It takes the place of the call, because questions are for the newest call.
+        calls = [suspendable if call is forwarded else call for call in self._calls]
+        self._calls.clear()
+        self._calls.update(dict.fromkeys(calls))
+        work.add_done_callback(partial(self._forget, suspendable))
+        reply = forwarded.reply
+        assert reply is not None
+
+        def on_done(work: asyncio.Future[Raw]) -> None:
+            if work.cancelled() and reply.outcome is None:
+                reply.give_up()
+
+        work.add_done_callback(on_done)
+        waiting = _await_result_or_questions(self._settings, suspendable)
+        forwarded.runner.run(waiting, forwarded.slot)
+        return suspendable
 
     def _forget(self, forwarded: SuspendableCall, work: object) -> None:
         del self._calls[forwarded]
