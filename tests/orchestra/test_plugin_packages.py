@@ -332,6 +332,54 @@ def test_a_folder_with_links_or_pipes_is_refused(tmp_path: Path, trap: Path, kin
         install(folder)
 
 
+def make_tree(folder: Path, *lines: str) -> str:
+    """Write a tree of git, and return its id. lines: its entries."""
+    text = "".join(f"{line}\n" for line in lines)
+    made = subprocess.run(
+        ["git", "mktree"], cwd=folder, input=text, check=True, capture_output=True, text=True
+    )
+    return made.stdout.strip()
+
+
+def test_a_bundle_whose_folders_are_the_same_again_and_again_ends_at_the_limit(
+    tmp_path: Path,
+) -> None:
+    """1 kB that git lists as 10,000,000 files."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "a").write_text("x")
+    git("init", "--quiet", cwd=folder)
+    git("add", "a", cwd=folder)
+    git("commit", "--quiet", "--message=x", cwd=folder)
+    blob = hashlib.sha1(b"blob 1\0x").hexdigest()
+    tree = make_tree(folder, *(f"100644 blob {blob}\tf{number}" for number in range(10)))
+    for _ in range(6):
+        tree = make_tree(folder, *(f"040000 tree {tree}\td{number}" for number in range(10)))
+    subprocess.run(
+        "git update-ref HEAD $(git -c user.name=x -c user.email=x commit-tree -m x $TREE)",
+        shell=True, cwd=folder, check=True, env={**os.environ, "TREE": tree},
+    )  # fmt: skip
+    git("bundle", "create", "--quiet", tmp_path / "bomb.bundle", "HEAD", cwd=folder)
+    assert (tmp_path / "bomb.bundle").stat().st_size < 1500
+    with pytest.raises(InvalidPackage, match="git wrote more than 4194304 bytes"):
+        install(tmp_path / "bomb.bundle")
+
+
+@pytest.mark.parametrize("is_zip64", [False, True])
+def test_a_wheel_with_a_directory_of_any_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_zip64: bool
+) -> None:
+    """zipfile makes an object for each item before it can be asked how many there are."""
+    wheel = tmp_path / "notes.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        # zipfile writes zip64 from 65,536 items on.
+        for number in range(65_536 if is_zip64 else 65_000):
+            archive.writestr(f"{number:0100}", b"")
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    with pytest.raises(InvalidPackage, match="a directory of at most 4194304 bytes"):
+        install(wheel)
+
+
 def test_a_bundle_with_a_link_or_without_a_head_is_refused(tmp_path: Path, trap: Path) -> None:
     make_bundle(tmp_path, trap)
     folder = tmp_path / "source"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import zipfile
@@ -35,11 +36,18 @@ MAX_FILES = 10_000
 MAX_DEPTH = 32
 # How many bytes of a file are read at once.
 CHUNK_BYTES = 2**20
+# How many bytes from the end of a zip file its record at the end may begin: it has 22 bytes and a
+# comment of up to 65,536. Before it, there may be the locator of a zip64 record with 20 bytes.
+END_BYTES = 22 + 65_536 + 20
 # Folders that development tools create, and that are not part of a plugin.
 SKIPPED = frozenset((".git", "__pycache__", ".venv"))
+# How many bytes the list of the files in an archive may have. A bundle of 1 kB may have a list
+# without end, because folders in a tree of git may have the same content.
+MAX_LIST_BYTES = 4 * 2**20
 # Limits for git, because a bundle from somebody else may be malicious: seconds of processor time,
 # KiB of memory, and the size of a file in blocks of 512 bytes.
-LIMITS = "ulimit -t 60; ulimit -v 2097152; ulimit -f 2097152"
+LIMITS = "ulimit -t 60; ulimit -v 2097152; ulimit -f {blocks}"
+MAX_FILE_BYTES = 2**30
 # The time limit of each git command.
 GIT_S = 120.0
 
@@ -202,6 +210,7 @@ def _describe(mode: int) -> str:
 def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
     """Add the files in a wheel, which is a zip file. Raises InvalidPackage."""
     try:
+        _check_directory(archive)
         with zipfile.ZipFile(archive) as wheel:
             items = wheel.infolist()
             # Folders are items, too. PackageFiles limits the number of files exactly.
@@ -228,6 +237,28 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
         raise InvalidPackage(f"the wheel is damaged: {exc}") from None
 
 
+def _check_directory(archive: Path) -> None:
+    """Check the size of the directory of a zip file, which zipfile reads into memory as a whole.
+
+    Raises InvalidPackage. If there is no directory, zipfile says so.
+    """
+    with open(archive, "rb") as file:
+        file.seek(max(0, archive.stat().st_size - END_BYTES))
+        tail = file.read()
+    # The record at the end begins with PK\5\6, and has the size at offset 12. Check everything that
+    # may be the record, because a malicious file has bytes that look like a second one.
+    at = tail.find(b"PK\5\6")
+    while at >= 0:
+        size = int.from_bytes(tail[at + 12 : at + 16], "little")
+        # In a zip64 file, the locator of the record with the size comes before this one.
+        is_zip64 = tail[max(0, at - 20) : at].startswith(b"PK\6\7")
+        if is_zip64 or size > MAX_LIST_BYTES:
+            raise InvalidPackage(
+                f"expected a directory of at most {MAX_LIST_BYTES} bytes, and no zip64"
+            )
+        at = tail.find(b"PK\5\6", at + 1)
+
+
 # Git bundles
 
 
@@ -240,7 +271,8 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
         raise InvalidPackage("a git bundle needs the program git, which is not in PATH")
     repository = scratch / "repository"
     _git("init", "--quiet", "--bare", "--template=", str(repository))
-    refs = _git("bundle", "list-heads", str(bundle)).decode("utf-8", "replace").splitlines()
+    heads = _list(scratch, "bundle", "list-heads", str(bundle))
+    refs = heads.decode("utf-8", "replace").splitlines()
     names = [line.partition(" ")[2] for line in refs]
     ref = "HEAD" if "HEAD" in names else names[0] if len(names) == 1 else ""
     if not ref:
@@ -250,7 +282,7 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
     git_dir = f"--git-dir={repository}"
     fetch = ("-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags")
     _git(git_dir, *fetch, str(bundle), f"{ref}:refs/heads/package")
-    listing = _git(git_dir, "ls-tree", "-r", "-z", "-l", "refs/heads/package")
+    listing = _list(scratch, git_dir, "ls-tree", "-r", "-z", "-l", "refs/heads/package")
     entries = [_read_entry(line) for line in listing.split(b"\0") if line]
     if len(entries) > MAX_FILES:
         raise InvalidPackage(f"expected at most {MAX_FILES} files")
@@ -290,15 +322,27 @@ def _read_entry(line: bytes) -> _TreeEntry:
     return _TreeEntry(path, id.decode(), int(size), mode == b"100755")
 
 
+def _list(scratch: Path, *words: str) -> bytes:
+    """Return the output of a git command that lists something.
+
+    Raises InvalidPackage if it has more than MAX_LIST_BYTES, and the errors of _git().
+    """
+    path = scratch / "list"
+    with open(path, "wb") as stdout:
+        _git(*words, stdout=stdout, max_file_bytes=MAX_LIST_BYTES)
+    return path.read_bytes()
+
+
 def _git(
     *words: str,
     stdin: IO[bytes] | int = subprocess.DEVNULL,
-    stdout: IO[bytes] | int = subprocess.PIPE,
-) -> bytes:
-    """Run a git command without the user's settings, and return its output.
+    stdout: IO[bytes] | int = subprocess.DEVNULL,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
+    """Run a git command without the user's settings.
 
     words: the command and its arguments.
-    stdout: a file for the output. The returned output is empty then.
+    max_file_bytes: how many bytes it may write to a file.
     Raises InvalidPackage if the command fails or takes longer than GIT_S.
     """
     environment = {
@@ -309,7 +353,8 @@ def _git(
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_TERMINAL_PROMPT": "0",
     }
-    command = ["sh", "-c", f'{LIMITS}; exec git "$@"', "git", *words]
+    limits = LIMITS.format(blocks=max_file_bytes // 512)
+    command = ["sh", "-c", f'{limits}; exec git "$@"', "git", *words]
     try:
         ended = subprocess.run(
             command,
@@ -322,7 +367,8 @@ def _git(
         )
     except subprocess.TimeoutExpired:
         raise InvalidPackage(f"git has not read the bundle within {GIT_S:g} s") from None
+    if ended.returncode == -signal.SIGXFSZ:
+        raise InvalidPackage(f"git wrote more than {max_file_bytes} bytes, which is the limit")
     if ended.returncode:
         reason = ended.stderr.decode("utf-8", "replace").strip()[-300:]
         raise InvalidPackage(f"git cannot read the bundle: {reason or ended.returncode}")
-    return ended.stdout or b""
