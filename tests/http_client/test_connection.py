@@ -361,6 +361,20 @@ async def test_redirects_are_followed_within_the_origin_only() -> None:
     assert [request.path for request in requests] == ["/mcp", "/mcp/", "/mcp"]
 
 
+@pytest.mark.parametrize("location", ["Location: ", "X: y"])
+@on_a_loop
+async def test_a_redirect_to_nowhere_is_not_followed(location: str) -> None:
+    async def script(request: Request) -> bytes:
+        if request.rpc == "server/discover":
+            return result(request, DISCOVERED)
+        return plain("307 Temporary Redirect", b"", location)
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        with pytest.raises(RpcError, match="307 Temporary Redirect"):
+            await client.call_tool("t")
+    assert [request.rpc for request in requests] == ["server/discover", "tools/call"]
+
+
 @pytest.mark.parametrize(
     ("response", "text"),
     [
@@ -372,6 +386,10 @@ async def test_redirects_are_followed_within_the_origin_only() -> None:
                 "200 OK", b"\x1f\x8b", "Content-Type: application/json", "Content-Encoding: gzip"
             ),
             "got HTTP 200 with application/json in the encoding gzip: b'.x1f",
+        ),
+        (
+            plain("200 OK", b"\x1f\x8b", "Content-Type: text/event-stream", "Content-Encoding: br"),
+            "expected a stream of events, got HTTP 200 with text/event-stream in the encoding br",
         ),
         (
             plain("200 OK", b'{"id":1,"error":"?"}', "Content-Type: application/json"),

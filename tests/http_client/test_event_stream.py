@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -84,3 +85,22 @@ def test_lines_without_a_value_count_as_well() -> None:
     parser = EventStreamParser(100)
     with pytest.raises(EventTooLong):
         parser.feed(b"data\n" * 1000)
+
+
+def test_an_event_of_many_short_lines_takes_little_more_memory_than_its_bytes() -> None:
+    parser = EventStreamParser(1_000_000)
+    tracemalloc.start()
+    parser.feed(b"data: ab\n" * 300_000)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert held < 2_000_000
+    assert parser.feed(b"\n") == [b"\n".join([b"ab"] * 300_000)]
+
+
+def test_an_id_that_is_too_long_for_a_header_is_ignored() -> None:
+    parser = EventStreamParser(1_000_000)
+
+    parser.feed(b"id: 1\ndata: {}\n\nid: %b\ndata: {}\n\n" % (b"9" * 4097))
+
+    assert parser.last_id == "1"

@@ -390,7 +390,9 @@ class StreamableHttpConnection:
 
     def _redirect(self, exchange: ClientExchange, head: ResponseHead) -> bool:
         """Follow a redirect within the server's origin. Returns whether it was followed."""
-        url = self._url.follow(head.headers.get("location", ""))
+        # Without Location, the request would be sent to the same URL again.
+        location = head.headers.get("location")
+        url = self._url.follow(location) if location else None
         if url is None or exchange.tries >= MAX_TRIES:
             return False
         exchange.path = url.path

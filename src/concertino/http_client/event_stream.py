@@ -23,6 +23,8 @@ MAX_RETRY_S = 30.0
 # The shortest pause that a server can demand. Without it, a server that ends each stream at once
 # would keep both sides busy.
 LEAST_RETRY_S = 0.01
+# Longer ids are ignored, because few servers would accept them in the header Last-Event-ID.
+MAX_ID_BYTES = 4096
 BOM = b"\xef\xbb\xbf"
 
 
@@ -57,7 +59,7 @@ class EventStreamParser:
         # belongs to the same line end.
         self._ended_with_cr = False
         self._at_start = True
-        # The fields of the current event.
+        # The fields of the current event. The data is in few pieces.
         self._data: list[bytes] = []
         self._name = b""
         self._id: str | None = None
@@ -117,14 +119,13 @@ class EventStreamParser:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            # One byte more per line, because a line without a value takes memory too.
             self._event_bytes += len(value) + 1
             self._check_size()
-            self._data.append(value)
+            add_piece(self._data, b"\n" + value if self._data else value)
         elif name == b"event":
             self._name = value
         elif name == b"id":
-            if b"\0" not in value:
+            if b"\0" not in value and len(value) <= MAX_ID_BYTES:
                 self._id = value.decode("utf-8", "replace")
         elif name == b"retry" and value.isdigit() and len(value) <= 9:
             self.retry_s = int(value) / 1000
@@ -134,7 +135,7 @@ class EventStreamParser:
         if self._id is not None:
             self.last_id, self._id = self._id, None
         self._event_bytes = 0
-        data, self._data = b"\n".join(self._data), []
+        data, self._data = b"".join(self._data), []
         name, self._name = self._name, b""
         if name == b"endpoint":
             self.endpoint = data.decode("utf-8", "replace")

@@ -252,6 +252,9 @@ class ClientExchange:
         if not response.is_accepted:
             return
         if response.media_type == EVENT_STREAM:
+            if head.headers.get("content-encoding", "identity").lower() != "identity":
+                self._fail(f"expected a stream of events, got {self.describe_response()}")
+                return
             previous = self.events
             self.events = EventStreamParser(self._max_bytes)
             # If this stream ends before its first event, resume it from the end of the previous.
@@ -311,7 +314,7 @@ class ClientExchange:
         """Return a description of a complete response that does not answer the request."""
         head, body = self._response.head, self.body
         assert head is not None
-        if not body or body.isspace():
+        if head.media_type != EVENT_STREAM and (not body or body.isspace()):
             return f"{describe_status(head.status)} without a body"
         kind = head.media_type or "a body without Content-Type"
         if encoding := head.headers.get("content-encoding"):
