@@ -45,8 +45,10 @@ ASCII_WEIGHTS = (
 OTHER_WEIGHTS = (
     (b"L", 4250),  # Latin with accents
     (b"G", 1120),  # Greek, Cyrillic
-    (b"S", 1360),  # Armenian, Hebrew, Arabic
-    (b"I", 1710),  # Indic, Thai
+    (b"M", 2380),  # Armenian
+    (b"S", 1360),  # Hebrew, Arabic
+    (b"I", 2010),  # Indic, Thai
+    (b"X", 2960),  # Georgian, Ethiopic, Khmer
     (b"P", 1030),  # dashes, quotes, arrows
     (b"K", 1100),  # kana
     (b"H", 1710),  # Han
@@ -59,8 +61,10 @@ OTHER_WEIGHTS = (
 SCRIPTS = (
     (0xC2, 0xCD, b"L"),
     (0xCE, 0xD3, b"G"),
-    (0xD4, 0xDF, b"S"),
-    (0xE0, 0xE1, b"I"),
+    (0xD4, 0xD5, b"M"),
+    (0xD6, 0xDF, b"S"),
+    (0xE0, 0xE0, b"I"),
+    (0xE1, 0xE1, b"X"),
     (0xE2, 0xE2, b"P"),
     (0xE3, 0xE3, b"K"),
     (0xE4, 0xE9, b"H"),

@@ -59,6 +59,49 @@ def test_no_more_than_one_of_a_hundred_texts_exceeds_the_estimate(name: str, cor
         assert len(over) <= len(texts) / 100, over
 
 
+# Article 1 of the Universal Declaration of Human Rights, and its number of tokens in cl100k_base.
+ARTICLES = {
+    "Armenian": (
+        "Բոլոր մարդիկ ծնվում են ազատ ու հավասար իրենց "
+        "արժանապատվությամբ ու իրավունքներով։ Նրանք ունեն "
+        "բանականություն ու խիղճ և միմյանց պետք է եղբայրաբար "
+        "վերաբերվեն։",
+        289,
+    ),
+    "Georgian": (
+        "ყველა ადამიანი იბადება თავისუფალი და თანასწორი თავისი "
+        "ღირსებითა და უფლებებით. მათ მინიჭებული აქვთ გონება და "
+        "სინდისი და ერთმანეთის მიმართ უნდა იქცეოდნენ ძმობის "
+        "სულისკვეთებით.",
+        322,
+    ),
+    "Amharic": (
+        "የሰው ልጅ ሁሉ ሲወለድ ነጻና በክብርና በመብትም እኩልነት ያለው ነው። የተፈጥሮ ማስተዋልና "
+        "ሕሊና ስላለው አንዱ ሌላውን በወንድማማችነት መንፈስ መመልከት ይገባዋል።",
+        248,
+    ),
+    "Telugu": (
+        "ప్రతిపత్తిస్వత్వముల విషయమున మానవులెల్లరును జన్మతః "
+        "స్వతంత్రులును సమానులును నగుదురు. వారు వివేచన అంతఃకరణ "
+        "సంపన్నులగుటచే పరస్పరము భ్రాతృభావముతో వర్తింపవలయును.",
+        280,
+    ),
+    "Hindi": (
+        "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात "
+        "स्वतन्त्रता और समानता प्राप्त है। उन्हें बुद्धि और "
+        "अन्तरात्मा की देन प्राप्त है और परस्पर उन्हें भाईचारे के भाव "
+        "से बर्ताव करना चाहिए।",
+        180,
+    ),
+}
+
+
+@pytest.mark.parametrize("language", ARTICLES)
+def test_texts_in_rare_scripts_do_not_exceed_the_estimate(language: str) -> None:
+    text, count = ARTICLES[language]
+    assert estimate(text) >= count
+
+
 @each_corpus
 def test_the_estimate_leaves_about_a_fifth_of_a_budget_unused(corpus: Path) -> None:
     exact = make_counter("cl100k_base")
