@@ -519,6 +519,15 @@ def test_what_was_learned_of_a_child_is_kept_when_the_environment_changes(
         redact.refresh({})
 
 
+def test_secret_headers_of_a_server_are_learned_by_their_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redact, "_learned", {})
+    monkeypatch.setattr(redact, "_default", None)
+    redact.learn({"X-Api-Key": "first-secret-1", "x-trace": "nothing-secret"})
+    assert redact.redactor().text("first-secret-1, nothing-secret") == "[REDACTED], nothing-secret"
+
+
 # What is asked of every answer of a guarded server
 
 _PIECES = [

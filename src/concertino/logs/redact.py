@@ -393,9 +393,11 @@ def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
 
 
 def learn(environment: Mapping[str, str]) -> None:
-    """Add the secrets of a child process's environment to the Redactor of this process.
+    """Add the secrets in the environment of a child process, or in the headers for a server.
 
-    The child may write them to its stderr, which this process relays.
+    From now on the Redactor of this process hides them. A child may write them to its stderr, which
+    this process relays.
+    environment: name -> value, of environment variables or HTTP headers.
     """
     new = {
         (name, value): None
@@ -449,8 +451,11 @@ _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether the value of an environment variable is a secret; mainly its name decides."""
-    words = f"_{name.upper()}_"
+    """Return whether the value of an environment variable or HTTP header is a secret.
+
+    Mainly the name decides.
+    """
+    words = f"_{name.upper().replace('-', '_')}_"
     if len(value) < _LEAST_SECRET or not any(word in words for word in _SECRET_WORDS):
         return False
     try:
