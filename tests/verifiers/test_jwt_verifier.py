@@ -275,6 +275,34 @@ async def test_a_new_key_is_fetched_when_a_token_names_it(issuer: Issuer) -> Non
 
 
 @on_a_loop
+async def test_a_key_that_is_replaced_under_the_same_id_is_fetched(issuer: Issuer) -> None:
+    now = 0.0
+    verifier = verifier_for(issuer)
+    verifier._keys._clock = lambda: now  # pyright: ignore[reportPrivateUsage]
+    before = issuer.token()
+    await verify(verifier, before)
+    issuer.keys = Issuer(issuer.url).keys
+
+    # Not before REFRESH_S, because anybody can send tokens with wrong signatures.
+    with pytest.raises(InvalidToken, match="signature"):
+        await verify(verifier, issuer.token())
+    assert issuer.requests.count("/jwks") == 1
+
+    now = REFRESH_S
+    assert (await verify(verifier, issuer.token())).subject == "alice"
+    assert issuer.requests.count("/jwks") == 2
+    with pytest.raises(InvalidToken, match="signature"):
+        await verify(verifier, before)
+
+    # A wrong signature stays one while the issuer does not answer.
+    issuer.served["/jwks"] = 503, b""
+    now = 2 * REFRESH_S
+    with pytest.raises(InvalidToken, match="signature"):
+        await verify(verifier, before)
+    assert issuer.requests.count("/jwks") == 3
+
+
+@on_a_loop
 async def test_keys_are_fetched_once_for_all_that_wait(issuer: Issuer) -> None:
     verifier = verifier_for(issuer)
     issuer.may_answer.clear()

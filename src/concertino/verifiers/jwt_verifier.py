@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import DecodeError, Struct, ValidationError
 from msgspec.json import Decoder
 
-from concertino.http.authorization import InvalidToken
+from concertino.http.authorization import InvalidToken, VerifierUnavailable
 from concertino.installation import missing_extra
 from concertino.protocol.principal import Principal
 from concertino.verifiers.fetching import IssuerClient
@@ -42,6 +42,10 @@ ALGORITHMS = (
 # use. Tokens of other types, such as logout tokens, are not access tokens.
 TYPES = frozenset(("at+jwt", "jwt"))
 LEEWAY_S = 30.0
+
+
+class _WrongSignature(InvalidToken):
+    """None of the known keys has signed the token."""
 
 
 class _Header(Struct, frozen=True):
@@ -126,13 +130,29 @@ class JwtVerifier:
         """
         header = self._read_header(token)
         keys = self._keys.find(header.kid, header.alg)
-        if keys:
+        if not keys:
+            return self._verify_with_new_keys(token, header)
+        try:
             return self._verify_with(token, header, keys)
-        return self._verify_with_new_keys(token, header)
+        except _WrongSignature as exc:
+            # The issuer may have replaced a key by one with the same id, or by one without an id.
+            if not self._keys.may_fetch():
+                raise
+            return self._verify_with_new_keys(token, header, exc)
 
-    async def _verify_with_new_keys(self, token: str, header: _Header) -> Principal:
-        """Fetch the issuer's keys, and return the principal of a token."""
-        await self._keys.fetch()
+    async def _verify_with_new_keys(
+        self, token: str, header: _Header, refusal: InvalidToken | None = None
+    ) -> Principal:
+        """Fetch the issuer's keys, and return the principal of a token.
+
+        refusal: raised if the issuer does not answer; None to raise VerifierUnavailable.
+        """
+        try:
+            await self._keys.fetch()
+        except VerifierUnavailable:
+            if refusal is None:
+                raise
+            raise refusal from None
         keys = self._keys.find(header.kid, header.alg)
         if not keys:
             raise InvalidToken("the token is signed with a key that the issuer does not have")
@@ -182,7 +202,7 @@ class JwtVerifier:
             return claims.to_principal(
                 self._issuer, self._audience, self._wall_clock(), self._leeway_s
             )
-        raise InvalidToken("the signature of the token is wrong")
+        raise _WrongSignature("the signature of the token is wrong")
 
 
 def _decode_part(text: str) -> bytes:

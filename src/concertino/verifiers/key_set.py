@@ -95,7 +95,7 @@ class IssuerKeys:
         """
         now = self._clock()
         is_old = self._fetched_at is not None and now - self._fetched_at >= MAX_AGE_S
-        if is_old and self._may_fetch():
+        if is_old and self.may_fetch():
             self._start_fetch()
         return [
             key
@@ -113,14 +113,14 @@ class IssuerKeys:
         probably has no such key. Raises VerifierUnavailable if the issuer does not answer, or if it
         has never answered and a fetch was started less than REFRESH_S ago.
         """
-        if self._fetching is None and not self._may_fetch():
+        if self._fetching is None and not self.may_fetch():
             if self._fetched_at is None:
                 raise VerifierUnavailable(f"{self._issuer}: its keys could not be fetched")
             raise InvalidToken("the token is signed with a key that the issuer does not have")
         fetching = self._fetching or self._start_fetch()
         await asyncio.shield(fetching)
 
-    def _may_fetch(self) -> bool:
+    def may_fetch(self) -> bool:
         """Return whether no fetch is running, and none was started in the last REFRESH_S."""
         return self._fetching is None and (
             self._tried_at is None or self._clock() - self._tried_at >= REFRESH_S
