@@ -195,6 +195,8 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
         ("None", "'None' is a keyword of Python", "none"),
         ("json", "would hide the module 'json'", "json_server"),
         ("Queue", "would hide the module 'queue'", "queue_server"),
+        ("9x", "with a letter first", "server_9x"),
+        ("x_", "no _ last", "x"),
         ("-json-", "letters A to Z, digits and _", "json_server"),
         ("concertino", "would hide the module 'concertino'", "concertino_server"),
         ("pytest", "would hide the module 'pytest'", "pytest_server"),

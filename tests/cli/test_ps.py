@@ -279,7 +279,10 @@ def test_a_terminal_of_80_columns_shows_one_line_for_each_server(
 def test_without_proxies_it_says_so(environment: dict[str, str]) -> None:
     words = [sys.executable, "-m", "concertino", "ps"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "concertino stands in front of no server now\n"
+    assert done.stdout == (
+        "no proxy runs, so there are no servers to show\n"
+        "  to start one: concertino proxy -- COMMAND\n"
+    )
 
 
 @pytest.mark.parametrize(

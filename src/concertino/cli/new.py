@@ -89,7 +89,10 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 def find_problem(name: str) -> str:
     """Return the reason why a project cannot have this name; empty if it can."""
     if NAME.fullmatch(name) is None:
-        return f"{name!r} cannot be the name of a module: write the letters A to Z, digits and _"
+        return (
+            f"{name!r} cannot be the name of a module: write the letters A to Z, digits and _, "
+            "with a letter first and no _ last"
+        )
     if keyword.iskeyword(name):
         return f"{name!r} is a keyword of Python"
     # Some file systems do not distinguish Queue.py from queue.py.

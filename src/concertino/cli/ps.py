@@ -49,7 +49,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     elif servers:
         print("\n".join(_format_table(servers, terminal_width())))  # noqa: T201
     else:
-        print("concertino stands in front of no server now")  # noqa: T201
+        print("no proxy runs, so there are no servers to show")  # noqa: T201
+        print("  to start one: concertino proxy -- COMMAND")  # noqa: T201
     return 0
 
 
