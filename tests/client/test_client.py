@@ -592,6 +592,7 @@ async def test_what_is_asked_for_wrongly_is_refused_before_anything_is_sent(like
     [
         ("calculator.py", "; did you mean ['python', 'calculator.py']?"),
         ("python calculator.py", "; did you mean ['python', 'calculator.py']?"),
+        ("localhost:8000/mcp", "; did you mean 'http://localhost:8000/mcp'?"),
         ("ftp://localhost:8000/mcp", ""),
         ("", ""),
     ],

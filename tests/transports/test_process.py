@@ -477,6 +477,14 @@ def _file(path: Path, text: str, mode: int) -> str:
     ("command", "text"),
     [
         (lambda _: ["no-such-program"], "no-such-program: command not found in PATH="),
+        (
+            lambda _: ["cat file"],
+            "; did you mean the command 'cat' with the argument 'file'?",
+        ),
+        (
+            lambda _: ["cat a b"],
+            "; did you mean the command 'cat' with the arguments 'a', 'b'?",
+        ),
         (lambda _: ["/no/such/program"], "/no/such/program: no such file"),
         (lambda at: [str(at)], "is a directory"),
         (lambda at: [_file(at / "plain", "x", 0o644)], "not executable"),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,7 @@ __all__ = [
 
 # The types of the words of a command.
 _WORD = (str, os.PathLike)
+_URL_WITHOUT_SCHEME = re.compile(r"[A-Za-z0-9.-]+:[0-9]+(/\S*)?")
 
 
 class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
@@ -356,6 +358,8 @@ def _parse_address(text: str) -> TargetLocation:
         words = text.split()
         command = ["python", *words] if text.endswith(".py") and len(words) == 1 else words
         hint = f"; did you mean {command}?" if len(command) > 1 else ""
+        if _URL_WITHOUT_SCHEME.fullmatch(text):
+            hint = f"; did you mean 'http://{text}'?"
         raise ValueError(
             "expected unix:PATH, tcp:HOST:PORT or a URL, or a command as a list of words, "
             f"got {text!r}{hint}"

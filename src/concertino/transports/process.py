@@ -196,12 +196,22 @@ def _explain_failure(
     if not isinstance(exc, FileNotFoundError):
         return f"{program}: {exc}"
 
+    # A whole command line in place of the program is a common mistake in mcp.json.
+    first, *arguments = program.split() or [program]
+    folders = os.get_exec_path(environment)
+    if arguments and any(os.access(Path(folder, first), os.X_OK) for folder in folders):
+        noun = "argument" if len(arguments) == 1 else "arguments"
+        return (
+            f"{program}: command not found; did you mean the command {first!r} "
+            f"with the {noun} {', '.join(map(repr, arguments))}?"
+        )
+
     if os.sep in program:
         if Path(program).exists():
             return f"{program}: the interpreter named in its first line is missing"
         return f"{program}: no such file"
     if "PATH" not in environment:
-        searched = os.pathsep.join(os.get_exec_path(environment))
+        searched = os.pathsep.join(folders)
         return f"{program}: command not found in {searched}; the environment has no PATH"
     return f"{program}: command not found in PATH={environment['PATH']}"
 
