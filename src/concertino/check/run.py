@@ -1,7 +1,13 @@
 """Runs `concertino check`.
 
+A case causes one fault, such as a malformed message, and checks how the server reacts.
 inspect_server() finds out facts about the server, then run_cases() runs the cases, each with a new
-process of the server. After each case, the invariants (invariants.py) are checked.
+process of the server. After each case, the invariants are checked, which hold whatever the fault
+(invariants.py). A finding says what was wrong; the worst one is the verdict on the case
+(findings.py).
+
+An era is "legacy" for the revisions up to 2025-11-25, which begin with `initialize`, or "modern"
+for 2026-07-28, which has no handshake.
 """
 
 from __future__ import annotations
@@ -56,8 +62,8 @@ class CaseResult(Struct, frozen=True):
 def select_cases(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
     """Return the cases that match one of the patterns, or all cases if there are no patterns.
 
-    patterns: each is a section number, a part of a case's name, or a shell pattern for the whole
-        name.
+    patterns: each is the number of a section (SECTIONS in case.py), a part of a case's name, or a
+        shell pattern for the whole name.
     """
     if not patterns:
         return list(cases)
@@ -150,7 +156,10 @@ def _finish_case(context: CaseContext, findings: list[CheckFinding]) -> None:
 
 
 def _grade(case: Case, findings: Sequence[CheckFinding]) -> Verdict:
-    """Return the worst verdict among the findings; at most `differs` if the case cannot fail."""
+    """Return the worst verdict among the findings.
+
+    It is at most `differs` if the findings of this case are no failures; see Case.can_fail.
+    """
     verdict: Verdict = "ok"
     for finding in findings:
         grade = finding.verdict

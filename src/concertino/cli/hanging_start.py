@@ -60,7 +60,8 @@ async def open_or_dump_stack(client: Client) -> None:
             raise HangingStart(str(exc), place) from exc
         raise
     except asyncio.CancelledError:
-        # The user has pressed Ctrl-C. Soon after the start, that does not mean that it hangs.
+        # The user has pressed Ctrl-C. Soon after the start, that does not mean that the server
+        # hangs.
         if loop.time() - began_at >= PATIENCE_S:
             _request_stack(client)
         opening.cancel()
@@ -104,10 +105,11 @@ def _forbid_core_file(pid: int) -> None:
 
 
 def describe_place(stderr: str) -> str:
-    """Return `it stands at hang.py:3, in load()`; "" if the server has not written its stack.
+    """Return the line that a server executes, as a clause: `it stands at hang.py:3, in load()`.
 
-    This is the innermost frame whose file is below the current folder; without such a frame, the
-    innermost frame.
+    The line is that of the innermost frame whose file is below the current folder; without such a
+    frame, that of the innermost frame.
+    stderr: what the server has written to stderr. Returns "" if this does not contain its stack.
     """
     _, found, stack = stderr.rpartition("Fatal Python error: Aborted")
     if not found:
@@ -123,7 +125,10 @@ def describe_place(stderr: str) -> str:
 
 
 def _shorten_path(path: str) -> str:
-    """Return a path relative to the current folder if it is below it, and not in an environment."""
+    """Return a path relative to the current folder, or as it is.
+
+    It stays as it is if it is not below the current folder, or belongs to an installed package.
+    """
     relative = os.path.relpath(path)
     is_library = "site-packages" in Path(relative).parts
     return path if relative.startswith(os.pardir) or is_library else relative

@@ -1,7 +1,8 @@
-"""run_main_block(): executes a file's `if __name__ == "__main__":` block, but not its run() call.
+"""run_main_block(): executes a file's `if __name__ == "__main__":` block without serving.
 
 `concertino serve FILE` imports the file, which skips that block. But the backend to serve may be
-created only there: `run(Guard(server, rate_limit="10/60"))`.
+created only there: `run(Guard(server, rate_limit="10/60"))`. So the command executes the block too.
+Meanwhile, run() does not serve the backend, but records it for the command (runtime/entry.py).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from concertino.runtime.entry import run
 
 
 def run_main_block(module: ModuleType, path: str) -> None:
-    """Execute a file's `if __name__ == "__main__":` block up to its call of run().
+    """Execute a file's `if __name__ == "__main__":` block, up to its call of run() and with it.
 
-    run() then records the backend instead of serving it.
-    Does nothing if the block does not call run() itself. While the block runs, sys.argv contains
-    only the path, as for a script without arguments. Raises the exceptions of the block.
+    Call this only while run() records its arguments instead of serving; see runtime/entry.py.
+    Does nothing if no statement of the block itself is a call of run(). While the block runs,
+    sys.argv contains only the path, as for a script without arguments. Raises the exceptions of the
+    block.
     """
     with open(path, "rb") as file:
         tree = ast.parse(file.read(), path)
@@ -38,9 +40,9 @@ def _is_main_test(test: ast.expr) -> bool:
 
 
 def _execute(statements: list[ast.stmt], module: ModuleType, path: str) -> None:
-    """Execute the statements of a main block before its first run(), and that call if it is ours.
+    """Execute the statements of a main block before its first call of a function named run.
 
-    run() may also be a function of another package, such as asyncio.run().
+    Then execute that call, unless the function is of another package, such as asyncio.run().
     """
     calls = [number for number, statement in enumerate(statements) if _is_run_call(statement)]
     if not calls:
@@ -65,7 +67,11 @@ def _is_run_call(statement: ast.stmt) -> bool:
 
 
 def _serves(function: ast.expr, namespace: dict[str, object], path: str) -> bool:
-    """Return whether a function named run is concertino's, and not for example asyncio.run."""
+    """Return whether a function named run is concertino.run(), or the run() method of a backend.
+
+    function: the expression that is called: `run`, or `owner.run` with any owner.
+    namespace: the variables of the file, in which the expression is evaluated.
+    """
     owner = function.value if isinstance(function, ast.Attribute) else function
     value = eval(compile(ast.Expression(owner), path, "eval"), namespace)
     if isinstance(function, ast.Name):

@@ -131,9 +131,9 @@ class ClientConnection:
         self._settings = settings
         self._on_restart = on_restart
         self._stderr_lines: StderrLines | None = None
-        # The newest conversation with a negotiated revision, even if it has ended.
+        # The Conversation of the latest start that negotiated a revision, even if it has ended.
         self._last: Conversation | None = None
-        # The newest conversation, even if its negotiation has failed or is not over.
+        # The Conversation of the latest start, even if its negotiation has failed or is not over.
         self._started: Conversation | None = None
         # The number of requests to earlier processes of the server.
         self._requests_before = 0
@@ -217,7 +217,7 @@ class ClientConnection:
         return self._started
 
     async def _bring_down(self) -> None:
-        """Close the newest opened conversation, which ends the server's process."""
+        """Close the newest Conversation with a revision, which ends the server's process."""
         if self._last is not None:
             await self._last.close()
 
@@ -268,9 +268,9 @@ class ClientConnection:
 
     @property
     def current(self) -> Conversation:
-        """Return the Conversation with the server since its latest start, even if it has ended.
+        """Return the Conversation of the latest start of the server that negotiated a revision.
 
-        Raises RuntimeError before open().
+        The Conversation may have ended. Raises RuntimeError before open().
         """
         if self._last is None:
             raise RuntimeError(NOT_OPEN)
@@ -278,9 +278,10 @@ class ClientConnection:
 
     @property
     def started(self) -> Conversation | None:
-        """Return the newest conversation, even if its negotiation has failed.
+        """Return the Conversation of the server's latest start, even if the negotiation has failed.
 
-        Returns None if the server could not be started. Raises RuntimeError before open().
+        Each start makes a new Conversation. Returns None if no process could be started, and no
+        connection opened. Raises RuntimeError before open().
         """
         if self.loop is None:
             raise RuntimeError(NOT_OPEN)

@@ -36,13 +36,14 @@ _Wrapping = Literal["all", "non_objects", "by_text", "none"]
 
 
 class WrappedResults:
-    """Unwraps the results of one server's tools.
+    """Replaces structured content `{"result": value}` by the value, if one server has wrapped it.
 
-    For the output schemas, WrappedResults fetches the list of tools when the first result looks
-    wrapped. It fetches the list again for the first such result after the server was restarted or
-    has reported a change of the list.
+    The output schema of the tool shows whether it has, or without a schema the text of the result.
+    WrappedResults fetches the list of tools when the first structured content has no member but
+    `result`, and again for the first such content after the server was restarted or has reported a
+    change of the list.
     fetch: returns the tools; its argument is the time limit for each page in seconds.
-    log: notes that the list could not be fetched.
+    log: gets a message if the list cannot be fetched.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class WrappedResults:
         result: a result whose structured content is an object with a member `result`.
         conversation: the conversation in which the result has arrived.
         timeout_s: the time limit for each page of the list of tools, in seconds. If the list cannot
-            be fetched, the texts of results decide.
+            be fetched, the text of a result tells whether it is wrapped, as for a tool without an
+            output schema.
         """
         content = cast("dict[str, Any]", result.structured_content)
         if len(content) > 1:

@@ -109,9 +109,10 @@ class MachinePeers:
         return self._tag + secrets.token_hex(ID_BYTES)
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
-        """Pass a request on to the front end with the tag in the session id.
+        """Pass a request on to the front end that has its session.
 
-        See SessionPeers.pass_on().
+        id: the id of the session, which begins with the tag of that front end.
+        Returns False if it is this front end. Raises HttpError 404 if the id is malformed.
         """
         tag = id[: 2 * TAG_BYTES]
         if tag == self._tag:
@@ -141,7 +142,7 @@ class MachinePeers:
         return _Registration(acceptor, hide_from_all_tasks(task), self._unregister)
 
     async def _connect(self, tag: str, relay: Relay) -> None:
-        """Connect a relay to the front end with a tag.
+        """Connect a relay to the front end whose tag this is, so that a request can be passed on.
 
         Raises OSError if there is no such front end, or if it cannot be reached; HttpError 503 if
         NATS cannot be asked.

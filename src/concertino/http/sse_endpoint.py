@@ -1,4 +1,4 @@
-"""SseEndpoint: the pair of endpoints of 2024-11-05, for clients that know no newer transport.
+"""SseEndpoint: the two endpoints of MCP 2024-11-05, for clients that know no newer transport.
 
 A client opens a stream of events with GET. The first event names a URL, to which the client sends
 each message as a POST; all messages to the client come on the stream. Its end is the end of the
@@ -34,12 +34,13 @@ MAX_HELD = 64
 
 
 class SseEndpoint:
-    """Serves a Host to clients of 2024-11-05.
+    """Serves a backend, such as a Server, to clients of MCP 2024-11-05.
 
-    wrap: wraps each connection before it is attached.
+    host: serves the backend on the connection of each session (runtime/host.py).
+    wrap: wraps each connection before the host gets it, for example to trace its messages.
     messages: the path to which clients send messages.
     max_sessions: how many sessions there may be at the same time.
-    challenges: makes refusals; None if there is no authorization.
+    challenges: for the HttpCaller of each session; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
     peers: the processes among which the sessions are shared; None if there is one process.
     """
@@ -105,7 +106,7 @@ class SseEndpoint:
 
 
 class SseConnection:
-    """The Connection (transports/connection.py) of one session of 2024-11-05.
+    """The Connection (transports/connection.py) of one session of MCP 2024-11-05.
 
     exchange: the GET whose response is the stream.
     caller: the user who has sent it.

@@ -67,7 +67,7 @@ class ProcessBudget:
     unknown: for each kind that has never returned a response, how many calls of it are running.
     is_strained: whether the limit is nearly reached, so that each call must be checked before it
         starts, even if it is the only one of its connection.
-    has_pressure: whether more than the part 1 / PRESSURE_PART of the limit is held.
+    has_pressure: whether `held` is more than `limit` / PRESSURE_PART.
     on_pressure: called with has_pressure whenever has_pressure changes; may be None.
     """
 
@@ -112,15 +112,18 @@ class ProcessBudget:
         self.is_strained = self.held + self.expected + unknown_bytes > self.limit - RESERVE_BYTES
 
     def guess(self, kind: Kind) -> int:
-        """Return the expected size of a result for a kind of call that has never returned."""
+        """Return the expected size of a result for a kind of call that has never returned.
+
+        The first guess is 1 / FIRST_CALLS of a connection's limit; lower_guess() lowers it.
+        """
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
 
     def guess_of_all(self, kind: Kind) -> int:
-        """Return the expected size of a result, for the check against the limit of the process.
+        """Return the expected size of a result in the check of the limit of the process.
 
-        It is guess(), scaled up so that the first guess is the largest possible result. guess()
-        itself may be too low, because one connection may exceed its limit a little. The limit of
-        the process must hold even if all connections get results of the largest size.
+        This begins at the size of the largest possible result, and falls in proportion to guess().
+        guess() begins lower, so a connection may exceed its own limit a little if its results are
+        larger. The limit of the process must hold even if all results have the largest size.
         """
         return self.guess(kind) * self._largest_bytes // self._first_guess
 
@@ -422,7 +425,7 @@ class UnreadResults:
         return fits_here and held_of_all + size <= budget.limit + excess
 
     def may_postpone(self, size: int) -> bool:
-        """Return whether a large result that nobody expected would probably be sent, or could wait.
+        """Return whether a result that is larger than expected could probably be sent, or wait.
 
         If not, it need not be encoded, because it would be dropped.
         size: its probable size in bytes.
@@ -432,7 +435,7 @@ class UnreadResults:
         return self._has_space(size, held, held_of_all, MAX_WAITING_BYTES - budget.waiting)
 
     def postpone(self, incoming: IncomingRequest, size: int) -> None:
-        """Count a large result that nobody expected, until it is sent in a later loop iteration.
+        """Count a result that is larger than expected, until it is sent in a later loop iteration.
 
         size: its probable size in bytes.
         """

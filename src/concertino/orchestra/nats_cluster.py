@@ -34,10 +34,11 @@ NATS_SERVER = "nats-server"
 
 
 def nats_user(name: str) -> str:
-    """Return the name of the NATS user for a plugin, hub or front end.
+    """Return the user name under which a plugin, hub or front end connects to NATS.
 
-    It is also the name in the certificate that the client presents.
-    name: the id of the plugin, `orchestrator` or `front-end`.
+    Its certificate contains the same name.
+    name: the id of a plugin; `orchestrator` for a hub; `front-end` for a front end, which is a
+        process that serves HTTP.
     """
     return name if name in (HUB, FRONT_END) else f"{name}-client"
 
@@ -60,7 +61,7 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
 def nats_options(
     servers: Sequence[NatsServer], name: str, certificates: Certificates | None
 ) -> NatsOptions:
-    """Return the options with which open_cluster() connects, from the same name and certificates.
+    """Return the options for a connection to NATS servers. See open_cluster() for the parameters.
 
     Raises the errors of open_cluster(), except Disconnected.
     """

@@ -1,11 +1,11 @@
 """NatsWorker: answers the requests that arrive on one connection to a NATS cluster.
 
-NatsListener (nats_listener.py) has a worker for each connection: usually one, and two while one
-connection replaces the other. A worker receives requests, refuses them if it has too many, and
-tells the caller that it has accepted a request (ack). For each caller there is an RpcServer, which
-handles the requests. The worker sends the responses, in pieces if they are long, and heartbeats, by
-which callers notice that it is alive. nats_messages.py describes the messages, and nats_link.py is
-the callers' side.
+Hubs call plugins, and plugins call hubs, with requests over NATS. NatsListener (nats_listener.py)
+has a worker for each connection: usually one, and two while one connection replaces the other. A
+worker receives requests, refuses them if it has too many, and tells the caller that it has accepted
+a request (ack). For each caller there is an RpcServer, which handles the requests. The worker sends
+the responses, in pieces if they are long, and heartbeats, by which callers notice that it is alive.
+nats_messages.py describes the messages, and nats_link.py is the callers' side.
 """
 
 from __future__ import annotations
@@ -118,7 +118,12 @@ class NatsWorker:
     """Answers the requests that arrive on one connection. A NatsListener owns it.
 
     cluster: gets a notice when the connection is in use, so that it stays open.
-    name, answer, relay, manifest: see NatsListener.
+    name: the id of the plugin that this process runs; `orchestrator` for a hub.
+    answer: handles each request that `relay` does not forward.
+    relay: called first with each request, to forward it without decoding it. None if every request
+        goes to `answer`.
+    manifest: the serialized manifest of the plugin, which is sent to hubs that look for plugins;
+        None if hubs should not find this process.
 
     Attributes:
     id: the id of the process in the cluster, and a random hexadecimal number. Callers and hubs know
@@ -254,7 +259,7 @@ class NatsWorker:
         """Send a heartbeat while requests are in progress, and cancel requests that have expired.
 
         A caller that gives up cancels its request itself. But a caller that was killed does not,
-        and a stream would wait for ever until this caller takes the chunks.
+        and a stream would wait for ever for this caller to take the chunks.
         """
         now = self._loop.time()
         expired = [item for item in self._accepted.items() if item[1].expires < now]
@@ -383,7 +388,8 @@ class NatsWorker:
     def _send(self, reply: str, payload: bytes, is_last: bool) -> None:
         """Send a response, or its first pieces if it is long."""
         accepted = self._accepted[reply]
-        # The caller sends receipts and credit to the worker that the ack names.
+        # The ack names this worker. The caller needs the name to send receipts of pieces, and
+        # credits, which allow the worker to send more chunks of a stream.
         if (not is_last or len(payload) > MAX_WHOLE_BYTES) and not accepted.is_acknowledged:
             self._send_ack(reply)
         chunks = accepted.chunks
@@ -544,7 +550,7 @@ def _read_limit(fields: Mapping[str, str]) -> float:
     The time that the request was on its way is not subtracted, because the clocks may differ.
     """
     left_ms = _read_int(fields.get("Left"))
-    # MAX_LEFT_S stands for any longer limit, too.
+    # A caller with a longer limit sends MAX_LEFT_S, so this value tells nothing about its limit.
     return inf if left_ms is None or left_ms >= MAX_LEFT_S * 1000 else left_ms / 1000
 
 

@@ -160,21 +160,21 @@ class ForwardingConnection(RpcConnection, Protocol):
         callback: called with the outcome; None if the caller awaits the pending response instead.
             For a stream_start, it is called with each chunk, too.
         stream: the id of the stream in a stream_start; "" for a tool call.
-        The responses are bytes and have the id that was sent.
+        The responses are bytes, and contain the id with which the request was sent.
         Returns None while the output buffer is full; request() waits in this case.
         Raises Disconnected, FrameTooLarge.
         """
         ...
 
     def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
-        """Send a stream_start, and yield its responses.
+        """Call a tool as a stream, and yield the responses.
 
-        request: its ids are overwritten.
+        request: contains a stream_start. Its request id and stream id are replaced by new ones.
         timeout_s: the time limit of the whole stream.
-        Yields stream_chunk responses, then one of another kind: a stream_end, or a tool_call that
-        holds the error of a peer without streams. The peer gets a cancellation if the generator
-        ends earlier.
-        Raises as request().
+        Yields a stream_chunk for each chunk, then a stream_end, or instead of that a tool_call
+        with an error, for example if the peer does not support streams. If the generator is closed
+        before the last response, the peer gets a cancellation.
+        Raises the same errors as request().
         """
         ...
 

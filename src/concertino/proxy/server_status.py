@@ -57,9 +57,10 @@ FOLDER = Path("concertino") / "proxies"
 class ServerStatus(Struct, frozen=True, omit_defaults=True):
     """The state of one server, as `concertino ps` shows it.
 
-    state: `running`, `starting`, `restarting`, `crash loop` (the server is started again for a call
-        half a minute later), `idle` (it is started for the next call), `waits for approval`, or
-        `failed` (its first start failed; it is started again for the next call).
+    state: `running`, `starting`, `restarting`, `crash loop` (it has ended ten times in a row; only
+        a call that comes at least half a minute later starts it again), `idle` (the next call
+        starts it), `waits for approval`, or `failed` (its first start failed; the next call tries
+        again).
     pid: the id of its process; 0 if it has none.
     calls: the number of requests that all its processes have got.
     host: the name that the newest client sent for its application; "" before the first client.
@@ -77,7 +78,7 @@ class ServerStatus(Struct, frozen=True, omit_defaults=True):
 
 
 class ProxyStatus(Struct, frozen=True):
-    """The answer of a process with servers behind it. pid: the id of that process."""
+    """What a process with servers behind it sends to `concertino ps`. pid: its process id."""
 
     pid: int
     servers: tuple[ServerStatus, ...]
@@ -166,9 +167,9 @@ def remove_source(source: StatusSource) -> None:
 def status_folders(environment: Mapping[str, str]) -> list[Path]:
     """Return the folders in which a process may have its socket for `concertino ps`.
 
-    A process uses the first folder that it can write.
-    A host may start this process without the variables that a terminal has, so the folder of the
-    system precedes the folder of the user's state.
+    A process uses the first folder that it can write. A host, such as an editor, may start this
+    process without the environment variables that a terminal has. Therefore /run/user/UID, which
+    depends on none, comes before the folders of the user's state.
     """
     # Its imports would delay the first answer.
     from concertino.proxy.state_files import state_folder

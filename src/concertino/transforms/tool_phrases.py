@@ -56,11 +56,13 @@ class _Entry(Struct, frozen=True):
 
 
 class Meanings(Struct, frozen=True):
-    """The meanings of the phrases in a task.
+    """What the phrases in a query mean, from find_meanings().
 
-    terms: (stem of a word that tools may use, weight) pairs. A stem may occur more than once.
-    phrased: the stems of the query's words that belong to a phrase of several words. Each of these
-        words by itself may mean something else.
+    terms: (stem, weight) pairs for the words that tools with these meanings may use. A stem may
+        occur more than once.
+    phrased: the stems of all words that belong to a phrase of several words in the query. A word
+        may mean something else by itself, such as `throw` in `throw away`, so ToolIndex does not
+        look for the verbs among them.
     """
 
     terms: tuple[tuple[str, float], ...]
@@ -113,7 +115,10 @@ def _occurs_at(phrase: _Phrase, stems: list[str], start: int) -> bool:
 
 
 def _stems_of(text: str) -> list[str]:
-    """Return the stems of the words of a text, without articles and with full forms."""
+    """Return the stems of the words of a text, without articles.
+
+    Contractions are replaced by full words first; see SHORT_FORMS.
+    """
     lower = text.lower()
     for short, words in SHORT_FORMS:
         lower = short.sub(words, lower)

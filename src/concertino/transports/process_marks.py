@@ -29,10 +29,13 @@ MARK = re.compile(r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})")
 
 
 class Mark(NamedTuple):
-    """A mark of one program that concertino has started, for its environment variable STARTED_BY.
+    """A text that concertino adds to the variable STARTED_BY of a program that it starts.
 
-    id: 24 random hexadecimal digits, which no other program has.
-    pid, started_at: identify the process that has started the program; see ProcessState.
+    It names the process that has started the program. If that process is killed, the program and
+    its children can be found by the mark.
+    id: 24 random hexadecimal digits, which no other mark has.
+    pid, started_at: the id and the start time of the process that has started the program; see
+        ProcessState.
     namespace: the pid namespace in which this pid is valid; 0 if the system has none.
     """
 
@@ -59,7 +62,7 @@ class Mark(NamedTuple):
 
 
 def new_mark() -> Mark:
-    """Return a value for STARTED_BY in the environment of a program that is about to start."""
+    """Return a new mark for a program that this process is about to start."""
     pid = os.getpid()
     state = read_process_state(pid)
     started_at = 0 if state is None else state.started_at
