@@ -300,10 +300,10 @@ class ServerSession:
         return f"the server printed {client.stray} lines that are no answers; the last one: {line}"
 
     def print_news(self) -> None:
-        """Print new notes about the server.
+        """Print the notes about problems of the server that were not printed before.
 
-        They are about lines that are not messages, a blocked event loop, and parts of a composition
-        that could not start.
+        The problems are lines on its stdout that are not MCP messages, a blocked event loop, and,
+        if it serves several backends as one (a composition), those that could not start.
         """
         log = "" if self._shows_log else self.client.stderr_tail
         missing = [f"not served: {text}" for text in describe_missing_parts(log)]

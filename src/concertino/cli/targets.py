@@ -4,8 +4,9 @@ file.py                    the only server of a file, or the one on which it cal
 file.py:attribute          an object in a file
 package.module:attribute   an object in a module
 DIR                        a folder of Markdown
-plugins.yaml               a hub with its plugins
-mcp.json, config.toml      the servers that a host would start
+plugins.yaml               a hub, and the plugins that it starts (a plugins file)
+mcp.json, config.toml      the servers that an MCP host would start (a server file)
+.claude.json#FOLDER        the servers that Claude Code has for one project
 NAME=TARGET                any of these under a name, next to others
 """
 
@@ -82,10 +83,10 @@ def load_targets(
     (NAME=TARGET), become parts of a composition, one backend that has the tools of all its parts. A
     part without a name gets the name of its file, module or folder.
 
-    options: the options for a folder of Markdown. If no target is a folder, but the options name
-        folders, these become another part, called `library`. If several targets are folders, the
-        URIs of each have the folder's name as their scheme. Name and version are those of the
-        composition, if there is one.
+    options: the options for a folder of Markdown. The name and version in them are those of the
+        composition, if there is one. If no target is a folder, but the options name folders, these
+        become another part, called `library`. If several targets are folders, the scheme of each
+        folder's URIs is the name of its part.
     file_options: the options for server files such as mcp.json.
     strict: whether to load all parts now, one after the other, and fail if one fails. Otherwise
         each part is loaded in a thread when the composition starts, and a failure is logged.
@@ -152,6 +153,7 @@ def _load_parts(
         if strict:
             parts[name] = load()
         else:
+            # Each part is loaded in its own thread, but waits for the turn of the part before it.
             turn = Turn(turn)
             parts[name] = LoadingBackend(partial(turn.take, load), target, traceback=traceback)
     if "strict" in parts:
@@ -164,7 +166,10 @@ def _load_backend(target: str, options: LibraryOptions, file_options: ServerFile
 
 
 def is_server_file(target: str) -> bool:
-    """Return whether a target is a file that lists servers, such as a host's `mcp.json`."""
+    """Return whether a target is a file that lists servers, such as a host's `mcp.json`.
+
+    Such a target may name one project in Claude Code's file: `~/.claude.json#FOLDER`.
+    """
     return target.endswith(FILE_SUFFIXES) or PROJECT_MARK in target
 
 
@@ -182,7 +187,7 @@ def _default_name(target: str) -> str:
     if target.endswith((*PLUGIN_FILES, *FILE_SUFFIXES)):
         return os.path.splitext(os.path.basename(target))[0].removeprefix(".")
     if is_server_file(target):
-        # A project in a file.
+        # A project in Claude Code's file has the name of its folder.
         return os.path.basename(os.path.abspath(target.partition(PROJECT_MARK)[2]))
     source = target if target.endswith(".py") else target.rpartition(":")[0]
     return os.path.basename(source).removesuffix(".py").rpartition(".")[2]
@@ -206,6 +211,7 @@ def load_target(
         return LoadedTarget(_load_hub(target, file_options.trust))
     if is_server_file(target):
         servers = load_servers(target, file_options)
+        # The limits let clients wait, because the servers may start slowly.
         return LoadedTarget(servers, opening_limits(), tools=servers.tools)
 
     source, attribute = _split_attribute(target)
@@ -237,7 +243,7 @@ def _split_attribute(target: str) -> tuple[str, str]:
     """Return the file or module of a target, and the attribute after its colon or "".
 
     target: a Python file or an attribute of a module; load_target() handles folders, server files
-        and plugin files before.
+        and plugins files before.
     Raises TargetError for a module without an attribute or with a relative name, and for a file
     with a colon and no attribute.
     """
@@ -262,7 +268,7 @@ def _split_attribute(target: str) -> tuple[str, str]:
 def _load_hub(path: str, trust: bool) -> Backend:
     """Return a hub for a plugins file. Raises TargetError, and ImportError for a missing extra.
 
-    trust: whether changes of the file need no approval.
+    trust: whether changes of the file are applied without the user's approval.
     """
     from concertino.orchestra.embedded_hub import EmbeddedHub
     from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins

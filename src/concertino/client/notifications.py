@@ -86,12 +86,12 @@ def changed_list(method: str) -> str:
 
 
 class NotificationDispatcher:
-    """Calls the user's functions for the notifications of one conversation.
+    """Calls the user's functions for the notifications that arrive on one connection to a server.
 
     handlers: the user's functions.
-    start_task: runs a coroutine as a task with a name. The task is cancelled when the conversation
+    start_task: runs a coroutine as a task with a name. The task is cancelled when the connection
         ends.
-    log: logs the server's log messages, if on_log is None.
+    log: the logger for the server's log messages, if the user has passed no function for them.
 
     Attributes:
     tool_changes: how many times the server has reported that its list of tools has changed.

@@ -1,8 +1,9 @@
 """PartNames: makes the names of a composition's tools and prompts that clients see.
 
-Two parts may have a tool of the same name. So clients see the names of tools with a prefix for the
-part, such as `math_add`. compose() uses PrefixNames. Server files use BoundedNames, because the
-names in them are chosen freely by users.
+A composition serves several backends, its parts, as one. Two parts may have a tool of the same
+name. So clients see the names of tools with a prefix for the part, such as `math_add`. compose()
+uses PrefixNames. For the servers that a file such as mcp.json lists, BoundedNames is used, because
+users choose the names in these files freely.
 """
 
 from __future__ import annotations
@@ -40,23 +41,28 @@ class PartNames(Protocol):
         ...
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the part (a composed backend) and the part's own name for a name of clients.
+        """Return the part that a name of a tool or prompt belongs to, and the part's own name.
 
         Returns None if the name begins with the prefix of no part. The part need not have such a
         tool or prompt.
+        name: a name that show() may have returned, as a client sends it.
         """
         ...
 
     def is_known(self, name: str) -> bool:
-        """Return whether the result of find() for this name is right.
+        """Return whether find() knows the whole name, even if this name was shortened.
 
-        Returns False for a name that may have been shortened, but that show() has not returned in
-        this run of the program.
+        Returns False for a name that show() may have shortened in an earlier run of the program,
+        but has not returned in this one. Then find() may return a wrong own name, until show() was
+        called for the part's tools and prompts.
         """
         ...
 
     def uri_prefix(self, part: str) -> str:
-        """Return the prefix for those URIs of a part that another part has, too."""
+        """Return the prefix that a part's URIs get if another part has the same URI.
+
+        The ids of the part's tasks always get this prefix.
+        """
         ...
 
 
@@ -114,7 +120,7 @@ class BoundedNames:
 
     def set_parts(self, parts: Iterable[str]) -> None:
         prefixes: dict[str, str] = {}
-        # Some hosts treat names as equal that differ only in upper and lower case.
+        # Prefix in lower case -> part. Some hosts treat names as equal that differ only in case.
         owners: dict[str, str] = {}
         for part in parts:
             plain = prefix = _make_prefix(part)
@@ -135,7 +141,7 @@ class BoundedNames:
         self.prefixes = prefixes
         self._parts = {prefix: part for part, prefix in prefixes.items()}
         self._shortened = {
-            name: home for name, home in self._shortened.items() if home[0] in prefixes
+            name: found for name, found in self._shortened.items() if found[0] in prefixes
         }
 
     def show(self, part: str, own_name: str) -> str:
@@ -149,8 +155,8 @@ class BoundedNames:
         return shortened
 
     def find(self, name: str) -> tuple[str, str] | None:
-        if (home := self._shortened.get(name)) is not None:
-            return home
+        if (found := self._shortened.get(name)) is not None:
+            return found
         prefix, _, own_name = name.partition("_")
         part = self._parts.get(prefix)
         return None if part is None else (part, own_name)

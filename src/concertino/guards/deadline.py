@@ -8,8 +8,8 @@ or cleans up slowly, it continues in a separate task; asyncio.timeout() would wa
 handler that blocks the event loop cannot be interrupted.
 
 The timer is created when the work waits for the first time, so the limit takes no time for the many
-calls that never wait. For calls that the runtime begins through call_starter(), TimedCall
-(runtime/guarded_calls.py) does this.
+calls that never wait. Calls that the runtime begins through call_starter() do not use this class;
+TimedCall (runtime/guarded_calls.py) limits their time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Deadline:
     """An awaitable that runs a call's work, and raises DeadlineExceeded after timeout_s seconds.
 
     work: the coroutine of the call.
-    context: the context of the call; after the deadline, its `cancelled` is true.
+    context: the context of the call. After the deadline its `is_over` and `cancelled` are true.
     """
 
     def __init__(
@@ -90,8 +90,7 @@ class Deadline:
         finally:
             timer.cancel()
 
-        # Only the timer has cancelled this task, so undo the cancellation, as asyncio.timeout()
-        # does.
+        # The timer has cancelled this task. Undo that cancellation.
         task.uncancel()
         raise DeadlineExceeded(late)
 

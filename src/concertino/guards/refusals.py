@@ -38,10 +38,11 @@ def refuse(
 ) -> CallToolResult:
     """Refuse a call: return an isError result for a tool, and raise RpcError for other methods.
 
-    The RpcError has the code -31001. Its data is the JSON object that would be the text of a tool's
-    result.
+    Both contain the same JSON object, which is made from the last four parameters. In the result it
+    is the text. In the RpcError it is the data, and the JSON-RPC error code is BUSY (-31001).
     method: the method of the call.
-    code, message, suggestion, extra: see ToolError.
+    code: the kind of the refusal, such as RATE_LIMIT_EXCEEDED.
+    message, suggestion, extra: see ToolError.
     """
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)

@@ -104,10 +104,12 @@ class SizeLimit(Guard):
 class Filter(Guard):
     """A Guard that hides operations: they are not listed, and calls of them fail.
 
-    Operations are tools, prompts and resources. Examples are `Filter(server, allow="read_*")` and
-    `Filter(server, deny=("drop_*", "prompt:*"))`.
-    allow, deny: patterns of the operations, see Guard. If `allow` has no pattern for tools, for
-        example, all tools are allowed. An operation that matches both is denied.
+    Operations are tools, prompts and resources. A pattern selects tools, unless it begins with
+    `prompt:` or `resource:`. `Filter(server, allow="read_*")` hides all other tools, but no prompts
+    and resources. `Filter(server, deny=("drop_*", "prompt:*"))` hides some tools and all prompts.
+    allow: patterns of the operations that are not hidden, see Guard. Without a pattern for prompts,
+        all prompts are allowed; the same holds for tools and resources.
+    deny: patterns of the operations that are hidden, even if they match `allow`.
     """
 
     def __init__(

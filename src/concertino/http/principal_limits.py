@@ -55,7 +55,7 @@ class PrincipalLimits(Struct, frozen=True):
 class _Use:
     """How much one principal uses now.
 
-    window: the times of its requests that count for the rate; None without a rate.
+    window: the times of its recent requests, for the limit `rate`; None without this limit.
 
     Attributes:
     requests: the number of its running requests.
@@ -116,9 +116,13 @@ class PrincipalUse:
         exchange.on_end = end
 
     def message_counter(self, identity: bytes) -> Callable[[], float] | None:
-        """Return a function that counts a message for the rate of a principal; None without a rate.
+        """Return a function that counts each message of a principal on a WebSocket.
 
-        The function returns how many seconds the message has to wait; 0.0 if it was counted.
+        Each call of the function counts one message as a request within the limit `rate`, and
+        returns 0.0. If the limit is reached, the message is not counted, and the function returns
+        how many seconds later it may be tried again. Returns None if there is no limit `rate`.
+
+        identity: the identity of the principal.
         """
         if self._rate is None:
             return None

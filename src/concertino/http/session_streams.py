@@ -27,8 +27,10 @@ class SessionStreams:
     """The streams of one session.
 
     budget: limits the events that are kept for clients which lose a connection.
-    on_use: called when the client has closed a stream, or when a stream is complete.
-    polling: when clients must resume a stream to get its rest; None for never.
+    on_use: called when the client has closed a stream, or when a stream is complete. The idle time
+        of the session begins again then.
+    polling: after which time the response to a POST is ended, so that the client has to resume its
+        stream with a GET; None to keep responses open until their streams are complete.
 
     Attributes:
     standalone: the stream for messages that belong to no request. The client opens it with GET.
@@ -61,8 +63,10 @@ class SessionStreams:
     ) -> EventStream:
         """Return a new stream for the requests in a POST.
 
+        exchange: the POST and the HTTP response to it.
         ids: the ids of the requests.
-        accepted, is_primed: see EventStream.
+        accepted: the forms of a response that the client accepts.
+        is_primed: whether the client gets an event id at once, with which it can resume the stream.
         Raises HttpError 400 if a running request has one of these ids.
         """
         for id in ids:
@@ -79,12 +83,16 @@ class SessionStreams:
         return stream
 
     def _suspend_later(self, stream: EventStream, exchange: Exchange) -> None:
-        """Make the client resume a stream later, if the stream is not complete in time."""
+        """End the HTTP response of a stream if the stream is not complete in time; see Polling.
+
+        The client resumes the stream with another request.
+        """
         polling = self._polling
         if polling is None:
             return
 
         def suspend() -> None:
+            # Only the stream of a subscription has `cancel`. It cannot be resumed.
             if stream.exchange is exchange and stream.cancel is None:
                 stream.suspend(polling.retry_s)
                 self._on_use()
@@ -118,8 +126,8 @@ class SessionStreams:
         if position is None or position[0] > self._count:
             raise HttpError(HTTPStatus.BAD_REQUEST, "Last-Event-ID: no event of this session")
         number, last_number = position
-        # A subscription ends when its HTTP connection is lost, and cannot be resumed. The server
-        # may notice the loss only now.
+        # A subscription, whose stream has `cancel`, ends when its HTTP connection is lost, and
+        # cannot be resumed. The server may notice the loss only now.
         if number in self._streams and (cancel := self._streams[number].cancel) is not None:
             cancel()
         stream = self.standalone if number == STANDALONE else self._streams.get(number)

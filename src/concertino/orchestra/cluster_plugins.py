@@ -1,9 +1,10 @@
 """A hub in a NATS cluster: HubCluster, and the plugins that it finds there.
 
 A worker is a process that answers the calls of a plugin in the cluster (nats_listener.py). Workers
-announce themselves with the manifest of their plugin: when they connect, when they leave, and when
-a hub asks. A hub asks every DISCOVER_S seconds, and forgets workers that do not answer. To the hub,
-a plugin exists as long as it has workers.
+announce themselves with the manifest of their plugin, a PluginManifest, which says what the plugin
+provides and needs. They do so when they connect, when they leave, and when a hub asks. A hub asks
+every DISCOVER_S seconds, and forgets workers that do not answer. To the hub, a plugin exists as
+long as it has workers.
 """
 
 from __future__ import annotations
@@ -169,9 +170,10 @@ class ClusterPlugin:
         return list(self.features.manifest.provides_ai)
 
     async def fetch(self, manifest: bytes) -> None:
-        """Fetch the lists of tools and prompts from a worker, and set `features`.
+        """Set `features` from a manifest, and from the lists of tools and prompts.
 
-        manifest: the serialized manifest of the worker whose announcement causes this.
+        The lists are requested from the workers of the plugin; any of them may answer.
+        manifest: the serialized manifest that a worker has just announced.
         Raises ConcertinoError if no worker answers.
         """
         parsed = PluginManifest.FromString(manifest)
@@ -186,7 +188,7 @@ class ClusterPlugin:
         )
 
     def add_manifest(self, worker: str, manifest: bytes) -> bool:
-        """Keep a worker's manifest. Returns whether the lists must be fetched for it.
+        """Keep a worker's manifest. Returns whether fetch() must be called for it.
 
         That is the case if the worker has changed its manifest, or if it is new and no other worker
         has the same manifest.
@@ -204,8 +206,9 @@ class ClusterPlugin:
     def forget_manifest(self, worker: str) -> None:
         """Forget the manifest of a worker that has left.
 
-        If no other worker has the same manifest, the lists may be those of the worker that has
-        left. Then all manifests are forgotten, so that the next announcement causes a fetch.
+        If no other worker has the same manifest, `features` may have the tools and prompts of the
+        worker that has left. Then all manifests are forgotten, so that fetch() is called after the
+        next announcement.
         """
         manifest = self.manifests.pop(worker, None)
         if manifest not in self.manifests.values():
@@ -256,7 +259,8 @@ class ClusterPlugins:
     on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
 
     Attributes:
-    by_id: id -> plugin, for the plugins that have workers and whose lists were fetched.
+    by_id: id -> plugin, for the plugins that have workers and whose lists of tools and prompts were
+        fetched.
     """
 
     def __init__(
@@ -383,7 +387,8 @@ class ClusterPlugins:
 def _is_manifest_of(id: str, payload: bytes) -> bool:
     """Return whether an announcement has the manifest of the plugin that its subject names.
 
-    id: the name in the subject. payload: that of the announcement.
+    id: the id of the plugin in the subject.
+    payload: the payload of the announcement.
     A plugin can make JetStream publish an answer to this subject, with the name of another plugin
     in it (nats_permissions.py).
     """

@@ -42,12 +42,14 @@ LISTING = LIST_METHODS["tools/list"]
 
 
 class PinnedTools(BackendWrapper):
-    """A Backend that serves only the tools of another Backend that are unchanged since approval.
+    """A Backend that serves only those tools of a server whose definitions the user has approved.
 
-    When a server is approved, the first tools that it lists count as approved too.
+    The tools in the server's first list count as approved. Tools that are new or changed later are
+    withheld until the user approves them.
+    inner: the Backend that forwards calls to the server.
     store: the user's approvals.
-    path: the server file.
-    name: the name of the server in it.
+    path: the server file, which lists servers to start, such as mcp.json.
+    name: the name of the server in this file.
     """
 
     def __init__(

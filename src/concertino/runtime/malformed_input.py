@@ -26,7 +26,7 @@ GROWTH = 10
 class MalformedInputLog:
     """Logs the malformed and the oversize input of one connection.
 
-    input: the numbers of such messages, which the connection's Peer counts.
+    input: the counts of such messages, kept by the connection's Peer, and the first malformed one.
     max_message_bytes: the limit that oversize messages exceed.
     is_typed: whether a person types the input at a terminal; then the log explains what to do.
     """
@@ -43,10 +43,11 @@ class MalformedInputLog:
         self._logged_oversize = 0
 
     def report(self) -> None:
-        """Log the first message of each kind, or the count if it has grown by the factor GROWTH.
+        """Log the first malformed message and the first oversize one, and later their counts.
 
-        The number of malformed messages is also logged when error responses were not sent because
-        of their rate limit.
+        A count is logged when it is at least GROWTH times the count that was logged last. The count
+        of malformed messages is also logged when the rate limit for error responses has prevented
+        an answer to one of them.
         """
         self._input.has_news = False
         if self._input.oversize:
@@ -64,7 +65,10 @@ class MalformedInputLog:
             self._log_oversize("so far")
 
     def _log_oversize(self, when: str) -> None:
-        """Log how many oversize messages have arrived. when: the end of the log message."""
+        """Log how many oversize messages have arrived.
+
+        when: the end of the log message, such as "so far".
+        """
         self._logged_oversize = self._input.oversize
         log.warning(
             "%d messages of more than %d bytes %s",
@@ -75,10 +79,7 @@ class MalformedInputLog:
         )
 
     def _report_malformed(self) -> None:
-        """Log the first malformed message; later, log the count from time to time.
-
-        The count is logged when it has grown by the factor GROWTH, or responses were suppressed.
-        """
+        """Log the first malformed message; later, log the count when report() says so."""
         input = self._input
         if not self._logged_count:
             self._logged_count = 1
@@ -104,7 +105,7 @@ class MalformedInputLog:
             self._log_count("so far")
 
     def report_end(self) -> None:
-        """Log the total number of messages of each kind, if there was more than one."""
+        """Log the total numbers of malformed and of oversize messages, each if it is above one."""
         if self._input.oversize and not self._logged_oversize:
             self._report_oversize()
         if self._input.oversize > 1:
@@ -115,7 +116,7 @@ class MalformedInputLog:
     def _log_count(self, when: str) -> None:
         """Log how many malformed messages have arrived.
 
-        when: the end of the log message, which names the period of time.
+        when: the end of the log message, such as "so far".
         """
         input = self._input
         self._logged_count = input.count
