@@ -15,6 +15,7 @@ from loops import on_a_loop
 from orchestra.hubs import GREETER, SOURCES, entry, is_gone, raw, sdk, write_plugins_file
 
 from concertino import Client, ServerParameters
+from concertino.cli.call_failures import describe_missing_parts
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.embedded_hub import EmbeddedHub
 from concertino.orchestra.plugins_file import read_plugins
@@ -251,3 +252,29 @@ def test_a_person_is_told_which_plugins_do_not_run(folder: Path) -> None:
         "concertino tools: not served: tools.broken: it ended with exit code 1: no database\n",
     )
     assert ended.stdout.startswith("greet")
+
+
+def test_a_plugin_with_another_id_than_its_entry_is_reported_with_both() -> None:
+    line = (
+        "[2026-11-28T11:09:55.934Z] [ERROR] [hub.tools.greter] [tools.greeter] the hub refuses "
+        "this plugin: the hub started this process as tools.greter, not as tools.greeter\n"
+    )
+    log = (
+        f"{line}[2026-11-28T11:09:55.948Z] [WARN] [hub.tools.greter] it ended with exit code 1; "
+        "it is started again in 0.396 s\n"
+        "[2026-11-28T11:09:55.949Z] [INFO] [hub] 0 of 1 plugins run\n"
+    )
+    assert describe_missing_parts(log) == [
+        "tools.greter: it ended with exit code 1: the hub refuses this plugin: "
+        "the hub started this process as tools.greter, not as tools.greeter"
+    ]
+
+
+def test_a_reason_for_a_failed_boot_gets_no_other_line_of_the_log() -> None:
+    log = (
+        "[2026-11-28T11:09:55.934Z] [INFO] [hub.tools.tickets] registered at unix:/run/hub.sock\n"
+        "[2026-11-28T11:09:55.948Z] [WARN] [hub.tools.tickets] it could not boot: TOKEN is not set"
+        "; it is started again in 0.396 s\n"
+        "[2026-11-28T11:09:55.949Z] [INFO] [hub] 0 of 1 plugins run\n"
+    )
+    assert describe_missing_parts(log) == ["tools.tickets: it could not boot: TOKEN is not set"]

@@ -141,8 +141,12 @@ def describe_missing_parts(stderr: str) -> list[str]:
     start, runs, _ = stderr.partition(" plugins run\n")
     reasons: dict[str, str] = {}
     for plugin, reason in re.findall(r"\[WARN\] \[hub\.(\S+)\] (.*?)(?:; it is .*)?\n", start):
-        # The last line that the plugin itself has written.
-        lines = re.findall(rf"\[INFO\] \[hub\.{re.escape(plugin)}\] (.*)\n", start)
+        # The last line that the plugin itself has written. The reason of a failed boot is complete,
+        # and the last line would be about something else.
+        name = re.escape(plugin)
+        lines = re.findall(rf"\[(?:INFO|ERROR)\] \[hub\.{name}\] (?:\[\S+\] )?(.*)\n", start)
+        if reason.startswith("it could not boot:"):
+            lines = []
         reasons[plugin] = f"{plugin}: {reason}" + (f": {lines[-1]}" if lines else "")
     return [*parts, *(reasons.values() if runs else ())]
 
