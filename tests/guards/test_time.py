@@ -222,6 +222,26 @@ def test_a_callers_own_cancel_reaches_the_work_and_is_no_time_out() -> None:
     run(test)
 
 
+def test_a_callers_cancel_counts_even_if_the_time_ends_while_the_work_cleans_up() -> None:
+    async def test() -> None:
+        begun = asyncio.Event()
+
+        async def slow(context: Any) -> Any:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(limit_time(slow).handle(CALL, ContextWithoutClient()))  # type: ignore[arg-type]
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    run(test)
+
+
 def test_a_time_limit_inside_of_a_time_limit_counts() -> None:
     async def slow(context: Any) -> Any:
         try:

@@ -32,11 +32,13 @@ class DeadlineExceeded(Exception):
     """Raised by Deadline when the time limit of a call has passed.
 
     task: the task in which the call's work continues; None if the work has ended.
+    is_cancelled: whether the caller has cancelled the call, too. Then raise CancelledError.
     """
 
-    def __init__(self, task: asyncio.Task[None] | None) -> None:
+    def __init__(self, task: asyncio.Task[None] | None, *, is_cancelled: bool) -> None:
         super().__init__()
         self.task = task
+        self.is_cancelled = is_cancelled
 
 
 class Deadline:
@@ -66,6 +68,7 @@ class Deadline:
             return stop.value
 
         task: Any = asyncio.current_task()
+        cancelling = task.cancelling()
         timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire, task)
         late: asyncio.Task[None] | None = None
         try:
@@ -90,9 +93,8 @@ class Deadline:
         finally:
             timer.cancel()
 
-        # The timer has cancelled this task. Undo that cancellation.
-        task.uncancel()
-        raise DeadlineExceeded(late)
+        # The timer has cancelled this task. Undo that cancellation, but no other one.
+        raise DeadlineExceeded(late, is_cancelled=task.uncancel() > cancelling)
 
     def _expire(self, task: asyncio.Task[Any]) -> None:
         """Cancel the task of the call, because the time limit has passed. The timer calls this."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import compress
 from typing import Any
 
@@ -197,9 +198,14 @@ class Guard(BackendWrapper):
         except DeadlineExceeded as exc:
             if exc.task is not None:
                 exc.task.add_done_callback(hooks.on_late_end)
-                return hooks.time_out(exc.task)
-            _release(hooks)
-            return hooks.time_out(None)
+            else:
+                _release(hooks)
+            if exc.is_cancelled:
+                # Nobody waits for the response, but the work that continues must be counted.
+                with suppress(RpcError):
+                    hooks.time_out(exc.task)
+                raise asyncio.CancelledError from None
+            return hooks.time_out(exc.task)
         except BaseException as exc:
             _release(hooks)
             failure = hooks.fail(exc)
