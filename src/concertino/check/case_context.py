@@ -249,7 +249,9 @@ class CaseContext:
         """Write malformed lines. The server may answer each of them once, without an id.
 
         lines: the number of lines in `data`.
-        within_s: see write().
+        within_s: how long to wait until the server has read them; None for timeout_s of the
+            settings.
+        Raises Hang or Crash if the server does not read them in time.
         """
         self.malformed_lines += lines
         self.write(data, within_s)

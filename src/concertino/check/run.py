@@ -158,7 +158,8 @@ def _finish_case(context: CaseContext, findings: list[CheckFinding]) -> None:
 def _grade(case: Case, findings: Sequence[CheckFinding]) -> Verdict:
     """Return the worst verdict among the findings.
 
-    It is at most `differs` if the findings of this case are no failures; see Case.can_fail.
+    It is at most `differs` if can_fail of the case is False, as for an unusual environment that no
+    specification covers.
     """
     verdict: Verdict = "ok"
     for finding in findings:

@@ -153,7 +153,10 @@ def _open_stream(kind: Kind, content: bytes, *, is_input: bool) -> tuple[int, in
 
 
 def _open_terminal() -> tuple[int, int]:
-    """Open a terminal that passes bytes on unchanged. Returns the same as _open_stream()."""
+    """Open a pseudo-terminal that passes bytes on unchanged.
+
+    Returns the descriptors of the server's end and of the check's end.
+    """
     own_end, server_end = pty.openpty()
     flags = termios.tcgetattr(server_end)
     # No translation of newlines, no echo, and no line mode, which cuts lines at 4096 bytes. The

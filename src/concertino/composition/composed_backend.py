@@ -118,7 +118,7 @@ class ComposedBackend:
         outlet: sends notifications to the clients.
         Raises RegistrationError if two parts list the same resource and the rules do not map URIs,
         and ConcertinoError, which names the parts, if all parts fail, or if one fails and the rules
-        are strict. See PartStarts.
+        are strict. Unless they are strict, parts that are slow go on starting in the background.
         """
         self._outlet = outlet
         if self._rules.strict:

@@ -166,7 +166,11 @@ class ComposedLists:
         name: str,
         listing: ListMethod,
     ) -> list[dict[str, Raw]]:
-        """Do the same as _rename_items() for undecoded items."""
+        """Return the items of a part with the names that clients see, without decoding the items.
+
+        items: member -> its JSON text.
+        name: the name of the part.
+        """
         renamed: list[dict[str, Raw]] = []
         member = listing.json_name_member
         for item in items:

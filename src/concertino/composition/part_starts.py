@@ -30,7 +30,8 @@ LEAST_RETRY_S = 1.0
 class PartStarts:
     """Starts the parts of a composition. A part that is slow or fails does not delay the others.
 
-    parts: name -> part. The caller may add and remove items later; see begin() and forget().
+    parts: name -> part. The caller may add an item later, and then calls begin(), or remove one,
+        and then calls forget().
     rules: say how long to wait, and when to start a part again.
     on_late_start: called with the name of each part that has started or failed after start() has
         returned.

@@ -179,7 +179,10 @@ class _Connection:
             self._handle(event)
 
     def request_all(self, requests: Sequence[Request], until: float) -> Sequence[NatsMessage]:
-        """See BlockingNats.request_all(). Raises OSError, ProtocolError, Disconnected."""
+        """Send several requests at once, and return their responses in the same order.
+
+        Raises OSError, ProtocolError, Disconnected. Then the server may have handled some of them.
+        """
         replies: dict[str, int] = {}
         output: list[bytes] = []
         for number, request in enumerate(requests):

@@ -228,9 +228,9 @@ class Bucket:
         return self._publish(key, data, expected, "")
 
     def delete(self, key: str, expected: int | None = None) -> bool:
-        """Delete the value of a key. Returns False if the key has another revision.
+        """Delete the value of a key. Returns False, and deletes nothing, for another revision.
 
-        expected: see put().
+        expected: the revision that the key must have; None for any revision.
         """
         return self._publish(key, b"", expected, "\r\nKV-Operation:DEL") is not None
 
@@ -251,9 +251,11 @@ class Bucket:
         self._server.close()
 
     def _publish(self, key: str, data: bytes, expected: int | None, more: str) -> int | None:
-        """Store a value, or a message that marks a deletion. See put().
+        """Store a value, or a message that marks a deletion, and return its revision.
 
+        expected: the revision that the key must have before; None for any revision.
         more: header lines for the message, each after a line break; "" for none.
+        Returns None, and stores nothing, if the key has another revision.
         """
         if len(data) > MAX_VALUE_BYTES:
             raise BucketError(f"a value of {len(data)} bytes; at most {MAX_VALUE_BYTES} fit")

@@ -98,8 +98,8 @@ class NatsCluster:
         """Connect to one of the servers.
 
         Raises Disconnected if no server accepts a connection within timeout_s. Raises NotAuthorized
-        at once if a server refuses this client. Raises ImportError and ConcertinoError if the
-        credentials cannot be used, see open_connection().
+        at once if a server refuses this client. Raises ImportError if the options have a key and
+        the extra `nats` is not installed, and ConcertinoError if the key is not valid.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s

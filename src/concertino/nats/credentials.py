@@ -64,7 +64,9 @@ class NatsCredentials(Struct, frozen=True):
     def sign(self, nonce: str) -> tuple[str, str]:
         """Return the public key, and the signature of the nonce in base64.
 
-        Raises the same errors as sign_in().
+        nonce: the text in the server's INFO.
+        Raises ImportError if the extra `nats` is not installed, and ConcertinoError if the seed is
+        not valid.
         """
         try:
             import nkeys  # pyright: ignore[reportMissingTypeStubs]
@@ -94,8 +96,9 @@ def read_credentials(path: Path) -> NatsCredentials:
 
     Raises OSError if the file cannot be read. Raises ValueError, which names the file and what is
     wrong, if other users can read the file, if a part is missing or damaged, if the JWT has
-    expired, or if seed and JWT are not of the same user. If there is a JWT, raises ImportError and
-    ConcertinoError as sign_in() does.
+    expired, or if seed and JWT are not of the same user. If there is a JWT, the seed is used to
+    check that: raises ImportError if the extra `nats` is not installed, and ConcertinoError if the
+    seed is not valid.
     """
     expected = "a file that only its owner can read: chmod 600"
     try:

@@ -317,7 +317,8 @@ class Stream:
     async def _follow(self, patient_until: float) -> None:
         """Follow the stream with one consumer. Returns when the consumer must be replaced.
 
-        patient_until: see _find_stream().
+        patient_until: until when, by the event loop's clock, creating the stream fails if there are
+            too few servers for REPLICAS. Later, the stream is created on one server.
         Raises Disconnected, StreamUnavailable.
         """
         loop = asyncio.get_running_loop()

@@ -34,11 +34,12 @@ CONNECT_S = 0.25
 
 
 class NatsUsedStates:
-    """A record of used states in a bucket, which is created if it does not exist; see Bucket.
+    """A record of used states in a bucket, which the first operation creates if it does not exist.
 
-    address: the servers, as in `nats://USER:PASSWORD@a,b,c`; see parse_servers().
-    certs: a folder with the certificate to present, see front_end_tls(). The servers must then have
-        TLS, and a certificate of the same authority. None to present no certificate.
+    address: the servers, such as `nats://USER:PASSWORD@a,b,c` or `tls://a,b`.
+    certs: a folder with `ca.crt`, the certificate of the authority, and with the certificate to
+        present and its key, `front-end.crt` and `front-end.key`. The servers must then have TLS,
+        and a certificate of the same authority. None to present no certificate.
     replicas: on how many servers a state is stored. Has no effect if the bucket exists already.
     Raises ValueError for a malformed address, and the errors of front_end_tls() and
     credentials_from_environment().

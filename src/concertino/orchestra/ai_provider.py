@@ -91,8 +91,9 @@ class _Model:
     def open(self, config: Mapping[str, str], environment: Mapping[str, str]) -> None:
         """Create the client of the SDK.
 
-        config: the settings in the plugin's configuration; see CONFIG.
-        environment: has the API key.
+        config: the settings in the plugin's configuration: setting -> value. The names in CONFIG
+            are allowed, and none of them is required.
+        environment: has the API key, in the variable that PROVIDERS names.
         Raises ConcertinoError if a setting is wrong, the key is missing, or the SDK is not
         installed.
         """
@@ -201,8 +202,9 @@ def _import_sdk() -> Any:
 def _read_key(variable: str, environment: Mapping[str, str]) -> str:
     """Return the API key that an environment variable contains.
 
-    A value `secret:...` names a secret that is the key; see secret_sources.py. Raises
-    ConcertinoError if the variable is not set, or the secret cannot be read.
+    If the value begins with `secret:`, it names a place, such as a file or the output of a command,
+    from which the key is read (secret_sources.py). Raises ConcertinoError if the variable is not
+    set, or the secret cannot be read.
     """
     if not variable:
         # A server on this machine needs no key, but the SDK does not accept an empty one.

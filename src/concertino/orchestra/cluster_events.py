@@ -62,9 +62,12 @@ class ClusterLog(EventLog):
         self._losses.report_end("the log of the cluster's events")
 
     async def publish(self, event: Publish, source: str) -> None:
-        """Store an event in the stream. It comes back with the other messages, see handle().
+        """Store an event in the stream, which then sends it to all hubs.
 
-        Raises InvalidEvent. Raises Disconnected if the cluster does not acknowledge the event.
+        This hub, too, adds the event to its log only when it comes back from the stream.
+        source: the id of the plugin that has published the event.
+        Raises InvalidEvent if the event cannot be published. Raises Disconnected if the cluster
+        does not acknowledge it.
         """
         data = log_event(event, source).delivery.SerializeToString()
         try:
@@ -92,7 +95,11 @@ class ClusterLog(EventLog):
     # The messages of the stream (Follower)
 
     def begin(self, id: str, first: int, last: int) -> None:
-        """Begin a new log if this is another stream than before. See Follower.begin()."""
+        """Begin a new log if this is another stream than before.
+
+        id: identifies the stream, and changes if the servers have lost its last messages.
+        first, last: the numbers of the oldest message in the stream, and of the newest one.
+        """
         # The id of a log is part of its cursors, so it is short.
         log_id = sha256(id.encode()).hexdigest()[:8]
         if log_id != self.id:
@@ -100,7 +107,11 @@ class ClusterLog(EventLog):
             self.restart(log_id, max(first, 1), last)
 
     def handle(self, number: int, payload: bytes) -> None:
-        """Add an event of any hub to the log. See Follower.handle()."""
+        """Add an event of any hub to the log.
+
+        number: the number of the message in the stream. A message that comes twice is added once.
+        payload: the event, as publish() has stored it.
+        """
         try:
             delivery = EventDelivery.FromString(payload)
             values = (

@@ -70,8 +70,8 @@ MAX_MANIFESTS = 16
 class HubCluster:
     """Connects a hub to a cluster: finds plugins, answers their requests, and offers its own.
 
-    address: the address of the cluster; see open_cluster().
-    certificates: the certificates of the hub.
+    address: the NATS servers of the cluster, such as `tls://a,b,c` or `nats://HOST:PORT`.
+    certificates: the certificates of the hub; required for an address with `tls://`.
     own: returns the hub's own plugins, as id -> plugin.
     on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
     """
@@ -102,9 +102,11 @@ class HubCluster:
     async def open(self, answer: RequestHandler, relay: RelayHandler) -> NatsCluster:
         """Connect, begin to answer requests to the hub, and find plugins. Returns the connection.
 
-        answer, relay: answer the requests; see listen_for_links().
-        Raises ValueError, OSError, Disconnected, CertificateError and ImportError, as
-        open_cluster() does. Call close() after an error, too.
+        answer: handles each request that `relay` does not forward.
+        relay: called first with each request, to forward it without decoding it.
+        Raises ValueError for a malformed address, Disconnected if no server can be reached or
+        accepts this hub, CertificateError, OSError and ImportError. Call close() after an error,
+        too.
         """
         self._cluster = await open_cluster(self._address, HUB, self._certificates)
         log.info("this hub is %s/%s in the cluster", HUB, self._cluster.id)
@@ -116,7 +118,11 @@ class HubCluster:
         return self._cluster
 
     def offer_plugins(self) -> None:
-        """Offer the hub's own plugins to other hubs, as they are now; see ClusterOffers."""
+        """Offer the hub's own plugins to the other hubs of the cluster.
+
+        These are the plugins that run now and have `offer` in the plugins file. Offers of other
+        plugins end.
+        """
         if self._offers is not None:
             self._offers.update(self._own().values())
 
@@ -215,20 +221,33 @@ class ClusterPlugin:
             self.manifests.clear()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request to one of the workers. See RpcConnection.request()."""
+        """Send a request to one of the workers, and return its response.
+
+        Raises TimedOut after timeout_s, and Disconnected if the worker is lost.
+        """
         return await self._link.request(request, timeout_s)
 
     def forward(
         self, body: bytes, timeout_s: float, callback: ResponseCallback, stream: str = ""
     ) -> PendingResponse | None:
-        """Send a serialized request to one of the workers. See HubPlugin.forward()."""
+        """Send a serialized tool call or stream_start to one of the workers.
+
+        body: the PluginRequest, serialized without its id.
+        callback: called with the response, for a stream with each chunk, too, or with an exception.
+        stream: the id of the stream in a stream_start; "" for a tool call.
+        Returns the pending response; None if the request cannot be sent now.
+        """
         try:
             return self._link.forward(body, timeout_s, callback, stream)
         except ConcertinoError:
             return None
 
     def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
-        """Call a tool of one of the workers as a stream. See ForwardingConnection.stream()."""
+        """Call a tool of one of the workers as a stream, and yield the responses.
+
+        request: contains a stream_start. Its request id and stream id are replaced by new ones.
+        timeout_s: the time limit of the whole stream.
+        """
         return self._link.stream(request, timeout_s)
 
     def end_forward(self) -> None:

@@ -40,9 +40,9 @@ def read_settings(words: Sequence[str]) -> Mapping[str, str]:
 
 
 class ClusterWorker:
-    """One process of a plugin in a cluster.
+    """One process of a plugin in a cluster, which several such processes may run.
 
-    answer: answers the requests that hubs and other plugins send; see listen_for_links().
+    answer: handles each request that hubs and other plugins send, and returns the response.
     """
 
     def __init__(self, plugin: RunnablePlugin, answer: RequestHandler) -> None:
@@ -56,9 +56,12 @@ class ClusterWorker:
     ) -> str:
         """Run the plugin's on_boot functions, and join the cluster. Returns the plugin's address.
 
-        address, certificates: see open_cluster().
+        address: the NATS servers of the cluster, such as `tls://a,b,c` or `nats://HOST:PORT`.
+        certificates: the certificates of the plugin; used only for an address with `tls://`.
         settings: the configuration for the on_boot functions.
-        Raises the errors of open_cluster(), and ConcertinoError if an on_boot function fails.
+        Raises ConcertinoError if an on_boot function fails. Raises ValueError for a malformed
+        address, Disconnected if no server can be reached or accepts this plugin, CertificateError,
+        OSError and ImportError.
         """
         name = self._plugin.name
         request = PluginRequest(boot=BootRequest(config=settings))

@@ -110,7 +110,11 @@ class EventLog:
         self.last_at_start = 0
 
     async def publish(self, event: Publish, source: str) -> None:
-        """Add an event; see publish_soon(). In a cluster, wait until it is stored."""
+        """Add an event. In a cluster, wait until it is stored.
+
+        source: the id of the plugin that has published it.
+        Raises InvalidEvent. In a cluster, raises Disconnected if the event could not be stored.
+        """
         self.publish_soon(event, source)
 
     def publish_soon(self, event: Publish, source: str) -> None:
@@ -286,7 +290,7 @@ class EventReader:
         """Return the next event that the subscriber wants; None if there is none yet.
 
         Looks at SCAN_EVENTS events at most, and none behind a gap between them. So None may also
-        mean that there are more events to look at; see is_behind.
+        mean that there are more events to look at; then `is_behind` is true.
         """
         self._follow_restart()
         self._skip_dropped()

@@ -196,10 +196,13 @@ class Hub:
     async def change_plugins(self, entries: Sequence[PluginEntry]) -> None:
         """Start, replace and end plugins, so that the hub has exactly the plugins of these entries.
 
-        Waits until the replaced plugins have started; see PluginSet.change(). Raises ValueError,
-        and changes nothing, if a dependency is missing or dependencies form a circle. If the hub
-        had no plugin over QUIC before and now has one, it begins to listen for it, and may raise
-        the errors of launch().
+        entries: what the plugins file says about each plugin.
+        A plugin whose entry is as before runs on. A plugin whose entry has changed is replaced: its
+        new process gets all calls as soon as it has started, and the old one ends after its calls.
+        Waits until the replaced plugins have started.
+        Raises ValueError, and changes nothing, if a dependency is missing or dependencies form a
+        circle. If the hub had no plugin over QUIC before and now has one, it begins to listen for
+        it, and may raise the errors of launch().
         """
         before = set(self.plugins)
         environment = await self._listeners.environment_for(
@@ -213,7 +216,11 @@ class Hub:
         return [entry.with_certs_dir(self._certs_dir) for entry in entries]
 
     async def restart_plugin(self, id: str) -> None:
-        """End a plugin and start it again; see PluginProcess.restart(). id: a key of `plugins`."""
+        """End a plugin's process, and start it again.
+
+        Waits until the new process has started or failed, but at most 15 seconds.
+        id: a key of `plugins`.
+        """
         await self._plugins.restart_plugin(id)
 
     async def stop_plugin(self, id: str) -> None:
@@ -360,7 +367,10 @@ class Hub:
         return self._calls.stream(start, peer, path)
 
     async def _stream_events(self, start: StreamStart, peer: RemotePeer) -> ResponseStream:
-        """Yield events, without end. See HubEvents.stream()."""
+        """Yield the events of a subscription as stream_chunk responses, without end.
+
+        If the subscription is not valid, yields only a stream_end with the error.
+        """
         if start.subscribe.positions:
             # Plugins that start may declare the topic.
             await self._waits.wait_settled(peer)
@@ -370,7 +380,12 @@ class Hub:
                 yield response
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> HubPlugin | None:
-        """Return the plugin that has a tool; None if none has it. See ToolFinder.find_tool()."""
+        """Return the plugin that has a tool, after waiting for its start; None if none has it.
+
+        name: the name of the tool.
+        ai: the AI provider that the call names; empty for none.
+        peer: the sender of the call. The call of a plugin that is itself starting does not wait.
+        """
         await self._check_saves()
         if self._waits.are_over:
             return self.routes.find_tool(name, ai)

@@ -95,11 +95,11 @@ NO_LIST = b"the list could not be fetched"
 class HubBackend:
     """A Backend that forwards every MCP call to a hub.
 
-    ask: sends a request to the hub.
-    forward: sends a serialized tool call without creating a task, and returns the pending response;
-        see ForwardingConnection.forward(). If it returns None, `ask` sends the call instead.
-    stream: sends a stream_start, and returns the responses as ForwardingConnection.stream() does.
-        If it returns None, `ask` sends the call instead.
+    ask: sends a request to the hub, and returns its response.
+    forward: sends a serialized tool call without creating a task, and returns the pending response
+        (rpc_interface.py). If it returns None, `ask` sends the call instead.
+    stream: calls a tool as a stream, which gives the progress of the call, and returns a generator
+        of the responses. If it returns None, `ask` sends the call instead.
     """
 
     def __init__(
@@ -151,7 +151,10 @@ class HubBackend:
         }
 
     async def start(self, outlet: Notifier) -> None:
-        """Set the Notifier that is told of changed lists and resources. See Backend.start()."""
+        """Set the Notifier that is told of changed lists and resources.
+
+        outlet: passes the notifications on to the MCP clients.
+        """
         self._outlet = outlet
         self._events.start(outlet)
 
@@ -178,7 +181,11 @@ class HubBackend:
         return await handler(call)
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
-        """Do the same as handle(), but raise ArgumentsRefused if a tool refuses its arguments."""
+        """Return the result of a call, but raise ArgumentsRefused if a tool refuses its arguments.
+
+        The exception contains the error result that handle() returns in this case. So a guard can
+        leave the call out of a rate limit.
+        """
         if call.method == "tools/call":
             return await self._call_tool(call, context)
         return await self.handle(call, context)

@@ -162,7 +162,7 @@ class HubControl:
     async def open(self, environment: Mapping[str, str]) -> None:
         """Listen in the first folder that this user can write. If there is none, only log that.
 
-        environment: its variables tell where the folders may be; see status_folders().
+        environment: its variables, such as XDG_RUNTIME_DIR, tell where the folders may be.
         """
         log.addHandler(self._tails)
         self._listener = listen_in_first(

@@ -62,7 +62,8 @@ class HubListeners:
     ) -> HubEnvironment:
         """Start to listen. Returns the settings for the plugins.
 
-        handler, relay: answer the requests; see listen_for_links().
+        handler: handles each request that `relay` does not forward.
+        relay: called first with each request, to forward it without decoding it.
         needs_network: whether a plugin of the hub uses QUIC.
         Raises OSError, ValueError and CertificateError. Call close() after these errors, too.
         """

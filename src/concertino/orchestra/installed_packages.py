@@ -85,7 +85,7 @@ class InstalledPackages:
     def install(self, source: Path, agree: Callable[[InstalledPackage], bool]) -> bool:
         """Install a package, if `agree` returns True for it. No code of the package is run.
 
-        source: the package: a wheel, a bundle or a folder; see unpack_package().
+        source: the package: a wheel, a git bundle, or a folder.
         agree: called when the package was checked, to ask the user.
         Returns whether the package was installed. Raises InvalidPackage if the package is not valid
         or is installed already, and OSError.

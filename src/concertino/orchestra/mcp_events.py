@@ -298,7 +298,11 @@ class _Delivery:
         self._truncated = False
 
     async def send(self, item: EventDelivery, is_recent: bool) -> None:
-        """Send an event or a position to the client. item, is_recent: see McpEvents._read()."""
+        """Send an event, or a position in the hub's log, to the client.
+
+        item: the event. Without a topic, it is a position.
+        is_recent: False for what had happened before the subscription began.
+        """
         self._is_reported = False
         if item.topic:
             if not self.is_active:

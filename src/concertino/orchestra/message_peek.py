@@ -75,7 +75,7 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
     Also returns None if the call names an AI provider, because then the provider decides which
     plugin gets the call. Also returns None if a field of the call is repeated: the receiver would
     use the field's last value, while this function would read its first.
-    body: the request without its id, as split_id() returns it.
+    body: the serialized PluginRequest, without the id at its beginning.
     """
     at = _content_start(body, _TOOL_CALL)
     size_of_body = len(body)

@@ -35,7 +35,8 @@ def create_buckets(
     Yields (name, found, now) for each bucket. `found` is its state after it was created, or as it
     existed before. `now` differs from it if the bucket existed on fewer servers than `replicas`,
     and was stored on that many. Its other settings stay as they are.
-    address, certificates: see open_cluster() in nats_cluster.py.
+    address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
+    certificates: those of the hub; required for an address with `tls://`, None otherwise.
     owners: the ids of plugins, and `front-end` for the HTTP front ends.
     replicas: on how many servers each bucket is stored at least.
     Raises BucketError, ValueError, CertificateError, OSError, ImportError.

@@ -46,7 +46,8 @@ def nats_user(name: str) -> str:
 async def open_cluster(address: str, name: str, certificates: Certificates | None) -> NatsCluster:
     """Connect to one of the servers of a cluster.
 
-    address: the servers, see parse_servers() in nats/servers.py.
+    address: the servers, such as `tls://HOST,HOST` or `nats://USER:PASSWORD@HOST:PORT`. They are
+        tried in turn.
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required for an address that begins with `tls://`; None otherwise.
     Raises ValueError for a malformed address or an unusable key file, Disconnected if no server can
@@ -61,9 +62,12 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
 def nats_options(
     servers: Sequence[NatsServer], name: str, certificates: Certificates | None
 ) -> NatsOptions:
-    """Return the options for a connection to NATS servers. See open_cluster() for the parameters.
+    """Return the options for a connection to NATS servers.
 
-    Raises the errors of open_cluster(), except Disconnected.
+    name: the id of the plugin, or `orchestrator` for a hub.
+    certificates: required if one of the servers needs TLS; None otherwise.
+    Raises ValueError for an unusable key file or missing certificates, CertificateError, OSError,
+    ImportError.
     """
     context = None
     if any(server.needs_tls for server in servers):

@@ -56,7 +56,9 @@ class NatsListener:
 
     cluster: connected; it reconnects when its connection is lost.
     name: the plugin's id; `orchestrator` for a hub.
-    answer, relay: answer the requests; see listen_for_links().
+    answer: handles each request that `relay` does not forward.
+    relay: called first with each request, to forward it without decoding it. None if every request
+        goes to `answer`.
     manifest: the serialized manifest of the plugin, which is sent to hubs that look for plugins;
         None if hubs should not find this process.
     owns_cluster: whether close() also closes the cluster.

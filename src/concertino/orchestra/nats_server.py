@@ -70,11 +70,13 @@ def server_configuration(
 ) -> str:
     """Return the configuration of a NATS server on loopback. Issue the missing certificates.
 
-    names: the names of the plugins that may connect, besides the hub; see authorization().
+    names: the ids of the plugins that may connect, besides the hub; `front-end` among them lets
+        HTTP front ends connect, which are processes that serve HTTP and share sessions.
     folder: where the server stores its streams and buckets.
     port: the port on which the server listens.
     offered: the plugins that hubs offer to other hubs.
-    Raises CertificateError, and ValueError as authorization() does.
+    Raises CertificateError. Raises ValueError for the id of a plugin that could read what is sent
+    to front ends.
     """
     ensure_certificate(certificates, NATS_SERVER)
     for name in (HUB, *names):
@@ -109,8 +111,9 @@ def prepare_buckets(
     For this, the server runs for a moment at another port, with the same store.
     program: the path of nats-server.
     configuration: the file with the result of server_configuration().
-    names: the owners of the buckets, see create_buckets().
-    Raises ServerFailed and the errors of create_buckets().
+    names: the owners of the buckets: ids of plugins, and `front-end` for the HTTP front ends.
+    certificates: the folder of certificates, with that of the hub.
+    Raises ServerFailed, BucketError, ValueError, CertificateError, OSError, ImportError.
     """
     # If this process gets SIGTERM, sys.exit() lets the `finally` below end the server.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

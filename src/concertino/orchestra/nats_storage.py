@@ -79,15 +79,18 @@ _decode_head = Decoder(_Head).decode
 
 
 class NatsStorage:
-    """A Storage in a bucket. The bucket is created if it does not exist; see Bucket.
+    """A Storage in a bucket of a NATS cluster. The first operation creates the bucket if necessary.
 
-    address: the address of the cluster; see open_cluster().
+    If the servers allow only the user of a hub to create buckets, operations fail until the
+    operator has created the bucket.
+
+    address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     name: the id of the plugin. Each plugin has one bucket.
-    certificates: see open_cluster().
+    certificates: required for an address with `tls://`; None otherwise.
     replicas: on how many servers each document is stored: 1, 3 or 5. It has an effect only if the
         bucket does not exist yet.
-    Raises ValueError, OSError and CertificateError as open_cluster() does. Raises StorageError if
-    the bucket cannot be reached.
+    Raises ValueError for a malformed address or an unusable key file, OSError, CertificateError and
+    ImportError. Raises StorageError if the bucket cannot be reached.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class NatsStorage:
         If this process has written the document, it returns those of its last write without reading
         the document. They may be old, so they are used only once: after a conflict, the next
         attempt reads the document.
-        expected_version: the version for which the caller asks; see Storage.write().
+        expected_version: the version that the document must have, or CREATE or UPSERT.
         """
         with self._lock:
             written = self._written.pop(path, None)

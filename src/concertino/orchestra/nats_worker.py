@@ -557,5 +557,6 @@ def _read_limit(fields: Mapping[str, str]) -> float:
 def _ignore(is_full: bool) -> None:
     """Do nothing. RpcServer calls this to pause reading when too many requests are in progress.
 
-    A worker cannot pause reading, so it refuses requests instead. See WorkerPlaces.
+    A worker cannot pause reading, because one connection brings the requests of all callers. So it
+    refuses requests instead.
     """

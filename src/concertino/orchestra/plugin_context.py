@@ -137,8 +137,9 @@ class PluginContext:
         return DONE
 
     def subcall_context(self, context: Context) -> SubcallContext:
-        """Return a context that can call other tools of this plugin. See runtime/subcalls.py.
+        """Return a context with which one tool can call other tools of this plugin.
 
+        Everything but calls of tools is done by `context`, such as logging and progress.
         context: this context, or a wrapper around it.
         """
         names_of_calls = (self._request.tool_call.tool_name,)

@@ -56,8 +56,7 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
 def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
     """Return the parts of a plugin's definition that may be shown: name of the part -> its text.
 
-    The configuration is left out, because it is data, and some of its values are secrets. See also
-    visible_texts() in proxy/definitions.py.
+    The configuration is left out, because it is data, and some of its values are secrets.
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])

@@ -75,7 +75,11 @@ class EventHandlers:
         self._subscriptions: list[_Subscription] = []
 
     def add(self, topic: str, filters: Mapping[str, str], function: EventFunction) -> None:
-        """Register a function for the events of a topic. filters: see _Subscription."""
+        """Register a function for the events of a topic.
+
+        filters: member of the event's payload -> the string that the member must equal. The
+            function is not called for other events.
+        """
         id = f"{self._name}#{len(self._subscriptions)}"
         self._subscriptions.append(_Subscription(id, topic, dict(filters), function))
 

@@ -66,7 +66,7 @@ FAILED = 1
 
 
 def run(plugin: RunnablePlugin, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Parse command-line flags, and run a plugin with them. See Plugin.run().
+    """Parse command-line flags, and run a plugin with them until the hub or a signal ends it.
 
     arguments: the flags; None for those of this process.
     """

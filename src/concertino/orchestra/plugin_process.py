@@ -183,7 +183,10 @@ class PluginProcess:
         self._start_supervising(environment, is_started=False)
 
     def _start_supervising(self, environment: HubEnvironment, *, is_started: bool) -> None:
-        """Start the task that runs _supervise(). is_started: see there."""
+        """Start the task that runs _supervise().
+
+        is_started: whether the present run of the program has started already.
+        """
         self._task = asyncio.get_running_loop().create_task(
             self._supervise(environment, is_started), name=f"plugin {self.id}"
         )
@@ -220,10 +223,12 @@ class PluginProcess:
         return link
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request, as RpcConnection.request() does.
+        """Send a request, and return the response, which has the request's id.
 
         Raises Disconnected if the plugin does not run or ends before it has answered. Raises
-        ChangeFailed for the first tool call after the plugin's changed code failed to start.
+        ChangeFailed for the first tool call after the plugin's changed code failed to start. Raises
+        TimedOut after timeout_s, FrameTooLarge if the request is too long, and ProtocolError for an
+        invalid response.
         """
         if request.HasField("tool_call"):
             self._refuse_once()
@@ -243,11 +248,14 @@ class PluginProcess:
         callback: ResponseCallback,
         stream: str = "",
     ) -> PendingResponse | None:
-        """Send a serialized tool call or stream_start, as ForwardingConnection.forward() does.
+        """Send a serialized tool call or stream_start, and return its pending response.
 
-        Returns None also if the plugin does not run or the call is too long. The caller then uses
-        request(), which raises the reason.
-        callback: called with the outcome. The caller must call end_forward() when the call is over.
+        body: the PluginRequest, serialized without its id.
+        callback: called with the response, for a stream with each chunk, too, or with an exception.
+            The caller must call end_forward() when the call is over.
+        stream: the id of the stream in a stream_start; "" for a tool call.
+        Returns None if the output buffer is full, the plugin does not run, or the call is too long.
+        The caller then uses request(), which waits or raises the reason.
         """
         on_outcome = partial(self._on_outcome, self._run, callback)
         try:
@@ -261,7 +269,9 @@ class PluginProcess:
     async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
         """Call a tool as a stream, and yield the plugin's responses.
 
-        See ForwardingConnection.stream(). Raises Disconnected while the plugin is not running.
+        request: contains a stream_start. Its request id and stream id are replaced by new ones.
+        timeout_s: the time limit of the whole stream.
+        Raises Disconnected while the plugin is not running, and the other errors of request().
         """
         self._refuse_once()
         link, run = self._running_link(), self._run
@@ -341,10 +351,10 @@ class PluginProcess:
             await self._start_again(environment, "its program was changed")
 
     async def _take_over(self, environment: HubEnvironment) -> None:
-        """Start a new process, which takes over from the present one. See replace().
+        """Start a new process. When it has started, it gets the calls instead of the present one.
 
-        While the new process starts, no task supervises the present one. At the end, the process
-        that goes on is supervised again.
+        If it fails to start, the present process goes on. While the new process starts, no task
+        supervises the present one. At the end, the process that goes on is supervised again.
         """
         await self._stop_supervising()
         old = self._run
@@ -374,17 +384,18 @@ class PluginProcess:
             self._on_change()
 
     async def restart(self, until: float, environment: HubEnvironment) -> None:
-        """End the process as stop() does, and start it again at once.
+        """End the process after its pending calls, and start the program again at once.
 
         Waits until the new process has started or failed, but at most START_S.
-        until: when to stop waiting for the calls of the old process; see stop().
+        until: when to stop waiting for the calls of the old process, by the loop's clock.
         """
         await self.stop(until, reason=RESTARTED)
         await self._start_again(environment, RESTARTED)
 
     async def _start_again(self, environment: HubEnvironment, reason: str) -> None:
-        """Start the program without a pause. Waits as restart() does.
+        """Start the program without a pause, even if its last runs have failed.
 
+        Waits until it has started or failed, but at most START_S.
         reason: why the plugin is not running until it has started.
         """
         self.record.restarts += 1

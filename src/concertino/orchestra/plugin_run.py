@@ -192,7 +192,13 @@ class PluginRun:
         on_idle: Callable[[], None],
         on_work: Callable[[float], None],
     ) -> str:
-        """Start the process, wait for READY, and return the address in it. Raises as start()."""
+        """Start the process, wait for its READY line, and return the address in this line.
+
+        on_idle: called if the plugin sleeps before READY.
+        on_work: called again and again before READY, with the processor time that the plugin has
+            used so far, in seconds.
+        Raises ConcertinoError, OSError, ValueError.
+        """
         time = asyncio.get_running_loop().time
         # Only some plugins may start at the same time. A plugin that sleeps leaves this block and
         # no longer counts, because it does not slow the others down.

@@ -130,7 +130,8 @@ class PluginSet:
         entries: all plugins from now on.
         environment: the settings that all plugins share from now on.
         New plugins are started. Plugins without an entry end after their calls. A plugin whose
-        entry has changed is replaced, see PluginProcess.replace(). All other plugins run on.
+        entry has changed is replaced: its new process gets all calls as soon as it has started, and
+        the old one ends after its calls. All other plugins run on.
         Waits until the replaced plugins have started. Raises ValueError, and changes nothing, if a
         dependency is missing or dependencies form a circle.
         """
@@ -170,7 +171,10 @@ class PluginSet:
             log.error("%s could not be ended", plugin.id, exc_info=exc)
 
     async def restart_plugin(self, id: str) -> None:
-        """End a plugin and start it again; see PluginProcess.restart()."""
+        """End a plugin's process after its calls, and start it again.
+
+        Waits until the new process has started or failed, but at most 15 seconds.
+        """
         assert self._environment is not None, "the hub has not been launched"
         until = asyncio.get_running_loop().time() + self._stop_s
         await self.by_id[id].restart(until, self._environment)

@@ -30,7 +30,7 @@ class PluginWatch:
     """Watches the files of one plugin. Use it on one event loop. Call start() next.
 
     paths: the files and folders to watch.
-    replace: starts a new process of the plugin, which takes over; see PluginProcess.replace().
+    replace: starts a new process of the plugin, which gets all calls as soon as it has started.
     """
 
     def __init__(

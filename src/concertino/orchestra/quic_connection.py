@@ -140,8 +140,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
     def _on_end(self, code: int, reason: str) -> None:
         """Handle the end of the connection. Called once.
 
-        code: the QUIC error code.
-        reason: the reason as the peer or aioquic gives it; see describe_end().
+        code: the QUIC error code; 0 if the peer has closed the connection without an error.
+        reason: the reason as the peer or aioquic gives it; often empty.
         """
 
     # Sending

@@ -114,7 +114,8 @@ async def dial(
 class QuicLink(RpcClient):
     """The client of one QUIC connection. Implements ForwardingConnection.
 
-    The key of a request (see RpcClient) is a number that counts the requests of this connection.
+    The key of a request, by which RpcClient finds the request for a response, is a number that
+    counts the requests of this connection.
 
     Attribute:
     connection: the QUIC connection, which calls the on_... methods. It sets this attribute itself.

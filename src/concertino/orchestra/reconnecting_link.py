@@ -83,9 +83,10 @@ class ReconnectingLink:
         await self._up.wait()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request, as RpcConnection.request() does.
+        """Send a request to the hub, and return the response, which has the request's id.
 
-        Raises Disconnected while the link is down.
+        Raises Disconnected while the link is down or if it is lost, TimedOut after timeout_s,
+        FrameTooLarge if the request is too long, and ProtocolError for an invalid response.
         """
         link = self._link
         if link is None:

@@ -158,7 +158,13 @@ class RpcClient:
     # Requests
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request and return its response. See RpcConnection.request()."""
+        """Send a request and return its response, which has the request's id.
+
+        The request itself is sent with a new id. When it times out or this task is cancelled, the
+        peer gets a cancellation.
+        Raises TimedOut after timeout_s, Disconnected when the connection ends or has ended,
+        FrameTooLarge for a request that is too long, ProtocolError for an invalid response.
+        """
         # The caller's id need not be unique, so send the request with a new id.
         callers_id, id = request.request_id, new_request_id()
         request.request_id = id
@@ -190,7 +196,14 @@ class RpcClient:
         callback: ResponseCallback | None = None,
         stream: str = "",
     ) -> PendingResponse | None:
-        """Send a serialized tool call or stream_start. See ForwardingConnection.forward()."""
+        """Send a serialized tool call or stream_start, and return its pending response.
+
+        body: the PluginRequest, serialized without its id.
+        callback: called with the outcome; None if the caller awaits the pending response instead.
+            For a stream_start, it is called with each chunk, too.
+        stream: the id of the stream in a stream_start; "" for a tool call.
+        Returns None while the output buffer is full. Raises Disconnected, FrameTooLarge.
+        """
         if self._writable is not None:
             return None
         id = new_request_id().encode()
@@ -279,7 +292,12 @@ class RpcClient:
     # Streams
 
     async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
-        """Send a stream_start, and yield its responses. See ForwardingConnection.stream()."""
+        """Send a stream_start, and yield its responses: the chunks, then the last response.
+
+        While the caller processes a response, the peer may send WINDOW_BYTES more of chunks.
+        request: contains the stream_start. Its request id and stream id are replaced by new ones.
+        timeout_s: the time limit of the whole stream.
+        """
         id = request.stream_start.stream_id = request.request_id = new_request_id()
         request.stream_start.window = WINDOW_BYTES
         payload = request.SerializeToString()
@@ -305,7 +323,11 @@ class RpcClient:
             pending.cancel()
 
     def send_credit(self, key: Hashable, stream: str, size: int) -> None:
-        """Allow the peer to send `size` more bytes of a stream's chunks. See RequestSender."""
+        """Allow the peer to send `size` more bytes of a stream's chunks.
+
+        key: identifies the request that opened the stream.
+        stream: the id of the stream.
+        """
         if self._writable is not None:
             before = self._credits.get((key, stream), 0)
             self._credits[key, stream] = min(before + max(0, size), MAX_CREDIT_BYTES)

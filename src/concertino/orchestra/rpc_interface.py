@@ -174,7 +174,7 @@ class ForwardingConnection(RpcConnection, Protocol):
         Yields a stream_chunk for each chunk, then a stream_end, or instead of that a tool_call
         with an error, for example if the peer does not support streams. If the generator is closed
         before the last response, the peer gets a cancellation.
-        Raises the same errors as request().
+        Raises TimedOut, Disconnected, FrameTooLarge and ProtocolError, like request().
         """
         ...
 

@@ -94,12 +94,13 @@ class StartWaits:
         )
 
     async def wait_settled(self, peer: RemotePeer | None = None) -> None:
-        """Wait up to START_S until the first start of each plugin is settled (see FirstStart).
+        """Wait up to START_S until requests need not wait for the first start of any plugin.
 
+        This is so when each start is settled: it has succeeded or failed, or the plugin sleeps.
         After START_S, the starts that are not settled count as settled, so that later requests do
         not wait for these plugins. Then waits up to START_S for plugins that are being replaced.
         peer: the sender of the request; None if the hub itself waits. If the peer is a plugin that
-            is starting, the request does not wait, see find_provider().
+            is starting, the request does not wait, because two plugins could wait for each other.
         """
         if self.are_over or (peer is not None and self._is_starting(peer)):
             return

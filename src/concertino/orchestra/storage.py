@@ -201,7 +201,7 @@ def clean_folder(prefix: str) -> str:
     """Return the normalized path of a folder, with a slash at its end; empty for the root folder.
 
     The paths of exactly the documents in the folder and below it begin with the result. Raises
-    StorageError as clean_path() does.
+    StorageError if the path leads out of the store or has characters that are not allowed.
     """
     if not prefix or normpath(prefix).strip("/") in ("", "."):
         return ""

@@ -138,7 +138,12 @@ def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
 
 
 def unpack_json(struct: bytes, json: bytes | None = None) -> bytes:
-    """Decode a JSON object like unpack(), and return it as JSON text. Raises InvalidStruct."""
+    """Return a JSON object as JSON text.
+
+    struct, json: the fields of a PackedObject. The JSON text is used if it encodes to the same
+        Struct, and otherwise ignored with a warning.
+    Raises InvalidStruct.
+    """
     return encode(unpack(struct, json))
 
 

@@ -133,8 +133,9 @@ def _error_text(response: ToolResponse) -> str:
 
 
 def caller_fields(session: str) -> bytes:
-    """Return the encoded fields that name the caller of a tool, for call_request().
+    """Return the encoded fields of a PluginRequest that name the caller of a tool.
 
+    call_request() puts them into each call of a session.
     session: an id for the session of the MCP client. Plugins see it.
     """
     return encode_caller(CALLER, session)
@@ -312,7 +313,11 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
 
 
 def prompts_of(response: ListPromptsResponse, warn: Warn = log.warning) -> list[Prompt]:
-    """Return the prompts in a response as MCP prompts, sorted by name. See tools_of()."""
+    """Return the prompts in a response as MCP prompts, sorted by name. Leaves out invalid prompts.
+
+    Of two prompts with the same name, the same one is chosen whatever their order in the response.
+    warn: called with a sentence for each prompt that is left out.
+    """
     return [
         Prompt(
             definition.name,

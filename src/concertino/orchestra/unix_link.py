@@ -399,7 +399,9 @@ class _UnixRpcListener:
 class _UnixServerConnection:
     """The server's side of one connection, and the Receiver of its frames.
 
-    handler, relay: answer the requests; see listen_for_links().
+    handler: handles each request that `relay` does not forward.
+    relay: called first with each request, to forward it without decoding it. None if every request
+        goes to `handler`.
     connections: the open connections of the listener. This object adds and removes itself.
 
     Attribute:
