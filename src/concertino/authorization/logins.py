@@ -192,7 +192,12 @@ class LoginStore:
         return self._make_login(key, file, secrets)
 
     async def load(self, key: str) -> Login | None:
-        """Return a login as read() does, without blocking the event loop."""
+        """Return a login without blocking the event loop; None if there is none.
+
+        If the system's keyring is locked, waits until the user has unlocked it.
+        Raises AuthorizationError if the login's file or the keyring cannot be read, and if the
+        keyring stays locked for 30 s.
+        """
         file = self._read_file(key)
         if file is None:
             return None
@@ -238,7 +243,12 @@ class LoginStore:
         self._write_file(key, login, keyring.is_available)
 
     async def save(self, key: str, login: Login) -> None:
-        """Store a login as write() does, without blocking the event loop."""
+        """Store a login without blocking the event loop.
+
+        If the system's keyring is locked, waits until the user has unlocked it.
+        Raises AuthorizationError if the login cannot be written, and if the keyring stays locked
+        for 30 s.
+        """
         _learn_secrets(key, login)
         keyring = find_keyring()
         if keyring.is_available:

@@ -68,10 +68,11 @@ class OAuthCredentials:
         self._step_ups: dict[str, int] = {}
 
     def _choose_key(self) -> str:
-        """Return the name of the login to use; see login_key().
+        """Return the name of the login to use, under which the store has it.
 
-        If the settings do not say how to log in, this is the name of the last login that
-        `concertino login` has made at the server, with any options.
+        Logins with other settings have other names. If the settings do not say how to log in, this
+        is the name of the last login that `concertino login` has made at the server, with any
+        options.
         """
         settings, server = self._settings, self._server.text
         if (settings.client_id, settings.grant, settings.authorize) == ("", PERSON_GRANTS[0], None):
@@ -183,7 +184,8 @@ class OAuthCredentials:
         """Log in again with more scopes, because an operation needs them.
 
         sent: the access token that lacks the scopes.
-        operation: the MCP method and name of the refused request; see Refusal.
+        operation: the MCP method of the refused request, and the name of its tool, prompt or
+            resource, such as `tools/call add`.
         Returns the header with which to repeat the request; None after MAX_STEP_UPS attempts.
         """
         async with self._lock:

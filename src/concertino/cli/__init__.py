@@ -231,7 +231,11 @@ class CommandFailure(Exception):
 
 
 class UsageError(CommandFailure):
-    """The command line is not valid; exit code 2. text, hint: see CommandFailure."""
+    """The command line is not valid; exit code 2.
+
+    text: what is not valid.
+    hint: what to do, in one or more lines; may be empty.
+    """
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text, hint, "usage", USAGE, is_for_client=True)

@@ -47,9 +47,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 class _Candidate(Struct, frozen=True):
     """A server or plugin in a file, which the user may approve.
 
-    definition: describes the program that it would run.
-    texts: the whole texts of its definition, see visible_texts().
-    problem: why the definition is not known, or empty.
+    definition: describes the program that the server or plugin would run.
+    texts: member of the definition -> its whole text, without members that may be secret.
+    problem: why the definition is not known; "" if it is known.
     """
 
     name: str

@@ -85,7 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     """Run one of the commands and end the process.
 
-    server: the words after `--`. Exit codes: see add_arguments(). Raises CommandFailure.
+    args: the parsed arguments of the command.
+    server: the words after `--`, which are the command of a server; empty if there are none.
+    The exit code is 0, or 1 if the tool has failed. Raises CommandFailure for every other failure,
+    which contains the exit code.
     """
     # The encoding of stdout may lack some characters.
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")

@@ -18,7 +18,7 @@ from concertino.runtime.entry import run
 def run_main_block(module: ModuleType, path: str) -> None:
     """Execute a file's `if __name__ == "__main__":` block, up to its call of run() and with it.
 
-    Call this only while run() records its arguments instead of serving; see runtime/entry.py.
+    Call this only while run() records its arguments instead of serving.
     Does nothing if no statement of the block itself is a call of run(). While the block runs,
     sys.argv contains only the path, as for a script without arguments. Raises the exceptions of the
     block.

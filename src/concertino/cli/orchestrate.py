@@ -152,9 +152,11 @@ async def _run_hub(
 
 
 async def _start(hub: Hub, control: HubControl, reload: PluginsReload) -> None:
-    """Start a hub, and wait until its plugins are ready, have failed or seem to wait for something.
+    """Start a hub, and wait until each plugin is ready, has failed or seems to wait for something.
 
-    See Hub.settle().
+    The hub is the process that starts the plugins and passes calls to them.
+    control: from now on, accepts the commands of `concertino hub`.
+    reload: from now on, applies changes of the file that lists the plugins.
     """
     await hub.launch()
     await control.open(os.environ)

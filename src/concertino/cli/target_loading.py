@@ -29,12 +29,16 @@ def load_or_exit(
     traceback: bool,
     strict: bool,
 ) -> LoadedTarget:
-    """Call load_targets(). If it raises, log the error, report it to the client, and exit.
+    """Load the targets of `concertino serve`. On failure, tell the log and the client, and exit.
 
     The client gets the error as the response to its first request.
+    targets: the files, modules, folders or server files to serve; several are served as one.
+    options: the options for a folder of Markdown.
+    file_options: the options for server files such as mcp.json.
     frontend: connects clients.
     traceback: whether to log the whole traceback.
-    targets, options, file_options, strict: see load_targets().
+    strict: whether to load all targets now and exit if one fails. Otherwise, if there are several,
+        they are loaded in threads when serving begins, and a failure is logged.
     Exit codes: 2 for a target that does not exist; 1 if importing failed, if a library has no
     folder, or if a client got the error.
     """

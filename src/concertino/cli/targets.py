@@ -129,10 +129,15 @@ def _load_parts(
     strict: bool,
     traceback: bool,
 ) -> dict[str, Backend]:
-    """Return the parts of a composition, by name. See load_targets().
+    """Return the parts of a composition (the backends that are served as one), by name.
 
     named: pairs of a name (or "") and a target.
     folders: the targets that are folders.
+    options: the options for folders of Markdown.
+    file_options: the options for server files such as mcp.json.
+    strict: whether to load all parts now, and to raise if one fails. Otherwise each is loaded in a
+        thread when the composition starts.
+    traceback: whether the log gets the whole traceback of a failure.
     Raises TargetError for an invalid name of a part.
     """
     from concertino.cli.loading_backend import LoadingBackend, Turn

@@ -374,9 +374,11 @@ class Client(ConnectionFacts):
     async def list_tools(self) -> list[Tool]:
         """Return all tools, from all pages of the list.
 
-        From now on, results of these tools are validated, see the parameter `validate` of Client.
-        Raises NotSupported if the server does not declare the capability `tools`, and the errors
-        that call_tool() describes. The other lists raise the same errors.
+        From now on, results of these tools are validated against their output schemas, unless
+        Client was created with validate=False.
+        Raises NotSupported if the server does not declare the capability `tools`. Also raises
+        RpcError for an error response, TimedOut, Disconnected if the server ends, and ProtocolError
+        for a malformed result. The other lists raise the same errors.
         """
         return await self._results.list_tools()
 
@@ -556,8 +558,10 @@ class Client(ConnectionFacts):
         timeout_s: how many seconds to wait for the response, and after each progress for the next
             one. By default there is no limit: the proxy cancels the task that awaits the result, if
             the other client cancels its call.
-        progress: see call_tool().
-        Raises the same errors as request().
+        progress(done, total, message): a function called for each progress notification of the
+            server; None if the other client has not requested progress.
+        Raises RpcError for an error response, TimedOut, Disconnected if the server ends, and
+        ProtocolError if the response is malformed.
         """
         return self._connection.forward(call, caller, level, timeout_s, progress)
 
@@ -570,9 +574,12 @@ class Client(ConnectionFacts):
     ) -> ForwardedReply | None:
         """Forward a call like forward(), but without a task: pass its outcome to a function.
 
-        This is for proxies, and saves them the time that a task takes.
+        This is for proxies, and saves them the time that a task takes. There is no time limit.
 
-        call, caller, level: see forward(). There is no time limit.
+        call: the request of the other client.
+        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        level: the lowest level of the log messages that the other client requests; None for no log
+            messages.
         callback: called once, with the ForwardedReply (client/pending_request.py) that this method
             returns, when the response has arrived or the connection has ended; must not raise. It
             may be called before this method returns.
@@ -611,7 +618,7 @@ class Client(ConnectionFacts):
     def set_roots(self, roots: Roots) -> None:
         """Replace the roots. A server before 2026-07-28 is notified of the change.
 
-        roots: see the parameter `roots` of Client.
+        roots: file:// URIs or Roots, or a function without arguments that returns them.
         Raises RuntimeError if this client was created without `roots` or is not open, and
         ValueError for a URI that does not begin with file://.
         """

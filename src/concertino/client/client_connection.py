@@ -78,7 +78,7 @@ class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 class ConnectionSettings(Struct, frozen=True):
-    """The arguments of a Client, checked and parsed. See Client for their meaning.
+    """The arguments of a Client, checked and parsed. The other fields have the Client's defaults.
 
     name: the name for logs.
     location: the parsed target.
@@ -294,7 +294,7 @@ class ClientConnection:
 
     @property
     def state(self) -> State:
-        """Return the state, see Client.state."""
+        """Return the state of the connection, as one word such as `running` or `failed`."""
         if self._closing is not None:
             return "closed"
         if self._last is None:
@@ -316,7 +316,7 @@ class ClientConnection:
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return why the server has ended or could not be restarted, see Client.failure."""
+        """Return why the server has last ended or could not be restarted; None if neither."""
         return self._failure if self._supervisor is None else self._supervisor.failure
 
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
@@ -386,10 +386,20 @@ class ClientConnection:
         timeout_s: float,
         progress: Progress | None,
     ) -> Raw:
-        """Forward another client's call, and return its undecoded result. See Client.forward().
+        """Forward another client's call, and return its undecoded result.
 
         Waits while the server is restarted. If the server ends before it has read the call, the
         call is sent again after the restart.
+
+        call: the request of the other client.
+        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        level: the lowest level of the log messages that the other client requests; None for no log
+            messages.
+        timeout_s: how many seconds to wait for the response, and after each progress for the next
+            one; infinite for no limit.
+        progress: called for each progress notification of the server; None if the other client has
+            not requested progress.
+        Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         while True:
             conversation = self.conversation
@@ -410,10 +420,15 @@ class ClientConnection:
     ) -> ForwardedReply | None:
         """Forward another client's call without a task, if the server runs.
 
+        call: the request of the other client.
+        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        level: the lowest level of the log messages that the other client requests; None for no log
+            messages.
         callback: called once with the ForwardedReply when the response has arrived or the
-            connection has ended; must not raise. If the error of the ForwardedReply is an
-            UnreadRequest, pass the call to forward(), which sends it again.
-        Client.begin_forward() describes the rest.
+            connection has ended; must not raise. It may be called before this method returns. If
+            the error of the ForwardedReply is an UnreadRequest, pass the call to forward(), which
+            sends it again.
+        Returns None, and sends nothing, if the call cannot be sent at once.
         """
         conversation = self.conversation
         if conversation is None or get_ident() != self.thread:

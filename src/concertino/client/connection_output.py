@@ -21,10 +21,10 @@ class ConnectionOutput:
     """Writes frames to a Connection, in the fastest way that it supports.
 
     Attributes:
-    send_and_poll: the Connection's method of the same name, see SupportsPolling. It writes a frame,
-        and returns a line that has arrived, or else the number of buffered bytes. If the Connection
-        only has SupportsDirectSend, this is its send(), which never returns a line. If it has
-        neither, this function writes nothing and returns None.
+    send_and_poll: writes a frame at once, and returns a line that has arrived, or else the number
+        of buffered bytes. This is the Connection's method of the same name. If the Connection has
+        only send(), which never returns a line, it is that method. If it has neither, this function
+        writes nothing and returns None.
     defer_line: delivers a line that send_and_poll() has returned to the Receiver's on_frames(), in
         a later loop iteration.
     flush_scheduled: whether the queued frames will be flushed in the next loop iteration.

@@ -288,7 +288,15 @@ class Conversation:
     ) -> Awaitable[Raw]:
         """Forward the call of another client, and return its undecoded result.
 
-        Client.forward() describes the parameters and the errors.
+        call: the request of the other client.
+        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        level: the lowest level of the log messages that the other client requests; None for no log
+            messages.
+        timeout_s: how many seconds to wait for the response, and after each progress for the next
+            one; infinite for no limit.
+        progress: called for each progress notification of the server; None if the other client has
+            not requested progress.
+        Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         requests = self.requests
         prepared = requests.forwarded.get(call.method) or requests.prepare_forward(call.method)
@@ -304,7 +312,13 @@ class Conversation:
         level: Level | None,
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
-        """Forward the call of another client without a task. See Client.begin_forward()."""
+        """Forward the call of another client without a task: pass its outcome to a function.
+
+        call, caller, level: the same as for forward().
+        callback: called once with the returned ForwardedReply when the response has arrived or the
+            connection has ended; must not raise.
+        Returns None, and sends nothing, if the call cannot be sent at once.
+        """
         requests = self.requests
         prepared = requests.forwarded.get(call.method) or requests.prepare_forward(call.method)
         params = requests.forwarded_params(call, caller, level)
@@ -319,7 +333,11 @@ class Conversation:
         timeout_s: float,
         progress: Progress,
     ) -> Raw:
-        """Do the same as forward(), for a call whose client has requested progress."""
+        """Forward a call, and call `progress` for each progress notification of the server.
+
+        Each progress notification extends the time limit. Returns the undecoded result.
+        prepared: the method of the call, in the form in which the channel sends it.
+        """
         channel = self.channel
         with channel.progress.track(progress, timeout_s, timeout_s) as tracker:
             params = self.requests.forwarded_params(call, caller, level, tracker.token)
@@ -333,7 +351,10 @@ class Conversation:
         self._start_task(self._ping_regularly(every_s, within_s), "ping")
 
     async def _ping_regularly(self, every_s: float, within_s: float) -> None:
-        """Ping the server until the connection ends. See watch()."""
+        """Ping the server until the connection ends, every_s seconds after each response.
+
+        If the server sends nothing within within_s seconds after a ping, close the connection.
+        """
         channel = self.channel
         while True:
             await asyncio.sleep(every_s)

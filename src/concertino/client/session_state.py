@@ -222,5 +222,9 @@ class SessionState:
                 )
 
     async def _usable_conversation(self, label: str) -> Conversation:
-        """Return the conversation. Waits while the server restarts; see wait_until_usable()."""
+        """Return the conversation with the running server. Waits while the server is restarted.
+
+        label: names the request that is to be sent, for error messages.
+        Raises TimedOut if the restart takes too long, and Disconnected if there will be none.
+        """
         return (await self._connection.wait_until_usable(label, self._request_s))[0]

@@ -35,8 +35,8 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
     first_s: the pause before the first restart. The pause doubles with each restart in a row. Each
         pause is shortened at random by up to a quarter, so that many servers do not start together.
     longest_s: the longest pause.
-    tries: after this many starts in a row without a recovery (see steady_s), the client gives up:
-        requests raise Disconnected.
+    tries: after this many starts in a row without a recovery (defined at steady_s), the client
+        gives up: requests raise Disconnected.
     steady_s: a server that has run for this time counts as recovered, as does a server that has
         answered a request of the user since its restart. If a recovered server ends, the pause is
         first_s again and `tries` is counted from 0.
@@ -81,7 +81,8 @@ class Supervisor:
     log: the logger for ends and starts of the server.
 
     Attributes:
-    state: see Client.state.
+    state: "running"; "backing-off" during the pause before a restart; "starting" during a restart;
+        "failed" after the supervisor has given up; or "closed" after close().
     failure: the error of the server's last end or failed start.
     restarts: how many times the server was restarted.
     """

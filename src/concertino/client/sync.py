@@ -55,7 +55,7 @@ class SyncClient(ConnectionFacts):
     cancelled at the server. At the end of the program, a client that is still open is closed.
 
     target: the server, as for Client.
-    settings: the keyword arguments of Client, such as `timeouts` and `elicit`; see help(Client).
+    settings: the keyword arguments of Client, such as `timeouts` and `elicit`.
         Functions such as `elicit` are called in another thread, and cannot use this client.
     """
 

@@ -48,7 +48,8 @@ class Admission:
     listeners: the addresses at which clients reach the server.
     endpoint: the path of the MCP endpoint.
     open_paths: the paths that need no token.
-    Raises ValueError if the options are not safe for these listeners, see check_exposure().
+    Raises ValueError if the options are not safe for these listeners, for example if other machines
+    reach one of them and there is no authorization.
 
     Attributes:
     challenges: makes refusals of requests without sufficient authorization; None without
@@ -102,7 +103,10 @@ class Admission:
     ) -> AccessRules:
         """Return the rules for the headers Host and Origin, and for the host in the target.
 
-        checks_host, accepts_https: see AccessRules.
+        origins: the origins of web pages that may use the server.
+        checks_host: whether Host must name this server. False for a Unix socket, which no browser
+            can reach.
+        accepts_https: whether the target of a request may be an `https` URL.
         """
         identity = self._identity
         own = () if identity is None else (identity.host,)
@@ -120,7 +124,7 @@ class Admission:
         """Return the principal of a request; None if the user is not known.
 
         Returns a future of the principal if another server must first verify the token.
-        facts: the facts about the client, see Connection.facts.
+        facts: what is known about the client, such as its address (`Connection.facts`).
         Raises HttpError, from this method or from the future, to refuse the request.
         """
         if self._proxies is not None:

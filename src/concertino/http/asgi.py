@@ -44,8 +44,8 @@ class AsgiApplication:
     backend: the Backend to serve.
     path: the path of the MCP endpoint, below the path at which the application is mounted. The root
         is served too, so that Mount("/mcp", ...) works.
-    options: the settings of the HTTP server, see HttpServer.
-    limits: the limits of the sessions, see Host.
+    options: the settings of the MCP endpoint, such as its authorization.
+    limits: the limits of each session, such as the size of a message.
     """
 
     def __init__(

@@ -101,12 +101,14 @@ class AsgiChannel(asyncio.Transport):
             await self._wait()
 
     def _encode_head(self, path: str, scope: Mapping[str, Any], length: int | None) -> bytes:
-        """Return the head of a request as bytes; see the function _encode_head().
+        """Return the head of a request as bytes, and update the facts of the connection.
 
-        Most requests have the same head as the last one. Then the bytes of the last one are
-        returned, because comparing takes a third of the time of encoding. The facts of the
-        connection get the address of the client, and the path at which the application is mounted,
-        if one of them is another one than for the last request.
+        Most requests have the same head as the request before. Then the bytes of that head are
+        returned again, because comparing takes a third of the time of encoding. The facts get the
+        client's address and the path at which the application is mounted, if these have changed.
+
+        scope: the ASGI scope of the request.
+        length: the length of the body; None for a body in chunks.
         """
         query: bytes = scope.get("query_string", b"")
         root = scope.get("root_path", "")
@@ -238,7 +240,7 @@ class AsgiChannel(asyncio.Transport):
         """Do nothing. The channel passes one request at a time, so no input can pile up."""
 
     def resume_reading(self) -> None:
-        """Do nothing, see pause_reading()."""
+        """Do nothing, because pause_reading() does nothing."""
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return default

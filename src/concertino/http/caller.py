@@ -20,7 +20,7 @@ __all__ = ["HttpCaller", "identity_of"]
 class HttpCaller:
     """The user of a Connection's requests: a Principal, whose token may change.
 
-    facts: the facts about the client of the first request, see Connection.facts.
+    facts: what is known about the client of the first request, such as its address.
     principal: the principal of the first request; None if there is no authorization.
     challenges: makes refusals; None if there is no authorization.
 

@@ -115,7 +115,7 @@ class HttpConnection(asyncio.Protocol):
     handler: answers the requests.
 
     Attributes:
-    facts: what is known about the client, such as its address; see Connection.facts.
+    facts: what is known about the client, such as its address (`Connection.facts`).
     exchange: the request that is being answered; None while there is none.
     reserved_bytes: how many bytes of the current request's body count towards the server's limit
         for large bodies; 0 for a small body. The server adds up this attribute of all connections.

@@ -54,8 +54,10 @@ class Exchange(Struct, eq=False):
         Then it must be answered here.
     sends_comments: whether comments keep the stream alive. A stream that comes from another process
         contains them already, and one of ours could be sent in the middle of an event.
-    refusal: the response, whatever respond() is called with; None for any response. The real body
-        was too large, and `body` is an error in its place; see HttpRequest.
+    refusal: the error with which the request is answered, whatever respond() is called with,
+        because its body was over the size limit. If that body was the client's response to a
+        request of this server, `body` is an error response in its place. None for any other
+        request.
     """
 
     connection: RequestConnection
@@ -153,7 +155,7 @@ class Exchange(Struct, eq=False):
         self.connection.pass_rest_on()
 
     def send_event(self, event: bytes) -> None:
-        """Send an event of the stream, as encode_event() returns it."""
+        """Send an event of the stream. event: the bytes that encode_event() returns."""
         if self.is_stream and not self.is_done:
             self.connection.send(event if self.head.is_http_1_0 else encode_chunk(event))
 

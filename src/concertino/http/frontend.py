@@ -102,7 +102,7 @@ class HttpFrontend:
         self._server.stop()
 
     def refuse(self, failure: BaseException | str) -> bool:
-        """Close the listeners, so that clients see a server that is down. Returns False."""
+        """Close the listeners, so that clients cannot connect any more. Returns False."""
         for listener in self._listeners:
             listener.close()
         return False

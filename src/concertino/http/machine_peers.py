@@ -125,7 +125,9 @@ class MachinePeers:
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
         """Listen for the other front ends, and store the address of this one. May be called once.
 
-        See SessionPeers.serve(). Raises OSError if NATS cannot be reached.
+        make: called once, with the function that examines a front end which has connected. Returns
+            the function that makes the asyncio protocol of each connection.
+        Raises OSError if NATS cannot be reached.
         """
         listener = listen_tcp(self._host, self._port, allow_remote=True)
         self._port = listener.socket.getsockname()[1]

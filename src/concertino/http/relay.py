@@ -236,7 +236,8 @@ def _encode_request(exchange: Exchange) -> bytes:
 def read_passed_on(exchange: Exchange) -> None:
     """Take the principal out of the body of a request that another process has passed on.
 
-    Raises HttpError 400 if the body does not begin with a principal (see _encode_request()).
+    Before the original body, there is a line with the principal as JSON. The principal becomes that
+    of the exchange. Raises HttpError 400 if there is no such line.
     """
     exchange.is_passed_on = True
     who, _, exchange.body = exchange.body.partition(b"\n")

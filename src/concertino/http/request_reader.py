@@ -35,9 +35,9 @@ class HttpRequest(Struct, frozen=True):
     head: the request line and the headers.
     body: the whole body. Chunks (Transfer-Encoding) are joined.
     principal: the user who has sent it; None if the user is not known.
-    refusal: the response to a body over the size limit, see LargeAnswer. Then `body` is the error
-        that ends the question which the body answers; empty if it answers none. None for any other
-        request.
+    refusal: the error response if the body was over the size limit; None for any other request. If
+        the large body was the client's response to a request of this server, `body` is an error
+        response in its place, so that the request fails. Otherwise `body` is empty.
     """
 
     head: RequestHead
@@ -117,16 +117,18 @@ class RequestReader:
         self.unused_bytes += len(data)
 
     def take_rest(self) -> bytes:
-        """Remove and return the bytes after a request, which belong to another protocol.
+        """Remove and return the bytes that have arrived after a request.
 
-        See Exchange.switch_protocols().
+        They belong to another protocol, because the request has switched the protocol.
         """
         return self._take() if self.unused_bytes else b""
 
     def receive(self, data: bytes) -> HttpRequest | None:
-        """Add bytes that have arrived, and return the next complete request, as next() does.
+        """Add bytes that have arrived, and return the next complete request.
 
         data: at least one byte.
+        Returns None if more bytes are needed, or if the user must be verified first. Raises
+        HttpError if the request is malformed or not acceptable.
         """
         if self._pieces or self.head is not None:
             self.feed(data)

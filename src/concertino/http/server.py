@@ -84,15 +84,16 @@ class ClientSource(Protocol):
 
 
 class HttpServer:
-    """Serves a Host over HTTP.
+    """Serves a backend over HTTP.
 
-    host: serves the calls.
+    host: serves the backend on each connection or session of a client. A Host is the part of the
+        runtime that does this for every transport.
     listeners: the listening sockets. This object closes them.
     wrap: wraps each connection before it is attached to the host, for example to trace messages.
     peers: the processes with which this one shares sessions; None for those that
         `options.shared_sessions` names, if it names any.
-    Raises ValueError if the options do not fit the addresses, see check_exposure(), and if
-    `options.shared_sessions` cannot be used; OSError if its certificates cannot be read.
+    Raises ValueError if the options are not safe for the addresses of the listeners, and if
+    `options.shared_sessions` cannot be used. Raises OSError if certificates cannot be read.
 
     Attributes:
     admission: decides which requests are served.
@@ -194,7 +195,10 @@ class HttpServer:
     ) -> Callable[[], HttpConnection]:
         """Return a function that makes the connection of a new client of a source.
 
-        writes_at_once: whether output is written as soon as possible, see WriteTurn.
+        source: where the clients connect.
+        writes_at_once: whether each output is written at once. Otherwise, if there are several
+            connections, only the first output of an iteration of the event loop is written at once.
+            The others are written together in the next iteration.
         """
         options = self.options
         access = self.admission.access_rules(
@@ -275,7 +279,7 @@ class HttpServer:
             raise HttpError(HTTPStatus.NOT_FOUND, f"nothing is served here, try {ENDPOINT}")
 
     def _answer_metrics(self, exchange: Exchange, metrics: Callable[[], str]) -> None:
-        """Return the numbers of calls, to clients that may see them."""
+        """Send the metrics, such as the numbers of calls, to a client that may see them."""
         method = exchange.head.method
         if method not in ("GET", "HEAD"):
             raise method_not_allowed(method, "GET")
@@ -355,7 +359,8 @@ class _WorkerHandler:
     """The RequestHandler of the requests that other processes of this server pass on.
 
     The other process has already checked the request and its user.
-    examine: see SessionPeers.serve().
+    examine: returns the facts about the other process, from its connection. Raises OSError if the
+        process may not pass requests on.
     """
 
     checks_each_head = False

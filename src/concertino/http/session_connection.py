@@ -247,7 +247,12 @@ class SessionConnection:
         return None
 
     def listen(self, exchange: Exchange) -> None:
-        """Answer a GET with a stream of the session; see SessionStreams.listen()."""
+        """Answer a GET with a stream of events of the session.
+
+        With Last-Event-ID, the stream of that event is resumed. Without it, the stream carries the
+        messages that belong to no request. Raises HttpError 400 if Last-Event-ID names no stream of
+        this session.
+        """
         self.last_used = self._loop.time()
         self._streams.listen(exchange)
 
@@ -331,7 +336,9 @@ class SessionConnection:
     def _begin(self, exchange: Exchange | None, frame: bytes, outcome: int | None) -> None:
         """Begin the session with the response to `initialize`, or end it if that is an error.
 
-        exchange, frame, outcome: see _answer().
+        exchange: the POST with the `initialize` request; None if its client has disconnected.
+        frame: the response.
+        outcome: what read_outcome() returns for the response.
         """
         if outcome == RESULT:
             self.revision = read_revision(frame)

@@ -83,9 +83,9 @@ class SessionStreams:
         return stream
 
     def _suspend_later(self, stream: EventStream, exchange: Exchange) -> None:
-        """End the HTTP response of a stream if the stream is not complete in time; see Polling.
+        """End the HTTP response of a stream if the stream is not complete after polling.wait_s.
 
-        The client resumes the stream with another request.
+        This frees the connection. The client resumes the stream later, with a GET.
         """
         polling = self._polling
         if polling is None:

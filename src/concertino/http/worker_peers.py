@@ -52,14 +52,23 @@ class WorkerPeers:
             return None
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
-        """Listen for the other workers at the socket of this one. See SessionPeers.serve()."""
+        """Listen for the other workers, at the Unix socket of this one.
+
+        make: called once, with the function that examines a worker which has connected. Returns the
+            function that makes the asyncio protocol of each connection.
+        Raises OSError.
+        """
         listener = listen_unix(self._socket_of(self._place.number))
         protocol = make(lambda transport: listener.examine(transport.get_extra_info("socket")))
         loop = asyncio.get_running_loop()
         return await loop.create_unix_server(protocol, sock=listener.socket, backlog=BACKLOG)
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
-        """Pass a request on to the worker that has created the id. See SessionPeers.pass_on()."""
+        """Pass a request on to the worker that has its session.
+
+        id: the id of the session, which contains the number of that worker.
+        Returns False if it is this worker. Raises HttpError 404 if the id is malformed.
+        """
         owner = self.find_owner(id)
         if owner == self._place.number:
             return False

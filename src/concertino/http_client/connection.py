@@ -114,7 +114,7 @@ class StreamableHttpConnection:
         self._is_closed = False
 
     async def reach(self) -> None:
-        """Open an HTTP connection, to see whether the server can be reached.
+        """Open a connection (TCP or TLS) to see whether the server can be reached.
 
         The first request will use this connection. Raises OSError if the server cannot be reached,
         and ValueError if an environment variable names an HTTP proxy in a malformed way.

@@ -123,7 +123,7 @@ class _Response:
     Attributes:
     head: the head; None until it is received.
     is_accepted: whether the status is 2xx.
-    media_type: see ResponseHead. It is computed once for each response.
+    media_type: the media type of the body, such as "application/json".
     size: the number of received bytes of the body.
     """
 

@@ -104,9 +104,10 @@ class RequestHeads:
     def get(self, path: str, last_event_id: str, authorization: str = "") -> bytes:
         """Return a GET request, which opens a stream of events.
 
+        path: the path and query of the server's URL.
         last_event_id: the id of the event after which a broken stream is resumed; "" for a new
             stream.
-        path, authorization: see post().
+        authorization: the value of the header Authorization; "" for none.
         """
         lines = self._session_lines() + _authorization_line(authorization)
         if last_event_id:
@@ -115,7 +116,11 @@ class RequestHeads:
         return head % (path.encode(), self._common, lines)
 
     def delete(self, path: str, authorization: str = "") -> bytes:
-        """Return a DELETE request, which ends the session. See post() for the parameters."""
+        """Return a DELETE request, which ends the session.
+
+        path: the path and query of the server's URL.
+        authorization: the value of the header Authorization; "" for none.
+        """
         lines = self._session_lines() + _authorization_line(authorization)
         return b"DELETE %b HTTP/1.1\r\n%b%b\r\n" % (path.encode(), self._common, lines)
 

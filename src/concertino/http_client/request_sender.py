@@ -123,7 +123,7 @@ class RequestSender:
 
         Raises nothing: if the request cannot be sent, on_failure is called.
         authorization: the value of the header Authorization; None to get it from the credentials.
-        fresh: see send_again().
+        fresh: whether to open a new connection instead of using an idle one.
         """
         try:
             if authorization is None and self._credentials is not None:

@@ -80,7 +80,7 @@ class SingleRequests:
     ) -> FetchedResponse:
         """Check a URL, connect to one of its addresses, send one request, and read the response.
 
-        Follows no redirects, and has no time limit; see limit().
+        Follows no redirects, and has no time limit of its own.
 
         policy: checks the addresses of the URL's host.
         method: the HTTP method, such as GET or POST.

@@ -171,7 +171,10 @@ def _is_code_variable(name: str) -> bool:
 
 
 def _make_member_text(text: str, *, is_shown: bool) -> MemberText:
-    """Return the text of a value. is_shown: whether users see all of it, or only its references."""
+    """Return the text of a value.
+
+    is_shown: whether users see the whole value, or only the `${...}` references in it.
+    """
     return MemberText(text, text) if is_shown else value_text(text)
 
 
@@ -245,8 +248,8 @@ def compare_definitions(
     """Describe in lines for people how the definition of a server differs from the approved one.
 
     approved: the approved definition; None if the server is new.
-    texts: the whole texts of the current definition, see visible_texts(). If this is None, the
-        lines contain the shortened texts for logs.
+    texts: member of the current definition -> its whole text, as visible_texts() returns them. If
+        this is None, the lines contain the shortened texts for logs.
     """
     whole = texts or {}
     before = approved or {}

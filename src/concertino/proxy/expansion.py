@@ -249,7 +249,10 @@ def show_references(text: str) -> str:
 
 
 def _show_references(text: str, depth: int) -> str:
-    """Return a text like show_references(). depth: how many defaults contain it."""
+    """Return the `${...}` references in a text, with `(not shown)` for each text around them.
+
+    depth: how many defaults of references contain this text; 0 for a whole value.
+    """
     if depth > MAX_DEPTH:
         return NOT_SHOWN
     shown: list[str] = []

@@ -19,10 +19,11 @@ MAX_LINKS = 40
 
 
 def read_own_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Return the content of a file that only this user can change; see check_writers().
+    """Return the content of a file that only this user (and root) can change or replace.
 
     The content of a longer file is cut after max_bytes + 1 bytes.
-    Raises OSError, also for a named pipe or a device, and InvalidServerFile.
+    Raises InvalidServerFile if another user can change the file. Raises OSError if the file cannot
+    be read, and for a named pipe or a device.
     """
     # Open the file only once, so that the checked file is also read if another file replaces it.
     with open_regular_file(path) as file:

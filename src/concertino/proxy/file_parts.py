@@ -48,7 +48,8 @@ class DefinedServer(Struct, frozen=True):
 
     entry: the server's entry in the file.
     env_file: the variables in the server's `envFile`.
-    texts: the whole texts of the definition, see visible_texts().
+    texts: member of the definition -> its whole text, for the user who is asked to approve it.
+        Members whose texts may be secret are missing.
     problem: the reason why the server has no definition; "" if it has one.
     """
 
@@ -98,7 +99,7 @@ def describe_unapproved(
     approved: the approvals for the server file.
     name: the name of the server.
     definition: the server's present definition, which describes the program that it runs.
-    texts: the whole texts of the definition, see visible_texts(); None for a log.
+    texts: member of the definition -> its whole text; None to use the shortened texts for logs.
     """
     before = approved.servers.get(name)
     if is_same_definition(before, definition):
@@ -117,7 +118,8 @@ class FileParts:
     cache: the manifests of servers that have run before; None to keep none.
 
     Attributes:
-    path: the file for which the user approves servers; see ServerFile.target.
+    path: the path under which the approvals are stored: the path of the file without symbolic
+        links, with `#` and the project's folder if the servers are those of one project.
     """
 
     def __init__(

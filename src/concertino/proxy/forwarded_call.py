@@ -95,7 +95,8 @@ class CallbackCall(ForwardedCall, eq=False):
     call: the client's request.
     caller: the Caller that gets the result.
     revision: the revision of the server.
-    runner: runner.end_call() gives the result to the session; see backend/callback_calls.py.
+    runner: the part of the runtime that has begun this call. runner.end_call() gives it the result
+        or the error, which it sends to the client.
     slot: the object by which the runner identifies this call.
 
     Attributes:

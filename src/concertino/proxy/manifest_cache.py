@@ -107,7 +107,8 @@ class ManifestCache:
 class ManifestFile:
     """The file with the features and lists of one server, as one user sees them.
 
-    identity: the digest that tells this server and user from all others, see _Stored.
+    identity: a keyed digest of the bytes that identify() returns for this server and user. A stored
+        manifest with another identity is not used.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
@@ -158,7 +159,9 @@ def identify(
     Of the server's environment variables, the bytes contain only the names, because the values are
     often secrets that change. If the server gets the whole environment of the proxy, they do not
     contain these names either, because each MCP client and each terminal sets other variables.
-    era, principal: see ManifestCache.file_of().
+    era: the era in which the session with the server is opened: "legacy" (with `initialize`),
+        "modern" (2026-07-28) or "auto".
+    principal: the identity of the user for whom the server works; b"" for an unverified user.
     """
     command = os.fspath(server.command)
     variables = server.env or {}

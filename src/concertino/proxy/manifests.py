@@ -259,7 +259,9 @@ def make_manifests(
 
     name: the name of the server, for the log.
     target: the program of the server, or its address.
-    era: see Client.
+    era: which MCP revisions the proxy speaks with the server: "legacy" (up to 2025-11-25), "modern"
+        (2026-07-28), or "auto". Each has its own manifests.
+    cache: stores the manifests in files; None for no Manifests.
     lazy: whether a server with a manifest is started only when a call needs it.
     """
     if cache is None or isinstance(target, str):

@@ -96,11 +96,13 @@ class Proxy:
     target: the server, as for Client: a command, ServerParameters, `unix:PATH`, `tcp:HOST:PORT`, a
         Backend or a Connection.
     name: the server's name in logs and errors; by default derived from the target.
-    era: see Client. With "auto", a server that speaks both eras is opened in the era of its first
-        client.
+    era: which revisions to speak with the server: "legacy" (up to 2025-11-25, with `initialize`) or
+        "modern" (2026-07-28). "auto" finds out what the server speaks; if it speaks both, the era
+        of its first client is used.
     restart: when to restart a server that has ended. By default it is restarted soon, up to ten
-        times in a row; after that, only when a call comes half a minute later.
-    stderr: see Client.
+        times in a row. After that it stays down, until a call comes at least half a minute later.
+    stderr: a function called with each line of the server's stderr, or the path of a file to append
+        the lines to. By default, the lines are logged.
     limits: the limits of the connection to the server.
     connect_s: the limit for the start of the server, in seconds.
     isolation: which clients share a connection to the server, and so a server process. With
@@ -113,10 +115,11 @@ class Proxy:
         for the next call. None for never.
     ping_s: how often to ping the server, in seconds. If it sends nothing for so long after a ping,
         its calls fail and it is started again. None for never.
-    parked: stores the calls that wait for an answer of their client. Each proxy needs its own;
-        None for one with default limits.
+    parked: stores the calls that wait for an answer of their client. Each proxy needs a ParkedCalls
+        of its own; None makes one with default limits.
     opening_s: the time that a client's first request waits for the server to start, in seconds.
-        Then it is refused with the last line of the server's stderr; the start goes on.
+        After that the request is refused, and the error contains the last line of the server's
+        stderr. The start goes on for later requests.
     cache: keeps the features and lists of servers that are commands. If the server has run before,
         clients get its features and lists from the cache, and only calls wait for the start.
     lazy: whether to start a server that is in the cache only when a call needs it.
@@ -256,7 +259,10 @@ class Proxy:
         return self._handle_first(call, context)
 
     def callback_beginner(self) -> BeginByCallback | None:
-        """Return the function that forwards a call without a task. See SupportsCallbacks."""
+        """Return the function that forwards a call without a task, which saves CPU time.
+
+        Returns None if a subclass has overridden handle(), which must then be called.
+        """
         return self._begin_call if has_method_of(self, Proxy.handle, self.handle) else None
 
     def _begin_call(

@@ -61,9 +61,9 @@ class RunningServer(Struct, frozen=True):
 def read_servers(environment: Mapping[str, str]) -> list[RunningServer]:
     """Return the servers behind all proxies of this user, sorted by proxy.
 
-    Each proxy has a socket in a folder of this user; see status_folders(). Proxies in other pid
-    namespaces are found only if they use the same folder. Sockets of proxies that have ended are
-    removed.
+    Each proxy has a socket in a folder of this user, such as /run/user/UID/concertino/proxies.
+    Proxies in other pid namespaces (containers) are found only if they use the same folder. Sockets
+    of proxies that have ended are removed.
     environment: the environment variables, which may select the folder.
     """
     statuses = {status.pid: status for status in _read_statuses(environment)}

@@ -171,7 +171,12 @@ def _parse_claude_code(
     source: str,
     project: str | None,
 ) -> ServerFile:
-    """Return the servers of one project in Claude Code's file. See read_project_servers()."""
+    """Return the servers that Claude Code's file has for one project, including the user's own.
+
+    data: the content of the file.
+    source: the path of the file, for errors.
+    project: the folder of the project; None for the project that contains the current folder.
+    """
     if len(data) > MAX_CLAUDE_CODE_BYTES:
         raise InvalidServerFile(f"{source}: expected at most {MAX_CLAUDE_CODE_BYTES} bytes")
     servers = read_project_servers(data, source, project, Path.cwd())

@@ -28,8 +28,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     allow, deny: globs of the tools that clients see, or `prompt:GLOB` and `resource:GLOB`.
     rename: name of a tool -> the name that clients see.
     tools: name of a tool -> its other changes.
-    prompts_as_tools, resources_as_tools: whether clients also get the prompts or resources by
-        tools; see FeaturesAsTools.
+    prompts_as_tools, resources_as_tools: whether clients that support only tools also get the
+        prompts or resources, by tools such as `get_prompt`.
     rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: the same as for a Guard.
     isolation: which clients share a process of the server, as for a Proxy.
     shared: whether all clients share one process, even those of different users.
@@ -40,7 +40,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     lazy: whether to start a server that is in the cache only for the first call that needs it.
     pin: whether to withhold tools whose definition has changed since the approval.
     inherit: the names of environment variables that the server gets from this process.
-    auth: how concertino obtains a token for a server with a `url`; see OAuth.
+    auth: how concertino obtains an OAuth access token for a server with a `url`.
     """
 
     allow: tuple[str, ...] = ()

@@ -58,13 +58,13 @@ RULES = CompositionRules(
 class Servers(BackendWrapper):
     """A Backend with the servers in a file: mcp.json, .vscode/mcp.json, config.toml, ...
 
-    Tools and prompts get names of the form `server_name`; see BoundedNames. Changes of the file are
-    applied at once: servers are started, ended or given other options, and unchanged servers
-    continue to run. If the command, the variables or another part of a server's definition has
-    changed, the old process continues to run until the user approves the new definition with
-    `concertino approve FILE`.
+    The tool `add` of the server `calc` gets the name `calc_add`, and prompts are named in the same
+    way. Changes of the file are applied at once: servers are started, ended or given other options,
+    and unchanged servers continue to run. If the command, the variables or another part of a
+    server's definition has changed, the old process continues to run until the user approves the
+    new definition with `concertino approve FILE`.
 
-    path: the server file; see read_server_file().
+    path: the server file. Its name and its content tell the format.
     inputs: id of an input -> the value for `${input:ID}`.
     trust: whether to approve all servers that are in the file when this object is created.
     environment: the environment variables for `${VAR}`; by default the process's own.

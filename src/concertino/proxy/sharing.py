@@ -25,7 +25,9 @@ class ServerSharing:
     """Decides which client sessions of a proxy share a connection to the proxy's server.
 
     name: the name of the server, for the log.
-    isolation: see Proxy. "auto" is replaced when the features of the server are known.
+    isolation: which sessions share a connection: "shared" for all sessions, "principal" for those
+        of one verified user, "session" for none. "auto" is replaced by one of the last two when the
+        features of the server are known.
     can_reopen: whether more than one connection to the server can be opened. If not, all sessions
         share one.
     """

@@ -69,7 +69,8 @@ class UpstreamSettings(Struct, frozen=True):
 
     name: the name of the server, for logs and errors.
     make_client: makes a Client of the server.
-    heartbeat_s: see Proxy; None for no heartbeats.
+    heartbeat_s: if the server is silent for this time during a call, the proxy itself sends
+        progress to the client, in seconds; None for never.
     parked: the calls that wait for answers of their clients.
     on_question: called when a server before 2026-07-28 asks its client something.
     on_change: called with an upstream whose server reports that a list has changed.
@@ -87,7 +88,9 @@ class OpeningOptions(Struct, frozen=True):
     """How an upstream opens its connection to the server.
 
     capabilities: the client capabilities to declare to a server before 2026-07-28.
-    era: see Client.
+    era: "legacy" to open it with `initialize` (revisions up to 2025-11-25), "modern" to speak
+        2026-07-28. "auto" finds out what the server speaks. An async function is called after the
+        server was started, and returns whether to try `initialize` first.
     """
 
     capabilities: Mapping[str, Any]
@@ -257,8 +260,11 @@ class Upstream:
     def begin(
         self, call: Call, context: Context, caller: Caller, runner: EndsCalls, slot: Any
     ) -> CancelCall | None:
-        """Forward a call without a task. See backend/callback_calls.py.
+        """Forward a call without a task: a callback passes on the server's result.
 
+        When the call ends, runner.end_call(slot, result, error) is called.
+        caller: the Caller in the context.
+        slot: an object of the runner, by which the runner identifies this call.
         Returns a function that cancels the call, or ENDED if the call has ended already. Returns
         None, and does nothing, for a call that needs more than forwarding; handle() can forward it.
         """
@@ -361,7 +367,11 @@ class Upstream:
     # Calls of clients of 2026-07-28 to an older server
 
     async def _forward_suspendably(self, call: Call, context: Context) -> Raw | InputRequired:
-        """Forward a call that may be suspended while its client is asked. See SuspendableCall."""
+        """Forward a call of a 2026-07-28 client to an older server, which may ask the client.
+
+        Returns the server's result. If the server asks first, returns its questions as an
+        `input_required` result, while the call to the server goes on. Raises RpcError.
+        """
         sending = self._send(call, context)
         work = asyncio.get_running_loop().create_task(sending, name=f"forward {call.method}")
         forwarded = SuspendableCall(call.method, context, work)

@@ -33,8 +33,9 @@ class UpstreamMaker:
     """Makes the upstreams of one proxy, which are its connections to the server.
 
     settings: the settings that all of them share.
-    era: see Client. With "auto", a server that speaks both eras is opened in the era of its first
-        client.
+    era: which revisions to speak with the server: "legacy" (up to 2025-11-25, with `initialize`) or
+        "modern" (2026-07-28). With "auto", a server that speaks both is opened in the era of its
+        first client.
 
     Attributes:
     outlet: the notifier of the proxy; set it before the first upstream is made.

@@ -73,7 +73,7 @@ class UpstreamPool:
     def has(self, key: object) -> bool:
         """Return whether a connection to the server is open for the sessions with this key.
 
-        key: see ServerSharing.key_of().
+        key: what ServerSharing.key_of() returns for these sessions.
         """
         return key in self._by_key
 
@@ -113,7 +113,8 @@ class UpstreamPool:
     ) -> Opening:
         """Begin to open an upstream (connection to the server) for the sessions with this key.
 
-        key: see ServerSharing.key_of(); FIRST if no session is known yet.
+        key: what ServerSharing.key_of() returns for these sessions: sessions with equal keys share
+            a connection. FIRST if no session is known yet.
         on_opened: called when the upstream is open, before any session uses it.
         owner: the only session for which it is opened. If the session ends first, the upstream is
             closed. None if several sessions may use it.

@@ -117,7 +117,7 @@ def _occurs_at(phrase: _Phrase, stems: list[str], start: int) -> bool:
 def _stems_of(text: str) -> list[str]:
     """Return the stems of the words of a text, without articles.
 
-    Contractions are replaced by full words first; see SHORT_FORMS.
+    Contractions are replaced by full words first: `don't` by `do not`.
     """
     lower = text.lower()
     for short, words in SHORT_FORMS:

@@ -89,7 +89,12 @@ META_TOOLS = ListToolsResult([FIND, CALL])
 
 
 class ToolListOptions(Struct, frozen=True):
-    """The options of a ToolSearch, as a server file sets them. See ToolSearch for their meaning."""
+    """The options of a ToolSearch, as a server file sets them.
+
+    mode: "search" replaces the list of tools by the tools find_tools and call_tool, "all" shows the
+        whole list, and "auto" replaces it only if it is longer than budget_tokens.
+    budget_tokens: the longest list that "auto" shows as a whole, in estimated tokens.
+    """
 
     mode: ToolsMode = "all"
     budget_tokens: int = BUDGET_TOKENS

@@ -122,9 +122,11 @@ class Transform(BackendWrapper):
         return _reword_failure(tool, result)
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return which arguments of a tool have `x-mcp-header`, see SupportsParamHeaders.
+        """Return which arguments of a tool clients must repeat in HTTP headers (`x-mcp-header`).
 
-        name: the name of the tool that clients see. The arguments have the names that clients see.
+        name: the name of the tool that clients see.
+        Returns the path of each such argument -> the rest of the name of its `Mcp-Param-` header.
+        The paths contain the names that clients see. Returns {} for a tool without such arguments.
         """
         tool = self._by_client_name.get(name)
         if tool is None:

@@ -66,7 +66,10 @@ class IssuerClient:
     ) -> T | None:
         """Send a form with POST to a URL that the operator has configured.
 
-        Returns the decoded response, or None, and raises, as get() does.
+        fields: name -> value of each field of the form.
+        decoder: decodes the body of a response with the status 200.
+        Returns the decoded response; None for a response with a status below 500 other than 200.
+        Raises VerifierUnavailable if the issuer does not answer as expected.
         """
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return await self._send("POST", url, lines, urlencode(fields).encode(), decoder, True)
