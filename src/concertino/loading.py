@@ -25,7 +25,7 @@ FROZEN = 1000
 
 
 def load(name: str) -> ModuleType:
-    """Import a module like importlib.import_module(), with garbage collection paused.
+    """Import a module by its absolute name and return it, with garbage collection paused.
 
     Imported modules stay in memory, so there is nothing to collect during an import. Without the
     pause, the collector runs about forty times between the start of a server and its first
@@ -91,8 +91,8 @@ def lazy_names(
 class LazyDescription:
     """A method whose signature and docstring are completed when they are first read.
 
-    Reading the method from the class, as help() and inspect do, calls `describe` and replaces this
-    object by the function. Calling the method on an instance does not.
+    If the method is read from the class, which help() and inspect do, `describe` is called, and
+    this object is replaced by the function. A call of the method on an instance does neither.
 
     function: the method.
     describe: completes the signature and docstring of the function. It may import other modules.

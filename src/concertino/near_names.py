@@ -30,7 +30,8 @@ def nearest_name(
 ) -> str | None:
     """Return the known name that is most similar to a name; None if none is similar enough.
 
-    similarity: how similar the name must be, from 0 to 1; see difflib.get_close_matches.
+    similarity: how similar the name must be, from 0 to 1: the `cutoff` of get_close_matches() in
+        the standard library's difflib.
     """
     from difflib import get_close_matches
 
@@ -45,7 +46,8 @@ def suggestion(
 ) -> str:
     """Return `; did you mean 'x'?` with the most similar known name, or "" if none is similar.
 
-    similarity: how similar the name must be, from 0 to 1; see difflib.get_close_matches.
+    similarity: how similar the name must be, from 0 to 1: the `cutoff` of get_close_matches() in
+        the standard library's difflib.
     """
     close = nearest_name(name, known, similarity)
     return "" if close is None else f"; did you mean {close!r}?"
@@ -75,9 +77,10 @@ def hint_keywords(function: F) -> F:
 
 
 def hint_keywords_or(advice: str) -> Callable[[F], F]:
-    """Return a decorator like hint_keywords() with advice for unknown keywords.
+    """Return a decorator that adds a suggestion or an advice to errors for unknown keywords.
 
-    advice: the end of the error message if no keyword argument is similar.
+    If the function has a parameter with a similar name, the TypeError ends with that name.
+    advice: the end of the error message if no parameter has a similar name.
     """
 
     def decorate(function: F) -> F:

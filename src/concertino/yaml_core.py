@@ -168,7 +168,9 @@ class _NodeReader:
     """Builds nodes from the events of PyYAML's parser.
 
     The type of events is Any, because PyYAML has no type annotations.
-    max_depth, max_values, aliases: see read_node().
+    max_depth: the largest depth of sequences and mappings.
+    max_values: the largest number of nodes; None for no limit.
+    aliases: whether aliases (`*name`) are allowed.
     """
 
     def __init__(

@@ -172,7 +172,8 @@ class _Writer:
     ) -> None:
         """Write a key or a value that is a text.
 
-        parent, indent: see _write_node().
+        parent: the indentation of the collection that contains the text.
+        indent: the indentation of the lines of a text that is written in several lines.
         is_outermost: whether the text is a key of the outermost mapping.
         """
         reads_as_text = _reads_as_key if is_outermost else _reads_as_text
@@ -254,7 +255,7 @@ def _choose_style(
 ) -> Literal["plain", "single", "double", "literal"]:
     """Return the style in which yaml.v3 writes a text.
 
-    relative_indent: see _is_readable_literal().
+    relative_indent: the indentation of the text as a literal block, relative to its parent.
     reads_as_text: whether YAML readers read the text without quotes as this text.
     """
     if "\n" in text:
@@ -390,7 +391,7 @@ def _compare_numbers(a: str, b: str, index: int) -> int:
 def _read_digits(text: str, index: int, number: int) -> tuple[int, int]:
     """Read digits from text[index] on; return the number, and the index after them.
 
-    number: the digit before them, 0 or 1; see _compare_numbers().
+    number: the digit that is put before them: 1 if a zero at the beginning counts, otherwise 0.
     """
     while index < len(text) and _is_digit(text[index]):
         number = number * 10 + ord(text[index]) - ord("0")

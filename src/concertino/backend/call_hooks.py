@@ -200,9 +200,11 @@ def call_starter_of(backend: Backend) -> CallStarter | None:
 
 
 def operation_handler_of(backend: Backend, method: str, name: str) -> Handle | None:
-    """Return a backend's function for the calls of one tool; None if it offers none.
+    """Return a backend's function that handles all calls of one tool, prompt or resource.
 
-    See SupportsOperationHandlers.
+    The function has the same effect as the backend's `handle`, but need not look up the tool.
+    method, name: for example "tools/call" and the name of the tool.
+    Returns None if only `handle` may be used.
     """
     if not issubclass(type(backend), SupportsOperationHandlers):
         return None
@@ -210,9 +212,11 @@ def operation_handler_of(backend: Backend, method: str, name: str) -> Handle | N
 
 
 def argument_check_of(backend: Backend, method: str, name: str) -> CheckArguments | None:
-    """Return a backend's argument check for one tool or prompt; None if it offers none.
+    """Return a backend's function that checks the arguments of the calls of one tool or prompt.
 
-    See SupportsArgumentChecks.
+    The function raises ArgumentsRefused or RpcError for invalid arguments.
+    method, name: for example "tools/call" and the name of the tool.
+    Returns None if only the backend's `handle` can check the arguments.
     """
     if not issubclass(type(backend), SupportsArgumentChecks):
         return None
@@ -220,14 +224,19 @@ def argument_check_of(backend: Backend, method: str, name: str) -> CheckArgument
 
 
 def param_headers_of(backend: Backend, name: str) -> ParamHeaders:
-    """Return which arguments of a tool clients must repeat in headers; {} if unknown."""
+    """Return which arguments of a tool clients must repeat in HTTP headers.
+
+    Returns the path of each such argument -> the rest of the name of its `Mcp-Param-` header. The
+    result is {} for an unknown tool, and for a backend that has no such arguments.
+    """
     return param_headers_reader(backend)(name)
 
 
 def param_headers_reader(backend: Backend) -> Callable[[str], ParamHeaders]:
-    """Return a function that takes a tool's name and returns the same as param_headers_of().
+    """Return a function that returns which arguments of a tool clients repeat in HTTP headers.
 
-    A call of the returned function takes a third of the time of param_headers_of().
+    The function takes the name of the tool. It returns the path of each such argument -> the rest
+    of the name of its `Mcp-Param-` header. For many tools this is faster than param_headers_of().
     """
     if not issubclass(type(backend), SupportsParamHeaders):
         return lambda _: {}
@@ -235,7 +244,10 @@ def param_headers_reader(backend: Backend) -> Callable[[str], ParamHeaders]:
 
 
 def record_refused_arguments() -> None:
-    """Record that the arguments of the current call were refused. See ArgumentVerdict."""
+    """Record that the arguments of the current call were refused, for a guard around the backend.
+
+    The guard then does not count the call against a rate limit. Does nothing without such a guard.
+    """
     verdict = argument_verdict.get()
     if verdict is not None:
         verdict.refused = True

@@ -131,7 +131,7 @@ class CallerSession(Protocol):
     def report_change(self, what: str) -> None:
         """Notify only this client that a list has changed.
 
-        what: the list, see Notifier.report_change().
+        what: the list: "tools", "prompts" or "resources".
         """
         ...
 

@@ -185,7 +185,10 @@ class Context(Protocol):
 
     @property
     def caller(self) -> Caller:
-        """Return the facts about this call that a proxy needs; see backend/caller.py."""
+        """Return the facts about this call that a backend needs to forward it to another server.
+
+        Examples are whether the client wants progress, and the connection that the call came on.
+        """
         ...
 
     @property
@@ -314,14 +317,17 @@ class Context(Protocol):
         *,
         key: str | None = None,
     ) -> Accepted[Any] | Declined:
-        """Ask the user to fill in a form. See ask() for how the handler waits.
+        """Ask the user to fill in a form.
 
+        Since 2026-07-28, the handler ends with Suspended, and runs again from its start when the
+        client has answered; ask() has the details.
         message: the question, for the user.
         form: a class whose fields are texts, numbers, bools or choices; or a JSON Schema.
         key: identifies the question in the call; by default `q1`, `q2` and so on.
         Returns Accepted, whose `content` is an object of the class or a dict, if the user has
         filled in the form, and Declined if not.
-        Raises the same errors as ask(), and RegistrationError for a class that is not a form.
+        Raises MissingCapability, InvalidClientResponse, RpcError, TimedOut or ValueError as ask()
+        does, and RegistrationError for a class that is not a form.
         """
         ...
 
@@ -339,7 +345,8 @@ class Context(Protocol):
         key: identifies the question in the call; by default `q1`, `q2` and so on.
         Returns the user's answer. `accept` means only that the user opens the page, and not that
         the user has done anything on it.
-        Raises the same errors as ask(), and ValueError for any other URL.
+        Raises MissingCapability, InvalidClientResponse, RpcError or TimedOut as ask() does, and
+        ValueError for any other URL, or for a key that another question has.
         """
         ...
 
@@ -357,8 +364,9 @@ class Context(Protocol):
         max_tokens: the maximum length of the model's message, in tokens.
         key: identifies the question in the call; by default `q1`, `q2` and so on.
         options: the other fields of concertino.types.Sampling, such as system_prompt.
-        Raises the same errors as ask(), and ValueError if a message that uses a tool is not
-        followed by the tool's result.
+        Raises MissingCapability, InvalidClientResponse, RpcError or TimedOut as ask() does, and
+        ValueError if a message that uses a tool is not followed by the tool's result, or for a key
+        that another question has.
         """
         ...
 
@@ -366,7 +374,8 @@ class Context(Protocol):
         """Return the client's roots: the folders and files that this server may use.
 
         key: identifies the question in the call; by default `q1`, `q2` and so on.
-        Raises the same errors as ask().
+        Raises MissingCapability, InvalidClientResponse, RpcError, TimedOut or ValueError as ask()
+        does.
         """
         ...
 
@@ -387,8 +396,9 @@ class Context(Protocol):
     ) -> Any:
         """Return a value that is computed once per call, even if the handler runs several times.
 
-        Since 2026-07-28, a handler that asks its client runs again with the answers, see ask(). The
-        client stores the value in the meantime; it can read but not change the value.
+        Since 2026-07-28, a handler that asks its client ends, and runs again from its start when
+        the client has answered. The client stores the value in the meantime; it can read but not
+        change the value.
         key: the name of the value within the call.
         make: returns the value, or an awaitable of the value, which must have a JSON form. It is
             called if the call has no value with this key yet.

@@ -63,7 +63,7 @@ def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
     """Return the function that a Python file would have to call in order to make its server.
 
     maker: the name of the function that makes the server. If other functions call it, the outermost
-        caller is returned, such as main().
+        caller, often named main, is returned.
     Returns None if the file uses `maker` outside of functions, or has other statements than
     definitions, because such statements may call the function.
     """

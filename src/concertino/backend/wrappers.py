@@ -74,7 +74,10 @@ class BackendWrapper:
         pass_client_notification(self.inner, session, method, params)
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the inner backend's param_headers(). See SupportsParamHeaders."""
+        """Return which arguments of a tool of the inner backend clients repeat in HTTP headers.
+
+        Returns the path of each such argument -> the rest of the name of its `Mcp-Param-` header.
+        """
         return param_headers_of(self.inner, name)
 
 

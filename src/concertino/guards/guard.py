@@ -93,9 +93,10 @@ class Guard(BackendWrapper):
         Larger results of prompts and resources are refused.
     match: patterns of the operations to which max_in_flight, timeout_s and max_result_bytes apply;
         by default all.
-    allow, deny: patterns of the operations that clients may or may not see and call. If `allow` has
-        no pattern for tools, for example, all tools are allowed; the same holds for prompts and
-        resources. An operation that matches both is denied.
+    allow, deny: patterns of the operations that clients may or may not see and call. An operation
+        that matches both is denied. `allow` has an effect only on the kinds that its patterns
+        select: without a pattern for tools all tools are allowed, without one for prompts all
+        prompts, and without one for resources all resources.
     redact: whether to remove secrets, such as tokens and passwords, from everything that is sent to
         the client.
     store: stores results that are too large; None for a store with default limits.
@@ -218,8 +219,9 @@ class Guard(BackendWrapper):
     # Call hooks
 
     def call_starter(self) -> CallStarter | None:
-        """Return the functions with which a runtime begins calls. See SupportsCallStarter.
+        """Return the functions with which a runtime begins calls faster than by handle().
 
+        Each checks whether a call may run, and returns the coroutine of the inner backend.
         Returns None if a subclass overrides handle(), because a runtime must then await it.
         """
         if not has_method_of(self, Guard.handle, self.handle):
@@ -258,7 +260,11 @@ class Guard(BackendWrapper):
         return begin(call, context, slot)
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
-        """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
+        """Return the inner backend's function that checks the arguments of one tool or prompt.
+
+        The function raises ArgumentsRefused or RpcError for invalid arguments.
+        Returns None if the inner backend has no such function.
+        """
         return argument_check_of(self.inner, method, name)
 
     def allows(self, kind: str, name: str) -> bool:
@@ -299,7 +305,7 @@ class Guard(BackendWrapper):
             raise self._redact_error(exc) from None
 
     async def _handle_unredacted(self, call: Call, context: Context) -> Struct | Raw:
-        """Do the same as _handle_other(), without removing secrets."""
+        """Handle a call that is not a call of a tool, prompt or resource; keep secrets in it."""
         list_method = LIST_METHODS.get(call.method)
         if list_method is not None:
             return await self._list(list_method, call, context)

@@ -42,7 +42,9 @@ def refuse(
     is the text. In the RpcError it is the data, and the JSON-RPC error code is BUSY (-31001).
     method: the method of the call.
     code: the kind of the refusal, such as RATE_LIMIT_EXCEEDED.
-    message, suggestion, extra: see ToolError.
+    message: the text of the refusal.
+    suggestion: what the caller can do.
+    extra: other members of the JSON object.
     """
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)

@@ -22,7 +22,8 @@ class RateLimit(Guard):
     """A Guard that accepts `calls` calls of each tool within any `within_s` seconds.
 
     Further calls are refused with RATE_LIMIT_EXCEEDED. For several rates, use Guard.
-    match: patterns of the operations to which the limit applies, see Guard; by default all tools.
+    match: patterns of the operations to which the limit applies: `search_*` selects tools,
+        `prompt:draft_*` prompts, `resource:notes://*` resources; by default all tools.
     shared: whether all these operations are counted together; by default each is counted alone.
     clock: returns the time in seconds.
     """
@@ -43,7 +44,8 @@ class RateLimit(Guard):
 class InFlightLimit(Guard):
     """A Guard that lets `calls` calls run at once, and refuses others with TOO_MANY_IN_FLIGHT.
 
-    match: patterns of the operations to which the limit applies, see Guard; by default all.
+    match: patterns of the operations to which the limit applies: `search_*` selects tools,
+        `prompt:draft_*` prompts, `resource:notes://*` resources; by default all.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class InFlightLimit(Guard):
 class TimeLimit(Guard):
     """A Guard that answers a call with TIMED_OUT after timeout_s seconds, and cancels its handler.
 
-    match: patterns of the operations to which the limit applies, see Guard; by default all.
+    match: patterns of the operations to which the limit applies: `search_*` selects tools,
+        `prompt:draft_*` prompts, `resource:notes://*` resources; by default all.
     """
 
     def __init__(
@@ -79,7 +82,8 @@ class SizeLimit(Guard):
     result and a link to the resource. Results of prompts and resources that are too large are
     replaced by the error RESULT_TOO_LARGE.
     max_bytes: the largest size of a result as JSON.
-    match: patterns of the operations to which the limit applies, see Guard; by default all.
+    match: patterns of the operations to which the limit applies: `search_*` selects tools,
+        `prompt:draft_*` prompts, `resource:notes://*` resources; by default all.
     store_bytes: the limit for the total size of the stored results; the oldest are removed first.
     store_s: how many seconds a result is stored.
     """
@@ -107,8 +111,8 @@ class Filter(Guard):
     Operations are tools, prompts and resources. A pattern selects tools, unless it begins with
     `prompt:` or `resource:`. `Filter(server, allow="read_*")` hides all other tools, but no prompts
     and resources. `Filter(server, deny=("drop_*", "prompt:*"))` hides some tools and all prompts.
-    allow: patterns of the operations that are not hidden, see Guard. Without a pattern for prompts,
-        all prompts are allowed; the same holds for tools and resources.
+    allow: patterns of the operations that are not hidden. Without a pattern for prompts, all
+        prompts are allowed; the same holds for tools and resources.
     deny: patterns of the operations that are hidden, even if they match `allow`.
     """
 

@@ -90,7 +90,11 @@ class Telemetry(BackendWrapper):
         self._methods = Names(known=(*KINDS, *LIST_METHODS))
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
-        """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
+        """Return the inner backend's function that checks the arguments of one tool or prompt.
+
+        The function raises ArgumentsRefused or RpcError for invalid arguments.
+        Returns None if the inner backend has no such function.
+        """
         return argument_check_of(self.inner, method, name)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:

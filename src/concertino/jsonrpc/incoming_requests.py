@@ -112,7 +112,7 @@ class RequestTable(dict[Id, R], Generic[R]):
         incoming.size = 0
 
     def clear(self) -> None:
-        """Remove all requests. Unlike remove(), this does not change their attribute `table`."""
+        """Remove all requests. Their attribute `table` is not changed, though remove() does so."""
         super().clear()
         self.size = 0
 

@@ -137,7 +137,7 @@ encode = Encoder().encode
 def decode(frame: bytes | Raw) -> Message | InvalidMessage:
     """Decode one frame. Returns an InvalidMessage if it is not a message; raises nothing.
 
-    A batch, which is a JSON array, is an InvalidMessage here; see decode_batch().
+    A batch, which is a JSON array, is an InvalidMessage, because decode_batch() decodes batches.
     """
     try:
         # msgspec does not check that members which it leaves undecoded are valid UTF-8.
@@ -231,8 +231,8 @@ def encode_error(
 ) -> bytes:
     """Return an error response as a frame.
 
-    id: the request's id as JSON, see encode_id(). If the request's id is unknown, pass b"null", or
-        for 2025-11-25 and later None, which leaves the member out.
+    id: the request's id as JSON. If the request's id is unknown, pass b"null", or for MCP
+        2025-11-25 and later None, which leaves the member out.
     data: any value that can be encoded as JSON; None for no data.
     """
     error: dict[str, object] = {"code": code, "message": message}
@@ -266,7 +266,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
 
     - The frame begins with a byte order mark.
     - A member appears twice and only its first value is wrong; the last value counts.
-    - A response follows text that a program has printed, see _read_text().
+    - A response follows text that a program has printed, on the same line.
 
     exc: the exception that the decoder has raised.
     """
@@ -388,8 +388,8 @@ def _recover_id(frame: bytes, reason: str) -> Message | InvalidMessage:
     msgspec: it accepts NaN, control characters and lone surrogates. A lone surrogate is the usual
     cause: a text was cut in the middle of an emoji.
 
-    If `json` rejects the frame as well, it may be text that ends with a response. Then the
-    response is returned, see _read_text().
+    If `json` rejects the frame as well, it may be text that a program has printed, followed by a
+    response on the same line. Then the response is returned.
     reason: the text of the error.
     """
     import json

@@ -64,8 +64,9 @@ R = TypeVar("R", bound=IncomingRequest)
 
 
 class Peer(Generic[R]):
-    """One end of a JSON-RPC conversation. The transport passes every received frame to receive().
+    """One end of a JSON-RPC connection. The transport passes every received frame to receive().
 
+    A frame is one JSON text, without the newline.
     send: called with each frame to be sent; an attribute that may be replaced.
     clock: returns the time in seconds; must not go backwards.
     first_id: the id of the first outgoing request.
@@ -74,8 +75,8 @@ class Peer(Generic[R]):
         default the peer has one of its own.
 
     Attributes:
-    running: incoming requests whose handlers are at work, see add_running(); also those whose
-        response waits in `unread`.
+    running: incoming requests whose handlers are at work, and those whose response waits in
+        `unread`. The owner of the peer adds them with add_running().
     waiting: incoming requests that admit() has queued, before they start.
     outgoing: our requests that wait for a response.
     buffered_bytes: how many bytes of output the transport buffers.
@@ -171,7 +172,9 @@ class Peer(Generic[R]):
     def _receive_batch(self, elements: list[Raw], frame: bytes) -> list[R | Message] | None:
         """Process a batch, and return the requests and notifications in it.
 
-        Returns None if the batch is refused as a whole; see Batches.refuse().
+        elements: the undecoded elements of the batch; `frame` is the whole batch.
+        Returns None if the batch is refused as a whole: it is empty or too long, or the revision
+        has no batches.
         """
         refusal = self.batches.refuse(elements)
         if refusal is not None:
@@ -517,7 +520,8 @@ class Peer(Generic[R]):
         """Stop waiting for the response to our request, and send `notifications/cancelled`.
 
         The request's `done` is not called. A response that arrives later counts as unsolicited.
-        about: see request().
+        about: the id of the other side's request to which our request belongs; None if there is
+            none.
         """
         if self.outgoing.pop(outgoing.id, None) is not None:
             params = encode({"requestId": outgoing.id, "reason": reason})

@@ -262,7 +262,8 @@ class UnreadResults:
         expected: how many bytes the new call will probably return. If its kind is unknown, this
             includes the running calls of its kind on this connection.
         expected_of_all: the same, with the running calls of its kind on all connections.
-        is_alone: whether no other call of the connection runs, see has_room_for().
+        is_alone: whether no other call of the connection runs. A lone call whose client has read
+            nearly everything must fit only into the limit of the process plus a reserve.
         """
         budget, reserve = self.budget, self._reserve_bytes
         total = budget.held + budget.expected + expected_of_all

@@ -113,7 +113,10 @@ def shared_analyser() -> Analyser:
 
 
 class Analyser:
-    """Converts text to search terms. Any thread may use it. See the docstring of the module."""
+    """Converts text to search terms: lower-case words without their endings.
+
+    Any thread may use it. The docstring of the module has the rules.
+    """
 
     def __init__(self) -> None:
         tantivy = import_tantivy()

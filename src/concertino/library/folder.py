@@ -70,7 +70,8 @@ class Listing(Struct):
         """Add a problem of a file or folder as a whole.
 
         path: the path of the file or folder.
-        rule, message: see LibraryProblem.
+        rule: the kind of defect.
+        message: a text about the defect, without the name of the file.
         """
         self.problems.append((path, LibraryProblem(rule, 0, message)))
 

@@ -265,7 +265,11 @@ class Index:
             self._apply(added.values(), removed)
 
     def _apply(self, added: Iterable[Document], removed: Iterable[str]) -> None:
-        """Change tantivy's index, or build a new one, and replace the snapshot. See update()."""
+        """Change tantivy's index, or build a new one, and replace the snapshot that searches use.
+
+        added: new and changed documents. Each replaces the document with the same URI.
+        removed: the URIs of the documents to remove.
+        """
         old = self._snapshot
         # The old versions of the added documents are removed, too.
         outdated = {*removed, *(doc.uri for doc in added)}

@@ -324,7 +324,11 @@ class _LoadedLibrary:
         self.scan_duration_s = 0.0
 
     def is_stale(self) -> bool:
-        """Return whether to scan the folders before a call is answered, see FRESH_S."""
+        """Return whether to scan the folders before a call is answered.
+
+        This is so if the watcher polls, and so notices changes late, and the last scan is older
+        than FRESH_S and than ten times its duration.
+        """
         if self.watcher is None or self.watcher.receives_events:
             return False
         return time.monotonic() - self.scanned_s > max(FRESH_S, 10 * self.scan_duration_s)

@@ -37,8 +37,8 @@ class Outline(Struct):
 
     title: the first heading.
     description: the first paragraph.
-    use_when, capabilities: the items of the lists below headings such as "When to use" and
-        "Capabilities", see SECTIONS.
+    use_when: the items of the list below a heading "When to use" or "Use when".
+    capabilities: the items of the list below a heading "Capabilities".
     """
 
     title: str = ""

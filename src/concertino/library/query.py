@@ -24,7 +24,7 @@ class Query(Struct, frozen=True):
     categories: a document must be in one of these categories, whose names may be in singular or
         plural; empty for all categories.
     mode: how the result is rendered: `full` shows whole documents, `catalog` a few lines for each,
-        `index` one line for each, `minimal` JSON; see rendering.py.
+        `index` one line for each, `minimal` JSON.
     """
 
     text: str

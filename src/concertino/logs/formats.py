@@ -74,7 +74,7 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
     request: the JSON-RPC id of the request during which the record was logged; None outside of
         requests.
     trace: the trace id of this request; "" if there is none.
-    as_error: whether the format `trace` shows a warning as an error, see AS_ERROR.
+    as_error: whether the format `trace`, which has no warnings, shows the warning as an error.
     """
 
     time: str

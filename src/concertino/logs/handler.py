@@ -65,7 +65,9 @@ def configure(
     writer: writes the lines; None for the writer of the earlier call, or for a new one that writes
         to stderr if this is the first call.
     environment: the environment variables; None for os.environ.
-    rate, burst, clock: see StderrHandler.
+    rate: how many records are written per second in the long run.
+    burst: how many records may be written at once after a quiet time.
+    clock: returns the time of a monotonic clock, in seconds.
     Raises ValueError if the argument `format` or `level` has an unknown value.
     """
     environment = os.environ if environment is None else environment
@@ -139,7 +141,8 @@ class StderrHandler(logging.Handler):
     tokens for one second. Then it writes `N log lines suppressed`.
 
     writer: writes the lines.
-    format: `line`, `json` or `trace`, see formats.py.
+    format: `line` for `[TIME] [LEVEL] [component] message`, `json` for a JSON object, or `trace`
+        for `[TRACE] message` and `Error: message`.
     component: the component name in lines of the logger `concertino` itself.
     rate: how many records are written per second in the long run.
     burst: how many records may be written at once after a quiet time.

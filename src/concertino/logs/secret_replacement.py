@@ -87,7 +87,8 @@ def replace_in_strings(
 ) -> str:
     """Return a JSON text in which the secrets in strings are replaced. The JSON is not decoded.
 
-    secrets, tokens: see replace_secrets().
+    secrets: exact texts to replace.
+    tokens: whether to search for tokens of known shapes: the result of may_have_tokens().
     may_contain_known: a fast check whether a string may contain one of the secrets; None if the
         whole text contains none.
     fields: whether the text may have secret fields: the result of may_have_fields().

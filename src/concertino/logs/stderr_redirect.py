@@ -56,7 +56,7 @@ class StderrRedirect(io.TextIOBase):
         self._parts: dict[int, bytes] = {}
 
     def write(self, text: str, /) -> int:
-        """Write text, as TextIOWrapper.write() does. Raises TypeError if it is not a str."""
+        """Write text and return how many characters it has. Raises TypeError if it is not a str."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self.write_bytes(text.encode("utf-8", "backslashreplace"))

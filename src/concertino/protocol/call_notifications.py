@@ -123,9 +123,10 @@ class CallNotifications:
             self.dropped_logs += 1
 
     def least_level(self, incoming: SessionRequest) -> int | None:
-        """Return the rank (see LEVELS) of the least severe log message that the client wants.
+        """Return the rank of the least severe log message that the client wants.
 
-        None if it wants no log messages.
+        The ranks of the levels, from debug to emergency, increase; LEVELS maps level -> rank.
+        Returns None if the client wants no log messages.
         """
         profile = incoming.profile
         # Before 2026-07-28 the level belongs to the conversation, not to the call: the client may

@@ -76,13 +76,13 @@ _ANSWER_DECODERS: Mapping[str, Callable[[Raw], Any]] = {
 
 
 class _SealedDialogue(Struct, array_like=True):
-    """The content of a sealed state.
+    """The content of the state that a client stores while it answers, sealed against changes.
 
     round: how many times the client was asked so far.
     asked: the client requests of the last round: key -> (method, digest of the request).
     answered: the answers of all earlier rounds: key -> (digest of the request, answer).
     saved: the values that Context.once() computed: key -> value.
-    state: the backend's own state, see InputRequired.state.
+    state: bytes that the backend needs to continue the call (InputRequired.state).
     """
 
     round: int
@@ -111,7 +111,7 @@ class Dialogue:
     """The client requests (elicitation, sampling, roots) of one call, and the client's answers.
 
     round: how many times the client was asked so far.
-    state: the backend's own state, see InputRequired.state.
+    state: bytes that the backend needs to continue the call (InputRequired.state).
     saved: the values that Context.once() computed, by key.
     unanswered: the client requests of this round that have no answer yet, by key.
     forwarded: the client requests in `unanswered` that come from another server, through a proxy:

@@ -33,7 +33,8 @@ class Lifecycle:
     """The handshake of one session.
 
     Attributes:
-    state: see State.
+    state: "fresh" before `initialize`, "opened" when it was answered, and "ready" when the
+        handshake is complete.
     """
 
     __slots__ = ("state",)

@@ -71,8 +71,8 @@ class RequestProfile(Struct, frozen=True):
     methods: the methods that the session passes to the backend.
     client: the client's description of itself.
     token: the client's progress token; None if the client wants no progress.
-    level: the rank (see LEVELS) of the least severe log message that the client wants; None if it
-        wants no log messages.
+    level: the rank of the least severe log message that the client wants, a value of LEVELS, which
+        maps level -> rank; None if the client wants no log messages.
     meta: the members of `_meta` that the protocol does not define, undecoded.
     principal: who makes the request; None if that is not known.
     """
@@ -176,7 +176,8 @@ class Profiles:
         """Create the profile of all requests that name no revision, when the client initializes.
 
         params: the params of `initialize`.
-        Returns the revision for the response, see negotiate().
+        Returns the revision for the response: the one that the client has requested, or the latest
+        revision with `initialize` if the requested one is unknown.
         """
         revision = negotiate(params.protocol_version)
         client = params.client_info
@@ -288,7 +289,8 @@ class SessionRequest(IncomingRequest, eq=False):
     forwarded: another server's result for this call, undecoded, which Caller.pass_result() has
         stored; None if there is none. If the handler returns this same object and no guard checks
         it, the client gets it unchanged.
-    hooks: the functions of guards that run at the end of the call; see CallHooks.
+    hooks: the functions that run at the end of the call. Guards, which are wrappers of the backend
+        such as rate limits, have stored them.
     timer: the timer for the time limit of the call, while it runs; otherwise None.
     """
 

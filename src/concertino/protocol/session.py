@@ -77,11 +77,12 @@ class _CancelParams(Struct, rename="camel"):
 
 
 class Session:
-    """The server's side of one MCP conversation.
+    """The server's side of one MCP session, without I/O.
 
     features: returns the current features of the backend; called again when the backend reports a
         change.
-    send: sends a frame, see Peer.
+    send: called with each frame (a JSON text without the newline) to be sent, and with the id of
+        the request to which the frame belongs. Returns how many bytes of output are buffered.
     start: called with each request for the backend. It must answer the request exactly once, with
         respond() or fail(); if it will do so later, it must call peer.add_running() at once. The
         owner of the session must call admit() after each response, and when output has drained.
@@ -242,7 +243,8 @@ class Session:
     def _resume(self, incoming: SessionRequest, profile: RequestProfile) -> None:
         """Start or queue a call that the client repeats with its answers (2026-07-28).
 
-        The call's response was `input_required` before, see protocol/dialogue.py.
+        The call's response was `input_required` before, so that the client asks its user or model.
+        The repeated call contains the answers and the state that the response contained.
         """
         try:
             incoming.call, opened_state = self.dialogues.resume(incoming, profile)
@@ -399,7 +401,8 @@ class Session:
     ) -> OutgoingRequest:
         """Send a request to the client (before 2026-07-28).
 
-        done: called with the response, see Peer.request().
+        done: called once: with the result as undecoded JSON, or with an exception, which is an
+            RpcError, ProtocolError, TimeoutError or Disconnected.
         about: the id of the call whose handler asks the client; None if no call does.
         Raises RpcError if too many requests wait for the client's responses.
         """

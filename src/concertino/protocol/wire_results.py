@@ -191,7 +191,9 @@ class ResultEncoder:
     def _encode_checked(self, result: Struct, method: str) -> bytes:
         """Check a result, translate it to this revision and encode it.
 
-        Raises the same errors as encode().
+        method: the method of the request that the result answers.
+        Raises InputRequiredSignal for an InputRequired, and TypeError for a value that is not a
+        result.
         """
         downgrade = _DOWNGRADES.get(type(result))
         if downgrade is None:

@@ -24,7 +24,7 @@ class CallConnection(CallerSession, Protocol):
 
     backend: the outermost backend, which handles the calls of this connection.
     session: the MCP session, which sends notifications and requests to the client.
-    thread: the identifier of the thread that runs `loop`, see threading.get_ident().
+    thread: the identifier of the thread that runs `loop`, from threading.get_ident().
     """
 
     backend: Backend
@@ -40,7 +40,10 @@ class CallConnection(CallerSession, Protocol):
         ...
 
     def hold_open(self, request: SessionRequest) -> None:
-        """Keep a call open until its client ends it. See Caller.hold_open()."""
+        """Treat a call as a subscription, which stays open until its client ends it.
+
+        Raises RpcError for a call in a batch, because the batch would never be answered.
+        """
         ...
 
     def post(self, callback: Callable[[], object]) -> None:

@@ -113,7 +113,8 @@ class CallRunner:
     def _make_start_with_hooks(self, starter: CallStarter) -> Callable[[SessionRequest], None]:
         """Return the function that starts calls of a backend with call hooks, such as a guard.
 
-        starter: the backend's functions that begin calls, see backend/call_hooks.py.
+        starter: the backend's functions that begin calls: each checks whether the call may run, and
+            returns the coroutine that handles it.
         """
         from concertino.runtime.guarded_calls import RedactingContext
 
@@ -149,7 +150,8 @@ class CallRunner:
     ) -> Callable[[SessionRequest], None]:
         """Return the function that starts calls of a backend that answers them from a callback.
 
-        begin: see backend/callback_calls.py.
+        begin: sends the request of a call onwards and returns a function that cancels it; when the
+            response arrives, the backend calls end_call(). Returns None if it has done nothing.
         start_task: starts the calls that `begin` does not take.
         """
         connection = self._connection
@@ -175,7 +177,10 @@ class CallRunner:
     def end_call(
         self, slot: SessionRequest, result: Struct | Raw | None, error: Exception | None
     ) -> None:
-        """Answer a call that has begun by a callback. See EndsCalls."""
+        """Answer a call that the backend handles by callbacks, with its result or an exception.
+
+        slot: the request, which was passed to the backend's function that begins calls.
+        """
         self._on_call_done(slot, NO_RESULT if result is None else result, error)
 
     def run(self, work: Work, request: SessionRequest) -> None:
@@ -262,7 +267,7 @@ class CallRunner:
         """Postpone a large result to a later loop iteration, if too much was sent in this one.
 
         A result for which there is no memory is dropped before it is encoded, and the call fails.
-        Returns False if the result must be sent now. See ResultTurns.
+        Returns False if the result must be sent now.
         """
         turns = result_turns_of(self._connection.loop)
         size = request.expected_bytes

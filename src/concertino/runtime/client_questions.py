@@ -134,8 +134,9 @@ def open_record(place: str) -> UsedStates:
 async def ask(
     session: Session, request: SessionRequest, questions: Mapping[str, ClientRequest]
 ) -> Mapping[str, Raw]:
-    """Return the client's answers, by the keys of the questions. See Context.ask.
+    """Ask the client several questions at once, and return its undecoded answers by key.
 
+    questions: key -> an Elicitation, Sampling or ListRoots; these are requests to the client.
     Raises Suspended if answers are missing and the client must repeat the call with them (since
     2026-07-28), the exceptions of send_questions() (before 2026-07-28), and CancelledError if the
     call has ended.
@@ -241,8 +242,10 @@ async def once(
 ) -> Any:
     """Return the value saved under `key`; if there is none, call `make` and save its result.
 
-    See Context.once.
+    A handler that asks its client runs again with the answers (since 2026-07-28). A saved value is
+    then not computed again.
     dialogue: keeps the saved values of the call, as well as its questions and answers.
+    make: returns the value, or an awaitable of the value, which must have a JSON form.
     kind: the type of the returned value, which is decoded from JSON.
     """
     while (raw := dialogue.saved.get(key)) is None:
@@ -271,7 +274,8 @@ def wait(
 
     connection, request: the connection and the request of the call whose handler waits.
     dialogue: returns the dialogue of the call, which it creates if necessary.
-    Returns the result of the awaitable. See Context.wait.
+    Returns the result of the awaitable. Raises its exception, CancelledError when the client
+    cancels the call, and RuntimeError if it is called on the event loop.
     """
     return wait_in_thread(
         awaitable, connection.loop, dialogue().waits.threads, lambda: not request.open
@@ -288,7 +292,13 @@ async def elicit(
     form: Any,
     key: str,
 ) -> Accepted[Any] | Declined:
-    """Ask a person to fill in a form. See Context.elicit."""
+    """Ask the user of the client to fill in a form.
+
+    message: the question, for the user.
+    form: a class whose fields are texts, numbers, bools or choices; or a JSON Schema.
+    key: identifies the question in the call.
+    Returns Accepted, whose `content` is an object of the class or a dict, or Declined.
+    """
     schema, read = form_of(form)
     answers = await context.ask({key: Elicitation(message, requested_schema=schema)})
     reply = _decode_elicit_result(answers[key])
@@ -306,7 +316,13 @@ async def elicit_url(
     url: str,
     key: str,
 ) -> Literal["accept", "decline", "cancel"]:
-    """Ask a person to open a page. See Context.elicit_url."""
+    """Ask the user of the client to open a web page, for example to enter a password there.
+
+    message: the question, for the user.
+    url: an https:// URL that contains no secret.
+    key: identifies the question in the call.
+    Returns the user's answer. `accept` means only that the user opens the page.
+    """
     try:
         parts = urlsplit(url)
         secure = parts.scheme == "https" or (
@@ -334,7 +350,13 @@ async def sample(
     key: str,
     options: Mapping[str, Any],
 ) -> CreateMessageResult:
-    """Ask the client's model to continue a conversation. See Context.sample."""
+    """Ask the client's model to continue a conversation.
+
+    messages: the conversation; a str is a message of the user.
+    max_tokens: the maximum length of the model's message, in tokens.
+    key: identifies the question in the call.
+    options: the other fields of concertino.types.Sampling, such as system_prompt.
+    """
     texts = [messages] if isinstance(messages, str) else messages
     conversation = [
         SamplingMessage("user", TextContent(item)) if isinstance(item, str) else item
@@ -375,7 +397,10 @@ def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
 
 
 async def roots(context: Context, key: str) -> list[Root]:
-    """Return the client's roots. See Context.roots."""
+    """Ask the client for its roots, the folders and files that this server may use.
+
+    key: identifies the question in the call.
+    """
     answers = await context.ask({key: ListRoots()})
     items = _decode_roots(answers[key]).roots
     if foreign := next((root.uri for root in items if not root.uri.startswith("file://")), None):

@@ -76,7 +76,9 @@ class _Backpressure:
 
 @refuse_foreign_names
 class CallContext(Struct, eq=False):
-    """The Context of one call. See backend.Context, which describes the methods.
+    """The Context of one call, through which a handler sends its client messages and questions.
+
+    The Protocol Context (backend/interface.py) has the docstrings of the methods.
 
     connection: the connection that the call came on.
     request: the JSON-RPC request that is handled.

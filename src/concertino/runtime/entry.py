@@ -91,7 +91,8 @@ def run(
         unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra http.
     http_options: an HttpOptions of concertino.http. An address that other machines can reach needs
         some of them: authorization, TLS and the public URL.
-    limits: by default those that CONCERTINO_... variables set; see Limits.
+    limits: the limits for each connection. None for the defaults of Limits and the environment
+        variables that replace them, such as CONCERTINO_MAX_IN_FLIGHT.
     loop_factory: makes the event loop, for example uvloop.new_event_loop.
 
     Raises TypeError if `backend` is not a Backend. Raises RuntimeError if another module is

@@ -25,9 +25,11 @@ async def request_client(
     method: str,
     params: bytes,
 ) -> Raw:
-    """Send a request to the client and return its undecoded result. See CallerSession.request().
+    """Send a request to the client and return its undecoded result.
 
+    When the calling task is cancelled, the client gets notifications/cancelled for the request.
     session: the session with the client; `loop` is the event loop on which it runs.
+    method: the method of the request, such as `roots/list`.
     params: the params as JSON; they are sent unchanged.
     """
     response: asyncio.Future[Raw] = loop.create_future()

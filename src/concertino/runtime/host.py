@@ -210,8 +210,8 @@ class Host:
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
         """Hold the requests of clients back for `within_s` seconds, then refuse to open sessions.
 
-        Both end when the backend has started.
-        describe: returns the text of the error responses, see SupportsHeldOpening.
+        When the backend has started, requests are neither held back nor refused any more.
+        describe: returns the text of the error responses.
         """
         self._opening_until = self._loop.time() + within_s
         self._describe_start = describe
@@ -221,7 +221,8 @@ class Host:
     async def opens_with_handshake(self, within_s: float) -> bool:
         """Return whether the first message of the first client is `initialize`.
 
-        Waits for the message for up to `within_s` seconds. See SupportsFirstMessage.
+        Waits for the message for up to `within_s` seconds; returns False if none arrives. The
+        alternative to `initialize` is a request of 2026-07-28, which needs no handshake.
         """
         connection = next(iter(self.connections), None)
         return connection is not None and await connection.opens_with_handshake(within_s)
@@ -229,7 +230,8 @@ class Host:
     def report_change(self, what: str) -> None:
         """Notify every client that a list has changed. May be called from any thread.
 
-        what: the list, see Notifier.report_change.
+        what: the list: "tools", "prompts" or "resources"; or "features" if the backend's features()
+            have changed.
         """
         if get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.report_change, what)

@@ -28,7 +28,12 @@ class LogContextBackend(BackendWrapper):
     """A BackendWrapper that sets `current_context` (logs/formats.py) while a call is handled."""
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
-        """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
+        """Return the inner backend's function that checks arguments of one tool or prompt.
+
+        The function raises ArgumentsRefused or RpcError for invalid arguments.
+        method, name: for example "tools/call" and the name of the tool.
+        Returns None if the inner backend has no such function.
+        """
         return argument_check_of(self.inner, method, name)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:

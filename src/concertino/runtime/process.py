@@ -165,7 +165,7 @@ class Frontend(Protocol):
         """Answer the clients' first requests with the reason why the server cannot start.
 
         Called instead of open(). Blocks for a few seconds at most.
-        failure: the reason, see start_failure_text().
+        failure: the reason: an exception, or a text that describes it.
         Returns whether any client got an answer.
         """
         ...
@@ -421,7 +421,8 @@ def _log_loop_error(
 ) -> None:
     """Log an error that asyncio reports, such as the exception of a task that was never awaited.
 
-    This is the loop's exception handler, see loop.set_exception_handler().
+    asyncio calls it, because it is passed to loop.set_exception_handler().
+    context: asyncio's description of the error: "message" and perhaps "exception" and others.
     """
     exc = context.get("exception")
     # asyncio also raises these two out of the loop, and _run_to_completion() logs them.

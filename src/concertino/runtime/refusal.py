@@ -99,7 +99,7 @@ def refuse_script_client(failure: BaseException | str, *, waits: bool = True) ->
 
     A host connects stdin and stdout to pipes or sockets. If one of them is anything else, such as a
     terminal or a file, this function does nothing.
-    failure: the exception that ends the script, or a text; see start_failure_text().
+    failure: the exception that ends the script, or a text that describes it.
     waits: whether to wait for a first request if none has arrived so far.
     """
     try:
@@ -115,7 +115,7 @@ def refuse_script_client(failure: BaseException | str, *, waits: bool = True) ->
 def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | str) -> bool:
     """Answer the requests of several clients at the same time, then close their sockets.
 
-    failure: see start_failure_text().
+    failure: the reason why the server cannot start: an exception, or a text that describes it.
     Returns whether any client has sent a request.
     """
     has_request: list[bool] = []
@@ -138,7 +138,7 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
     The function ends when the input ends, when the reader of the responses is gone, or when FIRST_S
     or MORE_S is over. On a terminal it ends at once, since a person can read the log.
     reading, writing: the file descriptors of the input and of the output; may be the same.
-    failure: see start_failure_text().
+    failure: the reason why the server cannot start: an exception, or a text that describes it.
     Returns whether the client has sent a request.
     """
     if os.isatty(reading):

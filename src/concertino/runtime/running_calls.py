@@ -70,7 +70,7 @@ def place_of_thread(thread: int) -> Place | None:
 
     The frames that have called concertino, such as the author's line with server.run(), are
     ignored. If all other frames execute library code, the innermost line and function are returned.
-    thread: the thread's identifier, see threading.get_ident().
+    thread: the thread's identifier, from threading.get_ident().
     Returns None if there is no such thread, or if it executes concertino's own code.
     """
     frames: list[FrameType] = []
@@ -95,7 +95,7 @@ def waits_for_thread(thread: int) -> bool:
     """Return whether a thread waits for another one, in a method of the module threading.
 
     Queues and futures use these methods, too.
-    thread: see place_of_thread().
+    thread: the thread's identifier, from threading.get_ident().
     """
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
     return frame is not None and frame.f_globals.get("__name__") == "threading"

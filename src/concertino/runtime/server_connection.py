@@ -73,13 +73,15 @@ class ServerConnection:
     budget: the memory that unread responses may take in the whole process.
     opening_until: the time until which frames are held back if the backend has not started, by the
         loop's clock.
-    describe_start: a function that returns the error text for requests that open a session before
-        the backend has started, see SupportsHeldOpening. If None, such requests are answered.
+    describe_start: a function that returns the error text for requests that open a session after
+        `opening_until`, if the backend has not started. If None, such requests are answered.
 
     Attributes:
     closed: a future that is done when the connection is closed and all its tasks have ended.
-    principal: see CallerSession.
-    backend, session, loop, thread: see CallConnection.
+    principal: the verified identity of the client's user; b"" if it is not known.
+    backend: the outermost backend, which handles the calls.
+    session: the MCP session, which sends notifications and requests to the client.
+    loop, thread: the event loop, and the identifier of the thread that runs it.
     """
 
     def __init__(
@@ -267,9 +269,9 @@ class ServerConnection:
     def hold_opening(self, until: float, describe: Callable[[], str]) -> None:
         """Hold frames back until the time `until`, and then refuse to open sessions.
 
-        Both end when the backend has started.
+        When the backend has started, frames are neither held back nor refused any more.
         until: a time of the loop's clock.
-        describe: returns the text of the error responses, see SupportsHeldOpening.
+        describe: returns the text of the error responses.
         """
         self._opening_until = until
         self._describe_start = describe
@@ -280,7 +282,7 @@ class ServerConnection:
         """Return whether the client's first message is `initialize`; wait for it if necessary.
 
         Returns False if the message has not arrived within `within_s` seconds, or if the input ends
-        first. See SupportsFirstMessage.
+        first. The alternative to `initialize` is a request of 2026-07-28, without a handshake.
         """
         from concertino.runtime.opening import FirstMessage, is_handshake
 
@@ -400,7 +402,8 @@ class ServerConnection:
     def report_change(self, what: str) -> None:
         """Notify the client that a list has changed, unless the connection is closing.
 
-        what: the list, see Notifier.report_change.
+        what: the list: "tools", "prompts" or "resources"; or "features" if the backend's features()
+            have changed.
         """
         if not self._end.is_closing:
             self.session.report_change(what)
@@ -537,7 +540,7 @@ def _receive_nothing(frame: bytes) -> None:
 
 
 def _get_process_seal() -> Seal:
-    """Return the Seal of this process; see process_seal() in runtime/client_questions.py.
+    """Return the Seal of this process, which signs the `requestState` that clients send back.
 
     The import is here because few servers ask their client anything.
     """

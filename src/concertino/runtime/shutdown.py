@@ -163,7 +163,9 @@ def begin_shutdown_at_signals(
     Outside the main thread this does nothing, because Python handles signals in the main thread
     only.
     stop: called on the loop after the first signal.
-    release: called before the second signal ends the process, see ShutdownWatchdog.
+    release: removes the files that would remain after the process; called before the second signal
+        ends the process.
+    watchdog: ends the process if the shutdown takes too long.
     """
     # Not loop.add_signal_handler(), whose callbacks never run while a handler blocks the loop.
     received: list[int] = []

@@ -92,7 +92,7 @@ class SocketFrontend:
             self._closed.set_result(None)
 
     def refuse(self, failure: BaseException | str) -> bool:
-        """Answer the clients that have connected so far with the reason; see Frontend.refuse().
+        """Answer the clients that have connected so far with the reason for the failed start.
 
         Then the listeners are closed. A listener that the service manager has passed to this
         process stays open, so that its clients can wait for the next process.

@@ -94,7 +94,13 @@ class SubcallContext(ContextWrapper):
         *,
         into: Any = None,
     ) -> Any:
-        """Call another tool. See backend.Context."""
+        """Call another tool of the same server, in this process.
+
+        arguments: the arguments of the tool; None for no arguments.
+        into: the type to which the result is converted; None for a CallToolResult.
+        Raises RpcError for an unknown tool. Raises ToolError with the text of the result if `into`
+        is given and the tool has failed.
+        """
         chain = (*self._chain, name)
         self._check_limits(chain)
         call = Call(

@@ -296,8 +296,10 @@ def do_nothing() -> None:
 def _start_on_3_11(
     loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject], base: Context
 ) -> Start[Subject]:
-    """Return a function start(work, subject) that imitates eager tasks, see eager_task_runner().
+    """Return a function start(work, subject) that imitates the eager tasks of Python 3.12.
 
+    start() runs the first step of the coroutine `work` at once. It returns the coroutine's task, or
+    None if the coroutine has ended. At the end, on_done(subject, result, exception) is called.
     During the first step, asyncio.current_task() must return the coroutine's task. _enter_task()
     and _leave_task() achieve this; the section "Extending" of asyncio's documentation describes
     them. If a task calls start(), that task is left during the first step, as eager tasks do.

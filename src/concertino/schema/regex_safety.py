@@ -390,7 +390,10 @@ class _PatternReader:
         return _complement(certain) if is_negated else possible
 
     def read_member(self) -> tuple[Characters, Characters]:
-        """Parse one member of a set. Returns the same as read_escape()."""
+        """Parse one member of a set, such as `a` or `\\d` in `[a\\d]`.
+
+        Returns two sets: the characters that it may match, and those that it certainly matches.
+        """
         char = self.next()
         if char == "\\":
             return self.read_escape()

@@ -134,7 +134,7 @@ class UriTemplate:
 
         Returns None if the URI does not match. The head of this module has the rules. For example,
         `note://{id}` matches `note://7` with {"id": "7"}, but not `note://7/8`.
-        Raises ValueError if the template does not support matching; see check().
+        Raises ValueError if the template is valid but ambiguous, so that it cannot be matched.
         """
         pattern = self._compile()
         if len(uri) > MAX_URI:
@@ -295,7 +295,7 @@ class _Run(Struct, frozen=True):
     allowed: the characters that may follow `first`.
     optional: whether the whole part may be absent.
     read_values: a function that gets the characters after `first`, and returns the values of the
-        variables in them; see read().
+        variables in them: name -> value. It returns None if a value is not allowed.
     """
 
     first: str

@@ -164,7 +164,7 @@ def switch(
     tags: Any,
     enabled: bool,
 ) -> list[ChangeKind]:
-    """Enable or disable features; see Server.enable() and Server.disable().
+    """Show or hide tools, prompts, resources and templates, which are called features here.
 
     registries: the registries of the server, grouped by the kind of change that clients are
         notified of.

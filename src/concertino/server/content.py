@@ -54,7 +54,8 @@ def user(content: str | ContentBlock | ResourceContents) -> PromptMessage:
 def assistant(content: str | ContentBlock | ResourceContents) -> PromptMessage:
     """Return a message of a prompt in the role of the model.
 
-    content: the content of the message, see user().
+    content: a text; a content block, such as an image or a link to a resource; or the contents of a
+        resource.
     """
     return PromptMessage("assistant", _as_block(content))
 

@@ -103,8 +103,9 @@ class Dependencies:
     in_thread: runs a `def` in a thread.
 
     Attribute:
-    overrides: key of a provider -> the provider that replaces it, see override(). The mapping is
-        never changed but replaced by a new one, so that any thread may read it.
+    overrides: key of a provider -> the provider that replaces it inside a `with` block of
+        override(). The mapping is never changed but replaced by a new one, so that any thread may
+        read it.
     """
 
     def __init__(self, lifespans: Callable[[], Lifespans | None], in_thread: InThread) -> None:
@@ -148,7 +149,12 @@ class Dependencies:
     def override(
         self, provider: Callable[..., Any], replacement: Callable[..., Any]
     ) -> Generator[None, None, None]:
-        """Replace a provider inside a `with` block; see Server.override."""
+        """Replace a provider inside a `with` block.
+
+        provider: the function that is replaced.
+        replacement: the function to call instead.
+        Raises LookupError if no handler of this server depends on the provider.
+        """
         key = _key(provider)
         if key not in self._providers:
             raise LookupError(
@@ -197,8 +203,9 @@ class Dependencies:
 
         key: the key of the function. If the function is the replacement in override(), the key of
             the replaced provider.
-        path: see _get_provider().
-        Raises RegistrationError if nothing fills a parameter of the function.
+        path: the keys of the providers that need this one, beginning with a handler's provider.
+        Raises RegistrationError if nothing fills a parameter of the function, or if the function
+            depends on itself.
         """
         owner = _describe(function)
         if lacks_self(function):

@@ -311,7 +311,7 @@ class _ThreadCall:
     def outcome(self) -> Any:
         """Return the result of the call, or raise its exception.
 
-        May be called as soon as run() has called on_result, or has returned.
+        May be called after run() has called the function on_result, or has returned.
         """
         if self._failure is not None:
             try:

@@ -177,7 +177,7 @@ class HandlerThreads:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[[], Any]) -> Awaitable[Any]:
-        """Return the coroutine that calls `function` in a thread; see Threads.run()."""
+        """Return a coroutine that calls `function` in a thread and returns its result."""
         return (self._threads or self._make_threads()).run(function)
 
     def _make_threads(self) -> Threads:

@@ -175,7 +175,11 @@ class LazyFeatures:
         argument: str,
         handler: Handler,
     ) -> None:
-        """Register a completion function; see Server.complete."""
+        """Register a function that completes the values of an argument of a prompt or template.
+
+        target: the name of the prompt, or the URI template of the resource.
+        argument: the name of the argument.
+        """
         from concertino.server.completion import function_completer
 
         owner = f"completion of {argument!r} of {target!r}"
@@ -242,7 +246,11 @@ class FilledParameters:
         self._dependencies: Dependencies | None = None
 
     def add_lifespan(self, function: Callable[[], Any]) -> None:
-        """Register a generator that runs as long as the server; see Server.lifespan."""
+        """Register a generator function that runs as long as the server.
+
+        The code before its `yield` runs when the server starts, the code after it when the server
+        ends. Handlers get the yielded value in parameters that have its class as annotation.
+        """
         if self.lifespans is None:
             from concertino.server.lifespan import Lifespans
 
@@ -258,9 +266,12 @@ class FilledParameters:
         return self._dependencies
 
     def fill(self, handler: H, inline: bool, in_thread: InThread | None) -> H:
-        """Return a wrapper of a handler without the parameters that clients do not see.
+        """Return a wrapper that calls a handler with its lifespan values and dependencies.
 
-        See Server.fill.
+        The wrapper has all other parameters of the handler, which are those that clients see.
+        inline: whether a `def` runs on the event loop and not in a thread.
+        in_thread: calls a function in a thread, and returns an awaitable of its result. None for
+            the threads of this server.
         """
         # If the module is not loaded, no annotation can contain Depends, so do not import it.
         if "concertino.server.dependencies" in sys.modules:

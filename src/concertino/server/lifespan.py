@@ -74,7 +74,7 @@ class Lifespans:
         return tuple(kind for kind, _ in self._functions if kind is not None)
 
     def add(self, function: Function) -> None:
-        """Add a function; see Server.lifespan.
+        """Add a generator function, which runs from the start of the server to its end.
 
         Raises RegistrationError if the function is not a generator function, has parameters, has no
         return annotation, or yields the same class as an earlier function. Also raises it after the
@@ -326,7 +326,8 @@ def async_manager(result: Any) -> AbstractAsyncContextManager[Any]:
 def sync_manager(result: Any) -> AbstractContextManager[Any]:
     """Return a context manager that runs a `def` generator.
 
-    result: the return value of the generator function, see async_manager().
+    result: the return value of the generator function. It is a generator, or a context manager if
+        the function has the decorator contextmanager.
     """
     if isgenerator(result):
         make = cast("Callable[[], Generator[Any, None, None]]", lambda: result)

@@ -189,7 +189,11 @@ class _OperationContext(ContextWrapper):
         return cast("Any", self.inner).subcall_context(self).call_tool(name, arguments, into=into)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """Wait for an awaitable, until the operation is cancelled; see Context.wait()."""
+        """Wait for an awaitable in a `def` handler, which runs in a thread, and return its result.
+
+        Raises the exception of the awaitable, CancelledError when the operation is cancelled, and
+        RuntimeError if it is called on the event loop.
+        """
         operation = self._operation
         loop = operation.task.get_loop()
         return wait_in_thread(awaitable, loop, operation.waits, lambda: self.cancelled)

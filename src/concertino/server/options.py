@@ -189,7 +189,7 @@ def show_options_of(kind: str, function: Callable[..., Any]) -> None:
     """Add the options of tools, prompts or resources to the signature and docstring of a method.
 
     kind: whose options: "tool", "prompt" or "resource".
-    function: a method of Server that has `**options`; see show_options().
+    function: a method of Server that has `**options`.
     """
     declaration, parts = DECLARATIONS[kind]
     show_options(*parts)(function)

@@ -112,10 +112,11 @@ class Prompts:
         options: PromptOptions,
         function: Handler,
     ) -> None:
-        """Register a prompt. Server.add_prompt describes the options.
+        """Register a prompt.
 
         handler: the function that makes the messages. It has only the parameters that clients fill,
-            see Server.fill().
+            none for lifespan values and dependencies.
+        options: the options of the decorator `@server.prompt`, such as `title`.
         function: the function that the author has passed, which `handler` may wrap.
         Raises RegistrationError for an invalid function or option.
         """

@@ -135,7 +135,7 @@ class Record(Struct, Generic[E], frozen=True):
     def is_enabled(self, tags: Mapping[str, Switch]) -> bool:
         """Return whether the entry is enabled, according to the last switch that selects it.
 
-        tags: the last switch for each tag, see TagSwitches.last.
+        tags: tag -> the last switch that has enabled or disabled all entries with this tag.
         """
         return max([self.switch, *(tags.get(tag, ON) for tag in self.access.tags)])[1]
 

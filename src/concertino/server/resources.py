@@ -166,11 +166,16 @@ class Resources:
         options: ResourceOptions,
         function: Handler | None,
     ) -> None:
-        """Register a resource or a template. Server.add_resource describes the other parameters.
+        """Register a resource or a template. Exactly one of handler, text, blob and path is given.
 
-        handler: the function that returns the content; None for other sources. It has only the
-            parameters that clients fill, see Server.fill().
-        function: the function that the author has passed, which `handler` may wrap.
+        uri: an absolute URI, or, with a handler, a template.
+        handler: the function that returns the content. It has only the parameters that clients
+            fill, none for lifespan values and dependencies.
+        text, blob: the content itself.
+        path: the file that contains the content.
+        options: the options of the decorator `@server.resource`, such as `mime_type`.
+        function: the function that the author has passed, which `handler` may wrap; None without a
+            handler.
         """
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(

@@ -70,7 +70,7 @@ L = TypeVar("L", bound=Callable[[], Any])
 
 
 def _show_options(kind: str) -> Callable[[F], F]:
-    """Return a decorator that makes help() show the options of a method; see server/options.py.
+    """Return a decorator that makes help() show the options of a method.
 
     The options are looked up only when help() is called, because that takes 0.6 ms.
     kind: "tool", "prompt" or "resource".
@@ -195,9 +195,10 @@ class Server(ServerBackend):
 
     @_show_options("tool")
     def add_tool(self, handler: Handler, **options: Unpack[ToolOptions]) -> None:
-        """Register a function as a tool, without a decorator. See tool() for the details.
+        """Register a function as a tool, without a decorator.
 
-        May be called from any thread. If the server is running, clients are notified that the list
+        The tool gets the same name, description and input schema as with the decorator tool(). May
+        be called from any thread. If the server is running, clients are notified that the list
         of tools has changed.
         handler: a function, a bound method, or another callable. One without a name, such as a
             partial, needs the option `name`.
@@ -311,8 +312,9 @@ class Server(ServerBackend):
         any thread. If the server is running, clients are notified that the list of resources has
         changed.
 
-        uri: an absolute URI. With a handler, it may also be a template; see resource().
-        handler: a function that returns the content, see resource().
+        uri: an absolute URI. With a handler, it may also be a template, such as `note://{id}`.
+        handler: a function that returns the content. Its parameters have the names of the
+            template's variables and get their values.
         text, blob: the content itself.
         path: a file, which is read in a thread whenever a client asks for the resource. Its content
             is sent as text if it is UTF-8 and its MIME type is a text type, otherwise as bytes.
@@ -387,10 +389,12 @@ class Server(ServerBackend):
 
     @_show_options("prompt")
     def add_prompt(self, handler: Handler, **options: Unpack[PromptOptions]) -> None:
-        """Register a function as a prompt, without a decorator. See prompt() for the details.
+        """Register a function as a prompt, without a decorator.
 
-        May be called from any thread. If the server is running, clients are notified that the list
-        of prompts has changed.
+        The prompt gets the same name, description and arguments as with the decorator prompt(). May
+        be called from any thread. If the server is running, clients are notified that the list of
+        prompts has changed.
+        handler: a function that returns the text or the messages of the prompt.
         Raises RegistrationError for an invalid function or option.
         """
         filled = self.fill(handler, inline=bool(options.get("inline")))

@@ -34,11 +34,13 @@ _decode_name = Decoder(str).decode
 
 
 class ServerBackend:
-    """A Backend that calls registered functions. Backend describes the methods without a docstring.
+    """A Backend that calls registered functions, the handlers of tools, prompts and resources.
 
     name: the name of the server, for the log.
     features: what the server offers before anything is registered.
-    argument_errors, page_size: see Server.
+    argument_errors: the response to a call with invalid arguments: "result" for a tool result with
+        isError, "protocol" for the JSON-RPC error -32602.
+    page_size: how many items one page of a list has.
     hints: how long clients may cache lists, and for whom.
     """
 
@@ -108,8 +110,10 @@ class ServerBackend:
     def operation_handler(self, method: str, name: str) -> Handle | None:
         """Return a function that handles all calls of one tool, without looking it up each time.
 
-        See SupportsOperationHandlers in backend/call_hooks.py. Returns None for other methods, for
-        tools with guards of their own, and if a subclass has overridden `handle`.
+        A guard around the server uses this function, because it is faster than `handle`.
+        method, name: "tools/call" and the name of the tool.
+        Returns None for other methods, for tools with guards (such as rate limits) of their own,
+        and if a subclass has overridden `handle`.
         """
         from concertino.backend.call_hooks import has_method_of
 
@@ -124,7 +128,10 @@ class ServerBackend:
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return a function that checks the arguments of calls of one tool.
 
-        See SupportsArgumentChecks in backend/call_hooks.py. Returns None for other methods.
+        The function raises ArgumentsRefused or RpcError for invalid arguments. A guard around the
+        server uses it, so that calls with invalid arguments do not count against a rate limit.
+        method, name: "tools/call" and the name of the tool.
+        Returns None for other methods.
         """
         return (
             partial(self._registered_tools.check_arguments, name)
@@ -133,9 +140,11 @@ class ServerBackend:
         )
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the arguments of a tool that clients repeat in HTTP headers.
+        """Return which arguments of a tool have `x-mcp-header` in their schema.
 
-        See SupportsParamHeaders in backend/call_hooks.py.
+        Clients repeat these arguments in HTTP headers `Mcp-Param-...`.
+        Returns the path of each such argument -> the rest of the name of its header; {} for an
+        unknown tool.
         """
         tool = self._registered_tools.entries.get(name)
         return {} if tool is None else tool.param_headers

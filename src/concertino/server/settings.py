@@ -201,9 +201,9 @@ def check_setting(value: S) -> S:
 
 
 def check_against_schema(value: S, owner: str) -> S:
-    """Check a Struct of concertino.types like check_setting(), and also the bounds of its numbers.
+    """Check the types in a Struct of concertino.types, and the bounds of its numbers.
 
-    MCP's schema has these bounds. Returns a copy as check_setting() does.
+    The bounds are those of MCP's schema. Returns a copy, converted to JSON and back.
     owner: the name of the feature for error messages, such as `prompt 'greet'`.
     Raises RegistrationError for an invalid value.
     """

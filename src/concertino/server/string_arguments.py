@@ -28,7 +28,7 @@ class StringArguments:
 
     handler: the function.
     descriptions: the descriptions of its parameters, by name.
-    Raises RegistrationError for parameters that cannot be converted; see argument_decoder().
+    Raises RegistrationError for parameters whose types cannot be converted from a string.
 
     Attributes:
     schemas: the JSON Schemas of the parameters, by name, in order.

@@ -95,7 +95,8 @@ class RegisteredTool(Struct):
         may refuse a call, and then calls the handler. None if the tool has no limits of its own.
     removed: whether the tool was removed from the server, or is disabled. This is the only field
         that changes after the registration.
-    param_headers: the arguments that clients repeat in HTTP headers, see http/param_headers.py.
+    param_headers: the arguments that clients repeat in HTTP headers `Mcp-Param-...`: the path of
+        the argument -> the rest of the name of its header.
     """
 
     tool: Tool
@@ -114,7 +115,8 @@ class Tools(Registry[RegisteredTool]):
 
     page_size: how many items one page of the list has.
     hints: how long clients may cache the list.
-    argument_errors: "result" or "protocol", see Server.
+    argument_errors: the response to a call with invalid arguments: "result" for a tool result with
+        isError, "protocol" for the JSON-RPC error -32602.
     switches: the server's record of enabled and disabled tags.
     in_thread: runs a `def` handler in a thread.
     log: the server's logger.
@@ -217,9 +219,10 @@ class Tools(Registry[RegisteredTool]):
     ) -> Struct | Raw:
         """Call a tool, without its guards, and return its result.
 
-        An exception of the handler becomes a result with isError. Exceptions that the runtime must
-        handle, such as Suspended, are raised instead; see find_passthrough(). Invalid arguments
-        also become a result with isError, or an RpcError; see refuse_arguments().
+        An exception of the handler becomes a result with isError. The exceptions that the runtime
+        must handle are raised instead: those of Context.ask(), such as Suspended, which says that
+        the client must answer first, and InsufficientScope. Invalid arguments also become a result
+        with isError, or an RpcError if the server has argument_errors="protocol".
         call, context: the call, and its context, which the handler may get.
         bound: the arguments for the handler, if tool.bind() was called before; otherwise None.
         """
@@ -255,7 +258,10 @@ class Tools(Registry[RegisteredTool]):
             return error_result(describe_exception(exc))
 
     def _refuse_arguments(self, call: Call, exc: InvalidArguments) -> CallToolResult:
-        """Return the result for a call with invalid arguments; see refuse_arguments()."""
+        """Return the result with isError for a call with invalid arguments, or raise an RpcError.
+
+        exc: what is wrong with the arguments.
+        """
         arguments = bytes(call.params.get("arguments", NO_ARGUMENTS)).lstrip()
         return self.refuse_arguments(exc.violations, arguments)
 

@@ -292,7 +292,7 @@ def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
 
     host: a name, or an IPv4 or IPv6 address without brackets. If a name has several addresses, the
         first usable one is taken.
-    port: 0 to let the system choose a free port; see Listener.address.
+    port: 0 to let the system choose a free port, which the listener's `address` contains.
     allow_remote: whether to allow addresses that other machines may be able to reach.
     Raises ValueError for such an address if it is not allowed, for an invalid port, and for a name
     that cannot be resolved. Raises OSError if the port is in use.
@@ -381,7 +381,7 @@ def inherited_listeners(
     Child processes do not inherit the sockets. The files of Unix sockets are not removed when the
     listeners are closed.
     environment: usually os.environ. systemd's variables are removed from it.
-    allow_remote: see listen_tcp().
+    allow_remote: whether to allow addresses that other machines may be able to reach.
     Raises ValueError for a descriptor that is not a listening stream socket, and for an address
     that is not allowed. Source: sd_listen_fds(3).
     """

@@ -44,7 +44,8 @@ def end_processes(
     """End all processes that find() returns, step by step, and return whether all have ended.
 
     find: returns the processes that still live; called repeatedly.
-    steps: see END_STEPS. In a step with None, no signal is sent.
+    steps: pairs of the signal to send and of how many seconds to wait after it. In a step with
+        None, no signal is sent.
     """
     settled_at = time.monotonic() + SETTLE_S
     for number, wait_s in steps:
@@ -71,7 +72,7 @@ def find_started_by(pid: int, started_at: int, namespace: int) -> set[ProcessKey
     They are found by the mark of that process in their environment (process_marks.py), which
     processes inherit. Processes in other pid namespaces are included, because a server may be in a
     sandbox.
-    pid, started_at, namespace: see end_orphans().
+    pid, started_at, namespace: the id, the start time and the pid namespace of that process.
     """
     # The part that all marks of the process have in common. In the environment, a comma or a NUL
     # byte follows it.

@@ -87,7 +87,7 @@ class PipeConnection:
     in a row, at most, before the event loop runs other callbacks.
 
     reading, writing: the descriptors.
-    facts: what is known of the peer, such as its pid; see Connection.facts.
+    facts: what is known of the peer, by name, such as `pid`, `uid` and `address`.
     """
 
     terminator = b"\n"

@@ -29,7 +29,7 @@ MAX_POLL_PAUSE = 8
 class PollingConnection(PipeConnection):
     """A PipeConnection that can send a request and check at once for the response.
 
-    See SupportsPolling in connection.py.
+    This saves a client one iteration of the event loop if the server answers quickly.
     """
 
     def __init__(

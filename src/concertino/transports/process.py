@@ -419,7 +419,10 @@ class ChildProcess(PollingConnection):
             self._release()
 
     async def _run_shutdown_steps(self, within_s: float) -> None:
-        """End the child's group, then the processes that have left the group. See close()."""
+        """End the child's process group, then the processes that have left the group.
+
+        within_s: how many seconds the child has to read the buffered output before that.
+        """
         timeouts = self._timeouts
         steps: tuple[tuple[signal.Signals | None, float], ...] = (
             (None, timeouts.stdin_closed_s),

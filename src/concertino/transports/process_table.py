@@ -56,7 +56,7 @@ class ProcessState(NamedTuple):
 
 
 def read_process_state(pid: int) -> ProcessState | None:
-    """Return the state of a process; None if there is no such process. See proc(5)."""
+    """Return the state of a process; None if there is no such process. Source: proc(5)."""
     try:
         fields = _read_stat(pid, 20)
         state, flags = fields[0], int(fields[6])
@@ -68,9 +68,9 @@ def read_process_state(pid: int) -> ProcessState | None:
 
 
 def _read_stat(pid: int, count: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the third one, the state. See proc(5).
+    """Return the fields of /proc/PID/stat from the third one, the state.
 
-    proc(5) counts from 1, so its field N is the item N - 3.
+    The manual page proc(5) counts fields from 1, so its field N is the item N - 3.
     count: how many fields the caller needs; the others are one last item.
     """
     # Split after the last parenthesis: the second field, the name of the program in parentheses,
@@ -199,8 +199,8 @@ def program_name(pid: int) -> str:
 def send_signal(pid: int, started_at: int, number: signal.Signals) -> bool:
     """Send a signal to a process, unless it has ended and another process has its id now.
 
-    started_at: see ProcessState. Returns whether the signal was sent. Raises PermissionError for a
-    process of another user.
+    started_at: the start time of the process, in clock ticks since the boot.
+    Returns whether the signal was sent. Raises PermissionError for a process of another user.
     """
     try:
         descriptor = os.pidfd_open(pid)

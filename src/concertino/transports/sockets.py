@@ -261,7 +261,7 @@ async def connect_unix(
 async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
     """Return a non-blocking socket that is connected to the listener at a path.
 
-    Raises the same errors as connect_unix().
+    Raises ValueError if a socket cannot have this path, OSError if no server listens there.
     """
     name = unix_name(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

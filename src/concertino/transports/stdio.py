@@ -81,7 +81,7 @@ class ReservedStdin(io.RawIOBase):
     """The bytes of sys.stdin in a server: reading raises EOFError, which says what to do instead.
 
     An empty text would be misleading: a tool that reads a line would go on without an answer.
-    See docs/decisions/0054-reads-of-stdin-fail.md.
+    docs/decisions/0054-reads-of-stdin-fail.md has the alternatives.
     """
 
     def readinto(self, _: object, /) -> NoReturn:
@@ -108,7 +108,7 @@ def open_missing(*, stdout_flags: int = os.O_RDWR) -> None:
 
     Otherwise the next file or socket that is opened would get such a number, and print() would
     write to that file or socket.
-    stdout_flags: how to open it in place of stdout, see os.open.
+    stdout_flags: the flags with which os.open() opens it in place of stdout.
     """
     for descriptor in (0, 1, 2):
         try:
