@@ -191,7 +191,7 @@ class RpcError(ConcertinoError):
 
     A backend raises it to send an error response; a client raises it when it receives one.
 
-    code: an integer; see the constants of concertino.errors and JSON-RPC 2.0 section 5.1.
+    code: an integer, usually a constant of concertino.errors or of JSON-RPC 2.0 section 5.1.
     message: one short sentence.
     data: any JSON value; None for no data.
 

@@ -102,7 +102,7 @@ def estimate(text: str) -> int:
 
 
 def weigh(text: str) -> int:
-    """Return the weight of a text, without START.
+    """Return the weight of a text: about 1000 for each token. round_up() makes tokens of it.
 
     If a text begins with a newline, its weight can be added to the weight of the text before it.
     """

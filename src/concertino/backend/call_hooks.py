@@ -67,7 +67,7 @@ BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 class HooksSlot(Protocol):
     """The object in which begin() stores the hooks of a call, for example a SessionRequest.
 
-    hooks: the hooks of the call; None if begin() has not stored any.
+    hooks: the functions to call when the call ends; None if begin() has not stored any.
     """
 
     hooks: CallHooks | None

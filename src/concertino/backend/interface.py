@@ -5,9 +5,10 @@
             context.log("info", f"call of {call.name}")
             return await self.inner.handle(call, context)
 
-A `Server` of Python functions, a `Library` of Markdown files and the bridge to a plugin hub are
-Backends, and so is a guard around one of them. Calls and results have the form of revision
-2026-07-28; the session (protocol/session.py) translates results for clients of other revisions.
+A `Server` of Python functions, a `Library` of Markdown files and a `Proxy` for another MCP server
+are Backends, and so is a guard around one of them, which limits or filters calls. Calls and results
+have the form of MCP 2026-07-28; the session (protocol/session.py) translates results for clients of
+other revisions.
 The optional interfaces below, such as SupportsEarlyOpening, are for backends whose start takes
 long. Those that make calls faster are in backend/call_hooks.py and backend/callback_calls.py.
 """
@@ -66,7 +67,9 @@ ChangeKind = Literal["tools", "prompts", "resources", "features"]
 
 
 class Notifier(Protocol):
-    """The interface with which a backend notifies clients of changes. Host implements it.
+    """The interface with which a backend notifies clients of changes.
+
+    Host (runtime/host.py), which connects a backend with its clients, implements it.
 
     The methods may be called from any thread.
     """
@@ -110,7 +113,8 @@ class SupportsClientNotifications(Protocol):
         """Handle a notification that the session does not process itself.
 
         Called on the event loop.
-        session: the client's connection, as in Caller.session.
+        session: the connection on which the notification has arrived. All calls of this connection
+            have the same object as `context.caller.session`.
         method, params: the method and the params of the notification.
         """
         ...
@@ -278,11 +282,11 @@ class Context(Protocol):
         elicit(), sample() and roots() use this method. They ask one question, and decode the
         answer.
 
-        A client of an earlier revision gets the questions as requests, and this method waits for
-        its responses. Since 2026-07-28 a client answers by repeating the call. Therefore this
-        method first raises Suspended, which ends the handler. When the client has answered, the
-        handler runs again from its start, and this method returns the answers. All code before a
-        question runs several times; use once() for work that must be done only once.
+        A client of a revision before MCP 2026-07-28 gets the questions as requests, and this method
+        waits for its responses. Since 2026-07-28 a client answers by repeating the call. Therefore
+        this method first raises Suspended, which ends the handler. When the client has answered,
+        the handler runs again from its start, and this method returns the answers. All code before
+        a question runs several times; use once() for work that must be done only once.
 
         Only tools, prompts and resources may ask, at most 16 times in one call.
         questions: key -> an Elicitation, Sampling or ListRoots of concertino.types. The key is any

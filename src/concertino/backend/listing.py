@@ -24,9 +24,11 @@ __all__ = ["decode_page", "list_items", "list_names"]
 
 
 async def list_names(label: str, backend: Backend, method: str) -> list[str]:
-    """Return the names, URIs or URI templates on all pages of a list of a backend.
+    """Return the names, URIs or URI templates of the items on all pages of a list of a backend.
 
-    list_items() describes the parameters and the exceptions.
+    label: the name of the backend for errors.
+    method: the method that returns the list, such as "resources/list"; a key of LIST_METHODS.
+    Raises the exceptions of the backend, and ProtocolError if the list never ends.
     """
     name_member = LIST_METHODS[method].name_member
     return [getattr(item, name_member) for item in await list_items(label, backend, method)]

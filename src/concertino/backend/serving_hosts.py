@@ -1,7 +1,8 @@
 """ServingHosts: the Hosts that serve one backend, and a way to notify the clients of all of them.
 
 Server and Library use it, because several Hosts (runtime/host.py) may serve the same backend. Each
-Host has its own clients, and calls start() and close() of the backend.
+Host has its own clients, and calls start() and close() of the backend. (In MCP, "host" means the
+application of the user; this class has nothing to do with it.)
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ __all__ = ["ServingHosts"]
 
 
 class ServingHosts:
-    """The hosts that have started a backend and not closed it. May be used from any thread.
+    """The Hosts that have started a backend and not closed it. May be used from any thread.
+
+    A Host (runtime/host.py) serves the backend to its clients.
 
     Attributes:
-    count: how many hosts there are.
+    count: how many Hosts there are.
     watched: the URIs of the resources that clients are subscribed to; set by the backend.
     """
 
@@ -33,29 +36,32 @@ class ServingHosts:
         self._lock = threading.Lock()
 
     def add(self, notifier: Notifier) -> None:
-        """Add a host. notifier: sends notifications to its clients."""
+        """Add a Host.
+
+        notifier: sends notifications to the clients of the Host.
+        """
         with self._lock:
             self.count += 1
             self._notifiers = [*self._notifiers, notifier]
 
     def remove_one(self) -> bool:
-        """Remove a host, and return whether none is left."""
+        """Remove a Host, and return whether none is left."""
         with self._lock:
             # A start() that was cancelled before its first step was not counted, so there may be
             # more calls of close() than of start().
             self.count = max(0, self.count - 1)
-            # It is not known which host has called close(), so no notifier can be removed until all
-            # hosts have called it. Notifying a closed host has no effect.
+            # It is not known which Host has called close(), so no notifier can be removed until all
+            # Hosts have called it. Notifying a closed Host has no effect.
             if self.count:
                 return False
             self._notifiers = []
         return True
 
     def notify(self, report: Callable[[Notifier], object]) -> None:
-        """Call `report` with the notifier of each host."""
+        """Call `report` with the notifier of each Host."""
         for notifier in self._notifiers:
             try:
                 report(notifier)
             except RuntimeError:
-                # The event loop of this host is closed, and so are its connections.
+                # The event loop of this Host is closed, and so are its connections.
                 pass

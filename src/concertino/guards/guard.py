@@ -152,8 +152,8 @@ class Guard(BackendWrapper):
         if self._visibility.has_allow:
             from concertino.guards.unmatched_patterns import warn_of_unmatched
 
-            # Do not await the task, because listing may take long, for example in a hub that waits
-            # for its plugins.
+            # Do not await the task, because listing may take long, for example if the backend is a
+            # proxy whose server is still starting.
             warning = asyncio.create_task(warn_of_unmatched(self.inner, self._visibility))
             self._limits.late_work.tasks.add(warning)
             warning.add_done_callback(self._limits.late_work.tasks.discard)

@@ -77,9 +77,10 @@ class Patterns:
         )
 
     def match_all_spellings(self, kind: str, name: str) -> bool:
-        """Return whether patterns match a name, or both spellings of a URI.
+        """Return whether patterns match a name, or both of the two spellings of a URI.
 
-        match_any_spelling() describes the spellings. Each may match another pattern.
+        These are the URI itself and the percent-decoded URI. Each of them may match a different
+        pattern.
         """
         return self.match(kind, name) and (
             kind != "resource" or "%" not in name or self.match(kind, _unquote(name))

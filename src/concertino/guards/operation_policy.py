@@ -125,8 +125,10 @@ class GuardLimits(Struct, frozen=True):
 
 
 class OperationPolicy:
-    """Begins the calls of one operation, and has the hooks for their ends.
+    """Begins the calls of one operation, and has the hooks: the methods for the end of a call.
 
+    An operation is a tool, prompt or resource. The caller of begin...() runs the coroutine that it
+    returns, and then calls one of the hooks: finish(), fail() or time_out().
     inner: the backend that handles the calls.
     method, name: identify the operation, such as "tools/call" and the name of the tool.
     windows: the counters of the rates that apply to the operation.
@@ -411,7 +413,7 @@ class OperationPolicy:
         )
 
     def on_late_end(self, work: Any) -> None:
-        """Return the permit of a call whose work has ended after time_out().
+        """Stop counting a call as one of those in flight: its work has ended after time_out().
 
         work: the task that was passed to time_out().
         """

@@ -62,9 +62,9 @@ class OutgoingRequest(Struct, eq=False):
 
 
 class PendingTable(dict[int, "PendingRequest"]):
-    """The requests of ours that wait for a response, by id, and the order of their deadlines.
+    """The requests that this end has sent and that wait for a response, by id.
 
-    The deadlines are in a heap. To save a search for each response, the entry of an answered
+    Their deadlines are in a heap. To save a search for each response, the entry of an answered
     request stays in the heap until it is at the top, or until most entries are of answered
     requests.
     first_id: the id of the first request; the following ids count up from it.

@@ -1,4 +1,4 @@
-"""Peer: one end of a JSON-RPC conversation, without I/O.
+"""Peer: one end of a JSON-RPC connection, without I/O.
 
     peer = Peer(send, Limits(), time.monotonic)
     event = peer.receive(frame)          # a request, a notification, a list of them, or None
@@ -78,7 +78,7 @@ class Peer(Generic[R]):
     running: incoming requests whose handlers are at work, and those whose response waits in
         `unread`. The owner of the peer adds them with add_running().
     waiting: incoming requests that admit() has queued, before they start.
-    outgoing: our requests that wait for a response.
+    outgoing: requests that this end has sent and that wait for a response.
     buffered_bytes: how many bytes of output the transport buffers.
     unread: limits the memory for responses that the other side has not read.
     ready: False while the backend starts; incoming requests are queued then.

@@ -61,8 +61,8 @@ class ProcessBudget:
     held: how many bytes the unread responses take now.
     expected: how many bytes the running calls will probably return, except the calls in `unknown`.
     waiting: the total size of the responses that wait until they fit, in bytes.
-    postponed: the total size of the results that will be sent in a later iteration of the loop, see
-        UnreadResults.postpone().
+    postponed: the total size of the results that were larger than expected and will be sent in a
+        later iteration of the loop.
     sizes: for each kind of call, the size of the largest recent response in bytes.
     unknown: for each kind that has never returned a response, how many calls of it are running.
     is_strained: whether the limit is nearly reached, so that each call must be checked before it
@@ -112,18 +112,19 @@ class ProcessBudget:
         self.is_strained = self.held + self.expected + unknown_bytes > self.limit - RESERVE_BYTES
 
     def guess(self, kind: Kind) -> int:
-        """Return the expected size of a result for a kind of call that has never returned.
+        """Return the expected size of a result of a kind of call that has never returned.
 
-        The first guess is 1 / FIRST_CALLS of a connection's limit; lower_guess() lowers it.
+        It counts in the limit of a connection. It begins at 1 / FIRST_CALLS of this limit, so that
+        this number of calls may start; lower_guess() lowers it, so that more may start.
         """
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
 
-    def guess_of_all(self, kind: Kind) -> int:
-        """Return the expected size of a result in the check of the limit of the process.
+    def guess_for_process(self, kind: Kind) -> int:
+        """Return how many bytes a result of such a kind counts in the limit of the process.
 
-        This begins at the size of the largest possible result, and falls in proportion to guess().
-        guess() begins lower, so a connection may exceed its own limit a little if its results are
-        larger. The limit of the process must hold even if all results have the largest size.
+        The number begins at the size of the largest possible result, because this limit must hold
+        even if all results have that size. It falls in proportion to guess(), which begins lower:
+        a connection may exceed its own limit a little.
         """
         return self.guess(kind) * self._largest_bytes // self._first_guess
 
@@ -241,7 +242,7 @@ class UnreadResults:
             # other.
             size_of_each = size_of_all = expected
             if expected < 0:
-                size_of_each, size_of_all = budget.guess(kind), budget.guess_of_all(kind)
+                size_of_each, size_of_all = budget.guess(kind), budget.guess_for_process(kind)
             expected = size_of_each * (self._unknown[kind] + 1)
             expected_of_all = size_of_all * (budget.unknown[kind] + 1)
         if self.on_blocked is None or self._will_fit(expected, expected_of_all, is_alone):
@@ -339,7 +340,7 @@ class UnreadResults:
             self._set_expected(incoming, incoming.kind, size)
 
     def count_as_unknown(self, incoming: IncomingRequest) -> None:
-        """Count a running call in the same way as a call of a kind that has never returned.
+        """Count a running call as if no call of its kind (its tool) had returned a result yet.
 
         From then on the call matters only when other calls of the same kind are to start. Calls of
         other kinds must not wait for this call, because it may wait for them.
@@ -426,9 +427,9 @@ class UnreadResults:
         return fits_here and held_of_all + size <= budget.limit + excess
 
     def may_postpone(self, size: int) -> bool:
-        """Return whether a result that is larger than expected could probably be sent, or wait.
+        """Return whether there is probably room for a result that is larger than expected.
 
-        If not, it need not be encoded, because it would be dropped.
+        If so, it can be sent later. If not, it would be dropped, so it need not be encoded.
         size: its probable size in bytes.
         """
         budget = self.budget

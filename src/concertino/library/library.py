@@ -179,8 +179,12 @@ class Library:
         """Serve over stdin and stdout until the client disconnects, then end the process.
 
         Code after this call does not run.
-        limits, loop_factory, http: Server.run() has the same parameters and describes them. With
-            `http`, the library is served over HTTP instead.
+        limits: the limits for each connection. None for the defaults of Limits and the environment
+            variables that replace them, such as CONCERTINO_MAX_IN_FLIGHT.
+        loop_factory: makes the event loop, for example uvloop.new_event_loop; None for the event
+            loop of asyncio.
+        http: None to serve over stdin and stdout; an address, HOST:PORT or unix:PATH, to serve over
+            HTTP at it until SIGTERM. Needs the extra http.
         """
         run(self, http=http, limits=limits, loop_factory=loop_factory)
 
@@ -195,7 +199,7 @@ class Library:
         return self._features
 
     async def start(self, outlet: Notifier) -> None:
-        """Load the folders. The host that serves the library calls this before the first request.
+        """Load the folders. The Host that serves the library calls this before the first request.
 
         outlet: gets the notifications about changes.
         Raises ConcertinoError if a necessary extra is not installed.

@@ -83,8 +83,8 @@ class Call(Struct, frozen=True, gc=False):
 class InputRequired(Struct, frozen=True):
     """The return value of a backend that needs answers from the client to finish a call.
 
-    The client repeats the call with its answers and this state (basic/patterns/mrtr). At least one
-    of the two fields must not be empty.
+    The client repeats the call with its answers and this state (MCP 2026-07-28
+    basic/patterns/mrtr). At least one of the two fields must not be empty.
     questions: requests to the client by key. Each is a ClientRequest (types/client_requests.py), or
         a request of another server as undecoded JSON, which 2026-07-28 clients get unchanged.
     state: any bytes that the backend needs to continue. The client stores them; it can read but not
@@ -97,7 +97,7 @@ class InputRequired(Struct, frozen=True):
 
 
 class ClientFacts(Struct, frozen=True):
-    """The client's description of itself. Do not rely on it for security (basic/index).
+    """The client's description of itself. Do not rely on it for security: nobody has verified it.
 
     name, version, title: from the client's `clientInfo`. Without one, name and version are "" and
         title is None.

@@ -32,6 +32,7 @@ __all__ = ["CallDialogues"]
 class CallDialogues:
     """Creates, seals and restores the dialogues of one session's calls.
 
+    A dialogue is the requests that a call's handler makes to the client, and the client's answers.
     make_seal: returns the Seal for the states; called whenever a state is sealed or opened. None in
         a session whose calls never ask their client.
     identity: Principal.identity of the caller; b"" if it is not known. A state is accepted only
@@ -51,6 +52,7 @@ class CallDialogues:
     def open(self, incoming: SessionRequest) -> Dialogue:
         """Return the dialogue of a call; create it if the call has none.
 
+        A dialogue is the requests that the call's handler makes to the client, and the answers.
         Raises RpcError if calls of this method may not ask the client.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, Dialogue
@@ -104,6 +106,7 @@ class CallDialogues:
     def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
         """Add the client requests in `result` to a call's dialogue, and return the dialogue.
 
+        A client request is a request to the client, such as an elicitation.
         result: the return value of the backend.
         Raises RpcError if the client lacks the capability for a request. Raises ValueError if a
         request is malformed or `result` is empty.
@@ -141,10 +144,14 @@ class CallDialogues:
         dialogue: Dialogue,
         state: bytes,
     ) -> Raw:
-        """Return the `input_required` result with a dialogue's unanswered requests, as JSON.
+        """Return the `input_required` result of a call, as JSON.
 
-        state: the backend's own state; it becomes part of the sealed state.
-        Raises RpcError if the sealed state is too large, or the client was asked too often.
+        It contains the requests to the client that are not answered yet, and the `requestState`, a
+        sealed token with all earlier answers, which the client sends back.
+        call: the call to be answered.
+        dialogue: the requests that its handler makes to the client, and the answers so far.
+        state: bytes that the backend needs to continue; they become part of the `requestState`.
+        Raises RpcError if the `requestState` is too large, or the client was asked too often.
         """
         from concertino.protocol.dialogue import digest_call
 

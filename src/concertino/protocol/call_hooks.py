@@ -89,7 +89,7 @@ class CallTimer(Protocol):
     """The timer for the time limit of one call; implemented in runtime/guarded_calls.py."""
 
     def on_work_done(self) -> None:
-        """Stop the timer. Called when the call's work has ended.
+        """Stop the timer. Called when the call's work, the coroutine that handles it, has ended.
 
         If the timer has already fired, call on_late_end() of the hooks.
         """

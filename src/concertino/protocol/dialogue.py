@@ -204,8 +204,11 @@ class Dialogue:
     ) -> str:
         """Return the `requestState` for the client: a token that contains this dialogue.
 
+        The client sends the token back when it repeats the call with its answers.
+        seal: signs the token.
         call_digest: the result of digest_call() for the call; only this call can use the token.
-        state: the backend's own state for the next round. The attribute `state` is not changed.
+        state: bytes that the backend needs when the call is repeated. The attribute `state` is not
+            changed.
         Raises ValueError if the token would be too large, RpcError after MAX_ROUNDS rounds.
         """
         self.count_round()
@@ -268,7 +271,7 @@ def resume_dialogue(
     answers: Mapping[str, Raw],
     get_call_digest: Callable[[], bytes],
 ) -> tuple[Dialogue, OpenedState | None]:
-    """Restore the dialogue of a call that comes with answers, with a state, or with both.
+    """Restore the dialogue of a call that the client repeats with answers, a state, or both.
 
     Returns the dialogue and the opened state. The state is None if there is no token; otherwise the
     caller must pass the state to use_state() once the call is accepted.
@@ -292,9 +295,9 @@ def resume_dialogue(
 
 
 def use_state(seal: Seal, opened: OpenedState) -> None:
-    """Mark an opened state as used, so that no later call can come with it.
+    """Mark a `requestState` as used, so that no later call that sends it back is accepted.
 
-    opened: the state, from resume_dialogue().
+    opened: the opened state, from resume_dialogue().
     Raises RpcError if another call has used the state since resume_dialogue() opened it, or if the
     shared record of used states cannot be read.
     """

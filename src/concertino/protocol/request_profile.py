@@ -74,7 +74,7 @@ class RequestProfile(Struct, frozen=True):
     level: the rank of the least severe log message that the client wants, a value of LEVELS, which
         maps level -> rank; None if the client wants no log messages.
     meta: the members of `_meta` that the protocol does not define, undecoded.
-    principal: who makes the request; None if that is not known.
+    principal: the verified user who makes the request; None if that is not known.
     """
 
     encoder: ResultEncoder
@@ -149,7 +149,7 @@ class Profiles:
             self._set_legacy(self.legacy.encoder, self.legacy.client, self.legacy.level)
 
     def identify(self, principal: "Principal | None") -> None:
-        """Set the principal of the requests that arrive from now on.
+        """Set the principal, the verified user, of the requests that arrive from now on.
 
         Requests that have arrived before keep their principal.
         """
@@ -173,8 +173,9 @@ class Profiles:
         return self.features.resources and self.features.subscriptions
 
     def open_legacy(self, params: InitializeParams) -> Revision:
-        """Create the profile of all requests that name no revision, when the client initializes.
+        """Create the profile of all requests that name no revision. Called for `initialize`.
 
+        The profile says by which revision of MCP the requests are served, and for which client.
         params: the params of `initialize`.
         Returns the revision for the response: the one that the client has requested, or the latest
         revision with `initialize` if the requested one is unknown.
@@ -196,7 +197,7 @@ class Profiles:
         self._set_legacy(profile.encoder, profile.client, LEVELS[level])
 
     def read(self, raw: Raw) -> RequestProfile | None:
-        """Return the profile of a request that has a `_meta`.
+        """Return the profile of a request that has a `_meta`: its revision, its client and so on.
 
         Returns None if `_meta` names no revision and the client has not sent `initialize` either.
         raw: the `_meta` as undecoded JSON.

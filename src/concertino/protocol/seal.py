@@ -92,8 +92,9 @@ class UsedStates(Protocol):
 
 
 class Seal:
-    """Makes and opens tokens. All connections share one Seal, because a client may reconnect.
+    """Makes and opens the tokens that clients store and send back, such as a `requestState`.
 
+    All connections share one Seal, because a client may reconnect.
     key: a secret of at least 32 bytes.
     clock: returns the time in seconds since the epoch.
     random: returns random bytes; its argument is how many.

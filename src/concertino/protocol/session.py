@@ -1,12 +1,13 @@
-"""Session: the server's side of one MCP conversation, without I/O.
+"""Session: the server's side of one MCP connection, without I/O.
 
     session = Session(features, send, start, Limits(), time.monotonic)
     session.receive(frame)           # calls start(request) for a request of the backend
     session.respond(request, result) # calls send(frame, id)
 
-The session determines the revision of each request. It answers some requests itself, see
-protocol/session_methods.py. It passes all others to `start`, each with a Call in the form of
-revision 2026-07-28, also for clients of older revisions.
+The session determines the revision of MCP by which each request is served. It answers some
+requests itself, such as `initialize` and `ping` (protocol/session_methods.py). It passes all others
+to `start`, each with a Call in the form of revision 2026-07-28, also for clients of older
+revisions.
 The backend returns results in that form, too; respond() encodes them for the client's revision.
 
 A request whose `_meta` names revision 2026-07-28 ("modern") is served by that revision, at any
@@ -77,7 +78,7 @@ class _CancelParams(Struct, rename="camel"):
 
 
 class Session:
-    """The server's side of one MCP session, without I/O.
+    """The server's side of one MCP connection, without I/O.
 
     features: returns the current features of the backend; called again when the backend reports a
         change.
@@ -149,7 +150,7 @@ class Session:
         return self._dialogues
 
     def identify(self, principal: Principal | None) -> None:
-        """Set the principal of the requests that arrive from now on.
+        """Set the principal, the verified user, of the requests that arrive from now on.
 
         Called when the client has a new access token. Its scopes may differ from those of the old
         one, but its Principal.identity must be the same. Requests that have arrived before keep
@@ -309,8 +310,8 @@ class Session:
         passes: CallHooks.accepts_text of the call's guards, the wrappers of the backend that may
             change results: a function that gets the text of a result, and returns whether the
             guards leave it unchanged. None if no guard may change the result.
-        Returns False, and sends nothing, if the guards must see the result first, because `passes`
-        cannot decide it; see ResultEncoder.encode(). Otherwise returns True.
+        Returns False, and sends nothing, if the guards must see the result first: `passes` is not
+        None, and the result is not a single text that it accepts. Otherwise returns True.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -415,7 +416,8 @@ class Session:
     def reply_suspended(self, incoming: SessionRequest) -> None:
         """Answer a call with `input_required`. Called when its handler has asked the client.
 
-        The response contains the client requests for which the call's dialogue has no answer.
+        The response contains the client requests (elicitations and so on) of the handler that have
+        no answer, and a state that the client sends back with its answers.
         Raises RpcError if the state is too large, or the client was asked too often.
         """
         dialogue = self.dialogues.open(incoming)

@@ -51,10 +51,11 @@ def serve_connections(
 ) -> Acceptor:
     """Start to serve all clients that connect to the listeners. Returns the Acceptor.
 
-    Use it in a `with` statement, on the host's event loop, inside `async with Host(...)`. At the
-    end of the `with` block no more clients are accepted, and the listeners are closed with their
-    socket files. The connections stay until the end of the `async with` block.
+    Use it in a `with` statement inside `async with Host(...)`, on the same event loop. At the end
+    of the `with` block no more clients are accepted, and the listeners are closed with their socket
+    files. The connections stay until the end of the `async with` block.
 
+    host: serves its backend on the connection of each client.
     max_connections: how many clients each listener may have at the same time; by default
         host.limits.max_connections.
     wrap: wraps each connection before it is attached, for example to trace its messages; called
@@ -140,7 +141,8 @@ class Acceptor:
     def close(self) -> None:
         """Accept no more clients, and close the listeners with their socket files.
 
-        Silent clients are disconnected. The others stay connected until the host is closed.
+        Clients that have sent nothing so far are disconnected. The others stay connected until the
+        Host is closed.
         """
         if self._closed:
             return

@@ -120,9 +120,10 @@ class TimedCall:
         self._timer = task.get_loop().call_later(timeout_s, self._expire, timeout_s)
 
     def on_work_done(self) -> None:
-        """Stop the timer. Called when the task has ended.
+        """Stop the timer. Called when the task of the call has ended.
 
-        If the timer has fired before, calls on_late_end() of the guards' hooks.
+        If the timer has fired before, tells the guards, by hooks.on_late_end(), that the work of
+        the call no longer runs.
         """
         self._timer.cancel()
         if self._has_expired:

@@ -62,7 +62,7 @@ async def serve(backend: Backend, connection: Connection, limits: Limits | None 
 
 
 class Host:
-    """Serves a backend on any number of connections.
+    """Serves a backend on any number of connections. (MCP's hosts are users' applications instead.)
 
     Use it with `async with`: entering starts the backend, without waiting for it; leaving drains
     and closes all connections, then closes the backend. The backend gets the Host as its Notifier.
@@ -158,7 +158,7 @@ class Host:
     def attach(self, connection: Connection, limits: Limits | None = None) -> ServerConnection:
         """Serve one more connection, and return its ServerConnection, whose `closed` is a future.
 
-        limits: the limits of this connection; by default the host's.
+        limits: the limits of this connection; None for the limits of this Host.
         """
         server_connection = ServerConnection(
             self.backend,
@@ -266,7 +266,7 @@ class Host:
 
 
 class _SubscriptionWatch:
-    """Tells a host's backend which resources the clients of all connections subscribe to.
+    """Tells the backend of a Host which resources the clients of all connections subscribe to.
 
     task: the task that runs the backend's watch(); None if it is not running.
     """

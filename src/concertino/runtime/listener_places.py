@@ -61,6 +61,8 @@ def client_identity(facts: Mapping[str, object]) -> str:
 class ListenerPlaces:
     """Counts the clients of one listener.
 
+    A "stranger" is a client that does not run as the user of this process.
+
     Attributes:
     limit: how many clients there may be.
     limit_per_stranger: how many clients may have the same identity, unless it runs as the user of

@@ -58,8 +58,7 @@ class FirstMessage:
     receive: the function that gets the frames of the connection; it may be replaced.
 
     Attributes:
-    answer: a future whose result says whether the first message is `initialize`, see
-        is_handshake().
+    answer: a future whose result says whether the first message is `initialize`.
     """
 
     def __init__(self, receive: Callable[[bytes], None]) -> None:

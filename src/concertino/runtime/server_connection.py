@@ -151,9 +151,10 @@ class ServerConnection:
         )
 
     def identify(self, principal: Principal) -> None:
-        """Set the principal of the requests that arrive from now on: the client has a new token.
+        """Set the principal, the verified user, of the requests that arrive from now on.
 
-        Raises ValueError if the principal has another identity: a connection belongs to one.
+        Called when the client has a new access token, with other scopes for example.
+        Raises ValueError if it is another user, because a connection belongs to one user.
         """
         if principal.identity != self.principal:
             raise ValueError("this connection belongs to another principal")

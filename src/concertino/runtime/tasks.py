@@ -62,9 +62,9 @@ def eager_task_runner(
     on_done: called when a coroutine ends, as on_done(subject, result, exception). If the coroutine
         has raised, `result` is None, otherwise `exception` is None. It is called inside the
         coroutine's task and must not raise.
-    variables: each coroutine runs in a copy of these context variables; by default, those that are
-        current now. The context variables of the code that calls start() may belong to another
-        call.
+    variables: each coroutine runs in a copy of these context variables; None for those that are
+        current now. Those that are current when start() is called are not used, because they may
+        belong to another call.
     """
     base = copy_context() if variables is None else variables
     if sys.version_info < (3, 12):
@@ -181,7 +181,7 @@ class LoopWatch:
     (runtime/host.py) on the loop share the LoopWatch of the loop.
 
     is_asleep: whether wake() must be called before the next call starts. It is always False on a
-        loop without hosts.
+        loop without Hosts.
     """
 
     __slots__ = ("_sources", "_watcher", "is_asleep")
@@ -194,16 +194,16 @@ class LoopWatch:
         self._watcher: WatcherThread | None = None
 
     def begin(self, has_calls: HasCalls) -> None:
-        """Watch the running loop on behalf of one host, until end() is called for this host.
+        """Watch the running loop on behalf of one Host, until end() is called for this Host.
 
-        has_calls: returns whether any call of the host runs or waits.
+        has_calls: returns whether any call of the Host's clients runs or waits.
         """
         self._sources.append(has_calls)
         if len(self._sources) == 1:
             self.is_asleep = True
 
     async def end(self, has_calls: HasCalls) -> None:
-        """Stop watching on behalf of a host. After the last host, the thread ends.
+        """Stop watching on behalf of one Host. After the last Host, the thread ends.
 
         has_calls: the function that was passed to begin().
         """
@@ -254,7 +254,7 @@ _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch] = WeakKeyDicti
 
 
 def loop_watch_of(loop: asyncio.AbstractEventLoop) -> LoopWatch:
-    """Return the LoopWatch of a loop; all hosts and connections on the loop share it."""
+    """Return the LoopWatch of a loop; all Hosts and connections on the loop share it."""
     watch = _watches.get(loop)
     if watch is None:
         watch = _watches[loop] = LoopWatch()

@@ -76,8 +76,11 @@ class ThreadTrials:
         return kind in self._trials
 
     def begin(self, kind: Kind, running: int) -> None:
-        """Begin the trial of a kind, unless it has begun, and count calls that run already.
+        """Put a kind of call on trial, unless it is, and count calls of it that run already.
 
+        During the trial only few calls of the kind run at once, because the size of their results
+        is unknown.
+        kind: the method of the calls and the name of the tool.
         running: how many calls of the kind run and are not counted yet.
         """
         if kind in self._trials:
@@ -88,9 +91,10 @@ class ThreadTrials:
         self._trials[kind] = _Trial(running, self._clock())
 
     def try_start(self, kind: Kind) -> bool:
-        """Count one more call of a kind that is on trial, and return True.
+        """Return whether one more call of a kind that is on trial may start; count it if so.
 
-        Returns False, and counts nothing, if the call must wait.
+        During the trial only few calls of the kind run at once.
+        kind: the method of the call and the name of its tool.
         """
         trial = self._trials[kind]
         if trial.running >= trial.allowed:
@@ -122,9 +126,10 @@ class ThreadTrials:
     def grow(self, is_waiting: Callable[[Kind], bool]) -> None:
         """Double the number of allowed calls of each kind whose running calls may be stuck.
 
-        They may be stuck because they wait for calls of the same kind that the trial does not let
-        start. So the number is doubled if all allowed calls run, and if they all wait for another
-        thread or have returned nothing for SLOW_S seconds.
+        The kind of a call is its method and the name of its tool. Calls may be stuck because they
+        wait for other calls of the same kind, which may not start while the number is reached. So
+        the number is doubled if all allowed calls run, and if they all wait for another thread or
+        have returned nothing for SLOW_S seconds.
         is_waiting: returns whether all running calls of a kind wait for another thread.
         """
         now = self._clock()

@@ -473,8 +473,8 @@ def _describe(function: Any) -> str:
 def _find_depends(function: Handler, classes: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
     """Return the parameters with Depends of a function: name -> provider function.
 
-    classes: the annotations of parameters that are filled without Depends; see
-        Dependencies._classes().
+    classes: the annotations of parameters that are filled without Depends: Context, and the classes
+        of the lifespan values.
     Raises RegistrationError for a Depends in a wrong place.
     """
     wanted: dict[str, Callable[..., Any]] = {}

@@ -123,7 +123,8 @@ class Record(Struct, Generic[E], frozen=True):
     number: the number of the entry; later entries have higher numbers.
     function: the function that the author has passed; None for fixed content.
     access: who may use the entry.
-    switch: the last switch that has selected this entry by its name or function.
+    switch: the last call of enable() or disable() that has selected this entry by its name or
+        function: a pair of its number and of whether it enables.
     """
 
     entry: E

@@ -459,7 +459,11 @@ class Server(ServerBackend):
     def enable(self, *features: str | Handler, tags: Collection[str] = ()) -> None:
         """Show tools, prompts and resources again that disable() has hidden.
 
-        disable() describes the parameters and the errors.
+        For clients, a tool, prompt or resource ("feature") that is hidden does not exist.
+        features: names, URIs and templates as they were registered, or the decorated functions.
+        tags: selects every feature with one of these tags, also features that are registered later.
+        Raises NotRegistered for an unknown name, LookupError for an unknown function, and
+        ValueError if neither features nor tags are given. If it raises, nothing is changed.
         """
         self._switch(features, tags, enabled=True)
 

@@ -172,9 +172,9 @@ class Tools(Registry[RegisteredTool]):
             warn_of_missing_annotations(handler, handler_location(handler))
 
     def report_host_limits(self, server: str, instructions: str) -> None:
-        """Log a warning if hosts will cut the instructions or leave out tools with long names.
+        """Log a warning if common hosts will cut the instructions or leave out tools.
 
-        Each warning is logged once.
+        Hosts such as Claude Code leave out tools with long names. Each warning is logged once.
         server: the server's name.
         instructions: the server's instructions; "" if it has none.
         """

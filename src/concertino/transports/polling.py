@@ -49,14 +49,15 @@ class PollingConnection(PipeConnection):
     def send_and_poll(self, frame: bytes, request_id: Id | None) -> bytes | int:
         """Write one frame, flush, and return the next line if it has already arrived.
 
-        Otherwise returns how many bytes of output are buffered. The caller must pass a line that is
-        not the expected response to defer_line().
+        Otherwise returns how many bytes of output are buffered. If the line is not the expected
+        response, the caller must pass it to defer_line().
 
         If client and server run on the same core, the server has usually answered before the write
         returns. Reading at once saves a loop iteration: on Python 3.13 a call takes 4.6 us instead
-        of 7.6 us (bench/clients.py). A poll that finds nothing costs 1 us. Therefore the next read
-        after such a poll is made without one, then the next 2, 4 and 8 reads. At most MAX_POLLS
-        polls succeed in a row, so that the loop runs regularly.
+        of 7.6 us (bench/clients.py). A poll that finds nothing costs 1 us. Therefore no poll is
+        made before the next read after such a poll; if the poll after that finds nothing either,
+        none is made before the next 2 reads, and so on with 4 and 8. At most MAX_POLLS polls
+        succeed in a row, so that the loop runs regularly.
         """
         polls = self._polls
         output = self._output

@@ -34,8 +34,8 @@ class Mark(NamedTuple):
     It names the process that has started the program. If that process is killed, the program and
     its children can be found by the mark.
     id: 24 random hexadecimal digits, which no other mark has.
-    pid, started_at: the id and the start time of the process that has started the program; see
-        ProcessState.
+    pid, started_at: the id of the process that has started the program, and its start time in clock
+        ticks since the boot.
     namespace: the pid namespace in which this pid is valid; 0 if the system has none.
     """
 
