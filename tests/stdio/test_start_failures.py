@@ -419,6 +419,48 @@ def test_a_script_that_fails_does_not_wait_if_nobody_reads_its_output(tmp_path: 
     assert b"ZeroDivisionError" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        "import threading\nthreading.Thread(target=threading.Event().wait).start()\n",
+        "import atexit, threading\natexit.register(threading.Event().wait)\n",
+    ],
+)
+def test_a_script_whose_failure_was_said_ends_without_waiting_for_threads_or_functions(
+    leaves: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "server.py"
+    path.write_text(SERVER + leaves + "raise ValueError('no key')\n")
+    with Process([str(path)]) as process:
+        error = answer_of(process, INITIALIZE)
+    assert error["message"] == "cannot start: ValueError: no key (server.py:5)"
+
+
+def test_an_import_that_never_ends_ends_with_its_client(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(
+        "import sys\nprint('importing', file=sys.stderr, flush=True)\nwhile True:\n    pass\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, *SERVE, "server.py"],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        try:
+            assert process.stderr.readline() == b"importing\n"
+            process.stdin.close()
+            process.stdout.close()
+            assert b"the client has gone" in process.stderr.read()
+            assert process.wait(60) == 1
+        finally:
+            process.kill()
+
+
 HOOK = """import sys
 def hook(kind, exc, trace):
     print("own hook:", kind.__name__, file=sys.stderr)

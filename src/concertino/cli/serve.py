@@ -24,7 +24,7 @@ from concertino.cli.server_files import (
     add_server_file_options,
     read_server_file_options,
 )
-from concertino.cli.serving import reject_extra_args
+from concertino.cli.serving import ending_with_client, reject_extra_args
 from concertino.cli.target_loading import load_or_exit
 from concertino.cli.targets import LoadedTarget
 from concertino.cli.tools_options import add_tools_options, wrap_backend
@@ -217,9 +217,15 @@ def _serve_stdio(
             os.environ.get("LISTEN_PID") or "(none)",
             os.getpid(),
         )
-    target = load_or_exit(
-        args.targets, options, file_options, frontend, traceback=args.traceback, strict=args.strict
-    )
+    with ending_with_client(stdio):
+        target = load_or_exit(
+            args.targets,
+            options,
+            file_options,
+            frontend,
+            traceback=args.traceback,
+            strict=args.strict,
+        )
     run_process(
         wrap(target),
         frontend,

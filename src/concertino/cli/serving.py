@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import select
+import threading
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
+from concertino.logs import handler as logging_setup
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.shutdown import exit_process, handle_signals
+from concertino.transports.stdio import StdioDescriptors
+
+# How many seconds pass between two looks whether the client of an import is still there.
+LOOK_S = 1.0
 
 
 def reject_extra_args(args: Namespace, server: Sequence[str]) -> None:
@@ -24,3 +32,31 @@ def exit_on_signals(writer: BoundedWriter) -> None:
     No request has been accepted yet, so there is nothing to wait for.
     """
     handle_signals(lambda number: exit_process(0, writer))
+
+
+@contextmanager
+def ending_with_client(stdio: StdioDescriptors) -> Generator[None, None, None]:
+    """End the process with exit code 1 if its client disappears while the block runs.
+
+    The block imports the server, which may take forever. A client that was killed cannot end this
+    process with a signal. The end of the input alone does not end the process: a shell may have
+    written all requests already, and still read the responses.
+    """
+    is_done = threading.Event()
+
+    def watch() -> None:
+        poll = select.poll()
+        # With no event mask, poll reports only that the other side has closed its end.
+        poll.register(stdio.writing, 0)
+        while not is_done.wait(LOOK_S):
+            if poll.poll(0):
+                logging_setup.logger("concertino").error(
+                    "Failed to start server: the client has gone before the import has ended"
+                )
+                exit_process(1, stdio.writer)
+
+    threading.Thread(target=watch, name="client", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_done.set()

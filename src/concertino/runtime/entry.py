@@ -157,9 +157,10 @@ def _is_import_system(frame: FrameType) -> bool:
 def _extend_excepthook() -> None:
     """Make sys.excepthook report an exception that ends the script to the script's MCP client.
 
-    The client gets it as the response to its request. The traceback is still written to stderr,
-    without the frames of this package and without secrets. If another hook was installed before,
-    that hook is called instead of writing the traceback.
+    The client gets it as the response to its request, and then the process ends with exit code 1,
+    without waiting for threads. The traceback is still written to stderr, without the frames of
+    this package and without secrets. If another hook was installed before, that hook is called
+    instead of writing the traceback.
     """
     write_exception = sys.excepthook
 
@@ -171,6 +172,7 @@ def _extend_excepthook() -> None:
         exc = exc.with_traceback(trace)
         text = user_errors.redacted_traceback(exc)
         # The client's requests are answered even if nobody can read stderr, or if a hook fails.
+        has_host = False
         try:
             if text and sys.stderr and write_exception is sys.__excepthook__:
                 with suppress(OSError, ValueError):
@@ -178,8 +180,13 @@ def _extend_excepthook() -> None:
             else:
                 write_exception(kind, exc, trace)
         finally:
-            load("concertino.runtime.refusal").refuse_script_client(
+            has_host = load("concertino.runtime.refusal").refuse_script_client(
                 exc, waits=not isinstance(exc, KeyboardInterrupt)
+            )
+        # Python would wait for the threads that the script has started, and the host for Python.
+        if has_host:
+            load("concertino.runtime.shutdown").exit_process(
+                1, load("concertino.logs.writer").BoundedWriter(2)
             )
 
     sys.excepthook = report

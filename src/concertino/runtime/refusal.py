@@ -94,22 +94,23 @@ class RefusedInput:
             self._timer = self._loop.call_later(MORE_S, self._drain)
 
 
-def refuse_script_client(failure: BaseException | str, *, waits: bool = True) -> None:
+def refuse_script_client(failure: BaseException | str, *, waits: bool = True) -> bool:
     """Answer the requests on stdin with the failure, if a host has started this script.
 
     A host connects stdin and stdout to pipes or sockets. If one of them is anything else, such as a
     terminal or a file, this function does nothing.
     failure: the exception that ends the script, or a text that describes it.
     waits: whether to wait for a first request if none has arrived so far.
+    Returns whether a host has sent a request.
     """
     try:
         modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
     except OSError:
-        return
+        return False
     if not all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes):
-        return
-    if waits or select.select([0], [], [], 0)[0]:
-        refuse_requests(0, 1, failure)
+        return False
+    is_due = waits or bool(select.select([0], [], [], 0)[0])
+    return is_due and refuse_requests(0, 1, failure)
 
 
 def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | str) -> bool:
