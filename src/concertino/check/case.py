@@ -1,4 +1,7 @@
-"""Case: one fault that the check causes, and the reaction that it expects from the server."""
+"""Case: one fault that the check causes, and the reaction that it expects from the server.
+
+`concertino check` runs each case with a new process of the server (run.py).
+"""
 
 from __future__ import annotations
 

@@ -158,7 +158,8 @@ class CaseContext:
         """Return a tools/call request.
 
         tool: a key of server_under_test.TOOLS.
-        arguments: the arguments, by their names in the cases.
+        arguments: the arguments, by the names that cases use. The tool of the server may have other
+            names for them.
         Raises SkipCase if the server does not have the tool.
         """
         return self.make_request("tools/call", self.find_tool(tool).make_params(**arguments))
@@ -218,6 +219,7 @@ class CaseContext:
         """Register how many responses an id may get.
 
         subject: names the request, for the texts of findings.
+        least, most: the smallest and the largest number of responses.
         """
         self.expected[type(id), id] = ExpectedReplies(subject, least, most)
 
@@ -228,7 +230,10 @@ class CaseContext:
     # Writing
 
     def send(self, *messages: Message) -> None:
-        """Write messages, one line each, in one write. Raises the errors of write()."""
+        """Write messages, one line each, in one write.
+
+        Raises Hang or Crash if the server does not read them in time.
+        """
         self.write(b"".join(map(encode_line, messages)))
 
     def write(self, data: bytes, within_s: float | None = None) -> None:
@@ -265,7 +270,7 @@ class CaseContext:
     def wait_for_missing(self, ids: Sequence[Id], within_s: float | None = None) -> list[Id]:
         """Wait for a response to each id. Returns the ids that have no response in time.
 
-        within_s: None for timeout_s of the settings.
+        within_s: how long to wait; None for timeout_s of the settings.
         """
         within_s = self.settings.timeout_s if within_s is None else within_s
         responses = self.process.output.responses
@@ -285,14 +290,19 @@ class CaseContext:
         return [id for _, id in missing]
 
     def wait_for_response(self, id: Id, within_s: float | None = None) -> Message:
-        """Return the first response to a request. Raises the errors of wait_for_responses()."""
+        """Wait for the first response to a request, and return it.
+
+        within_s: how long to wait; None for timeout_s of the settings.
+        If there is none, raises Crash if the process has ended, Violation if it still answers
+        another request, and Hang otherwise.
+        """
         self.wait_for_responses([id], within_s)
         return self.responses(id)[0]
 
     def wait_for_responses(self, ids: Sequence[Id], within_s: float | None = None) -> None:
         """Wait for a response to each id.
 
-        within_s: None for timeout_s of the settings.
+        within_s: how long to wait; None for timeout_s of the settings.
         If a response is missing, raises Crash if the process has ended, Violation if it still
         answers another request, and Hang otherwise.
         """
@@ -331,7 +341,8 @@ class CaseContext:
     def exchange(self, *messages: Message, within_s: float | None = None) -> list[Message]:
         """Send messages and return the first response to each request among them.
 
-        Raises the errors of wait_for_responses().
+        within_s: how long to wait for the responses; None for timeout_s of the settings.
+        Raises Crash, Hang or Violation when a response is missing.
         """
         self.send(*messages)
         ids = [message["id"] for message in messages if "id" in message]
@@ -339,7 +350,11 @@ class CaseContext:
         return [self.responses(id)[0] for id in ids]
 
     def require_success(self, *requests: Message, within_s: float | None = None) -> None:
-        """Send requests and wait for a result to each. Raises the errors of require_results()."""
+        """Send requests and wait for a result to each. Raises Violation for an error response.
+
+        within_s: how long to wait for the responses; None for timeout_s of the settings.
+        Raises Crash, Hang or Violation when a response is missing.
+        """
         self.send(*requests)
         self.require_results([request["id"] for request in requests], within_s)
 
@@ -351,17 +366,23 @@ class CaseContext:
         *,
         modern: bool | None = None,
     ) -> Message:
-        """Send a request and return its response. See make_request() for the parameters.
+        """Send a request and return its response.
 
-        Raises the errors of wait_for_responses().
+        params: the params without the `_meta` of 2026-07-28; None for none.
+        id: None for a new id.
+        modern: whether the request is one of 2026-07-28; None for the era of the session.
+        Raises Crash, Hang or Violation when there is no response.
         """
         return self.exchange(self.make_request(method, params, id, modern=modern))[0]
 
     def call_tool(self, name: str, **arguments: object) -> Message:
-        """Call a tool and return the response. See make_call() for the parameters.
+        """Call a tool and return the response.
 
-        Raises SkipCase if the server does not have the tool, and the errors of
-        wait_for_responses().
+        name: a key of server_under_test.TOOLS.
+        arguments: the arguments, by the names that cases use. The tool of the server may have other
+            names for them.
+        Raises SkipCase if the server does not have the tool. Raises Crash, Hang or Violation when
+        there is no response.
         """
         return self.exchange(self.make_call(name, **arguments))[0]
 

@@ -4,6 +4,10 @@
 - Every request was answered exactly once; a cancelled request may also have no answer.
 - stdout contained only JSON-RPC messages, and no response contains a stack trace.
 - The case left no extra memory, descriptors or processes in use.
+
+A case is one test of `concertino check`, which causes a fault at a new server process. run.py calls
+these functions after it. They report findings: a Violation is a broken rule, a Deviation is less
+severe, and after a Crash or a Hang the process does not serve any more (findings.py).
 """
 
 from __future__ import annotations

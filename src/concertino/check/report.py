@@ -1,4 +1,9 @@
-"""Formats the results of a run, as lines for a terminal or as one JSON document."""
+"""Formats the results of `concertino check`, as lines for a terminal or as one JSON document.
+
+A result is the verdict on one case, which causes a fault at the server and checks the reaction. The
+verdicts are `ok`, `differs` (the server breaks only a stricter rule of this project), `wrong`,
+`hang`, `crash` and `skipped` (findings.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""ServerOutput: the messages and stray lines that one server process has written to stdout."""
+"""ServerOutput: the messages and stray lines that one server process has written to stdout.
+
+A stray line is one that is not a JSON-RPC message. ServerProcess (server_process.py) passes the
+bytes of stdout to its ServerOutput; the cases of `concertino check` look for responses in it.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """ServerUnderTest: facts about the server that `concertino check` tests.
 
-These are, for example, the revisions that the server supports and the tools that cases can call.
-Some cases need a tool, such as `echo` or `sleep`. The check recognizes a tool by its name and the
-names of its arguments. docs/reference/check.md describes what each tool must do. The check also
-recognizes a few tools of the official example server, so that this server can be checked without
-changes.
+These are, for example, the revisions that the server supports and the tools that cases can call. A
+case causes one fault, and checks how the server reacts. Some cases need a tool, such as `echo` or
+`sleep`. The check recognizes a tool by its name and the names of its arguments.
+docs/reference/check.md describes what each tool must do. The check also recognizes a few tools of
+the official example server, so that this server can be checked without changes.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class CheckTool(Struct, frozen=True):
     choices: tuple[str, ...] = ()
 
     def make_params(self, **arguments: object) -> Message:
-        """Return the params of a tools/call.
+        """Return the params of a tools/call, with the names that the server's tool has.
 
-        arguments: the arguments, by their names in the cases.
+        arguments: the arguments, by the names that cases use.
         """
         renamed = {self.shape.arguments[name]: value for name, value in arguments.items()}
         return {"name": self.shape.name, "arguments": {**self.shape.extra, **renamed}}

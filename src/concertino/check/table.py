@@ -1,4 +1,7 @@
-"""CASES: all cases of `concertino check`, in the order of their sections."""
+"""CASES: all cases of `concertino check`, in the order of their sections.
+
+A case causes one fault at a new server process, and checks the reaction (case.py).
+"""
 
 from __future__ import annotations
 

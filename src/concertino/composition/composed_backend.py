@@ -251,7 +251,10 @@ class ComposedBackend:
     # Thread-safe, as the methods of a Notifier must be.
 
     def on_part_change(self, what: ChangeKind) -> None:
-        """Notify the clients of a change of a part. The owners of resources are updated later."""
+        """Notify the clients of a change of a part.
+
+        The parts are asked for their resources again before the next call that needs them.
+        """
         self._mark_change(what)
         self._report_change(what)
 
@@ -269,7 +272,10 @@ class ComposedBackend:
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the function with which a part checks the arguments of its tool or prompt.
 
-        SupportsArgumentChecks describes the parameters. Returns None if there is no such function.
+        Guards call the function before a call is counted against a limit. It raises
+        ArgumentsRefused or RpcError for invalid arguments.
+        method, name: for example "tools/call", and the name of the tool that clients see.
+        Returns None if only handle() can check the arguments.
         """
         found = self._names.find(name)
         return None if found is None else argument_check_of(self.parts[found[0]], method, found[1])
@@ -277,7 +283,8 @@ class ComposedBackend:
     def param_headers(self, name: str) -> ParamHeaders:
         """Return the arguments of a tool that clients repeat in HTTP headers.
 
-        SupportsParamHeaders describes the result.
+        These are the arguments with `x-mcp-header` in the tool's schema. Returns the path of each
+        such argument -> the rest of the name of its `Mcp-Param-` header; {} for an unknown tool.
         """
         found = self._names.find(name)
         return {} if found is None else param_headers_of(self.parts[found[0]], found[1])

@@ -137,8 +137,9 @@ class PartContext(ContextWrapper):
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
         """Translate the result of this call for the client.
 
-        If the part has marked the result with Caller.pass_result(), the translated result is marked
-        in the same way.
+        The part may have passed its result to Caller.pass_result(), so that the client gets it as
+        the server has sent it, without being decoded. Then the translated result is passed there,
+        too.
         method: the method of the call.
         """
         mapped = self._view.map_result(method, result)
@@ -201,7 +202,11 @@ class _PartCaller:
         self._inner.hold_open()
 
     def pass_mapped(self, result: Struct | Raw, mapped: Struct | Raw) -> None:
-        """Mark a mapped result with pass_result() if the part has marked the original one."""
+        """Pass a translated result to pass_result() if the part has passed the original one.
+
+        result: the result of the part.
+        mapped: the result with the names, URIs and task ids that clients see.
+        """
         if result is self._passed and isinstance(mapped, Raw):
             self._inner.pass_result(mapped, self.passed_revision)
 

@@ -17,11 +17,12 @@ class CompositionRules(Struct, frozen=True, kw_only=True):
 
     strict: whether to serve nothing before all parts have started, and to fail if one part fails.
     start_s: how many seconds the start of the composition waits for slow parts.
-    lists_s: until how many seconds after the beginning of the start lists wait for slow parts.
+    lists_s: during how many seconds after the start has begun a list still waits for slow parts.
         Some clients ask only once for a list, so a list should be complete.
     may_be_empty: whether the composition starts even if none of its parts has started.
-    list_limit_s: after how many seconds a list leaves a part out; it also leaves out a part that
-        fails. None waits without a limit, and the list fails if one part fails.
+    list_limit_s: how many seconds a list waits for the items of a part. The list then lacks this
+        part, and also a part that fails. If it is None, the list waits without a limit, and fails
+        if one part fails.
     maps_uris: whether clients see a URI that two parts list with a prefix for the second part. If
         False, the start fails in this case.
     retries_s: the delays in seconds before a part that has failed is started again; the last delay

@@ -124,7 +124,10 @@ class BlockingNats:
             self._connection = None
 
     def _connect(self) -> _Connection:
-        """Connect to the first server that accepts. Raises Disconnected with the last reason."""
+        """Connect to the first server that accepts, and return the connection.
+
+        Raises Disconnected if none accepts, with the reason of the server that was tried last.
+        """
         if time.monotonic() < self._failed_at + RETRY_S:
             raise Disconnected(self._reason)
         for server in random.sample(self._servers, len(self._servers)):
@@ -139,8 +142,8 @@ class BlockingNats:
 class _Connection:
     """A connection to a server. The constructor connects and authenticates.
 
-    until: when the connection must be ready, by time.monotonic(). The methods have the same
-        parameter for the end of their time.
+    until: when the connection must be ready, by time.monotonic(). In the methods, it is the time at
+        which the method must be done.
     Raises OSError, ProtocolError, and Disconnected if the server refuses this client.
     """
 
@@ -225,7 +228,7 @@ class _Connection:
             raise (PermissionsViolation if event.is_refusal else Disconnected)(event.text)
 
     def _next(self, until: float) -> NatsEvent:
-        """Return the next event, reading it if needed. Raises TimeoutError."""
+        """Return the next event of the server. Raises TimeoutError if none comes before `until`."""
         while not self._events:
             left = until - time.monotonic()
             if left <= 0:

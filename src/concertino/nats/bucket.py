@@ -61,7 +61,7 @@ _ESCAPE = re.compile(rb"=([0-9a-f]{2})")
 
 
 class BucketError(Disconnected):
-    """The bucket could not be read or written. The text is the error of the server, or says why."""
+    """The bucket could not be read or written. The text is the server's error or another reason."""
 
 
 class BucketRefused(BucketError):
@@ -162,7 +162,10 @@ class Bucket:
         self._is_created = False
 
     def create(self) -> BucketState:
-        """Create the bucket if it does not exist. One that exists keeps its settings."""
+        """Create the bucket if it does not exist, and return its state.
+
+        A bucket that exists keeps its settings.
+        """
         answer = self._ask_stream("INFO")
         is_new = answer.error is not None and answer.error.err_code == NO_STREAM
         if is_new:
@@ -271,7 +274,10 @@ class Bucket:
         raise self._error(answer.error)
 
     def _call(self, requests: Sequence[Request]) -> list[Answer]:
-        """Send requests for an operation, after creating the bucket if it does not exist."""
+        """Send requests, and return their responses in the same order.
+
+        Before its first requests, this process creates the bucket if it does not exist.
+        """
         if not self._is_created:
             self.create()
         return [_read_answer(self._stream, message) for message in self._send(requests)]
@@ -291,7 +297,7 @@ class Bucket:
         """Request the description of the stream, its creation or its update.
 
         operation: INFO, CREATE or UPDATE.
-        settings: for the last two.
+        settings: the settings of the stream, for CREATE and UPDATE.
         """
         payload = b"" if settings is None else encode(settings)
         [message] = self._send([Request(f"$JS.API.STREAM.{operation}.{self._stream}", payload)])
@@ -310,7 +316,7 @@ class Bucket:
 
 
 def _read_answer(stream: str, message: NatsMessage) -> Answer:
-    """Decode a response of JetStream. Raises BucketError if it is none."""
+    """Decode a response of JetStream. Raises BucketError if the message is no such response."""
     if status_of(message) == NO_RESPONDERS:
         raise BucketError(f"{stream}: JetStream is not available; is it enabled in the servers?")
     try:

@@ -194,7 +194,10 @@ class NatsCluster:
         return [server for server in self._servers if server != old.server]
 
     async def _try_servers(self, servers: Sequence[NatsServer]) -> NatsConnection | None:
-        """Try each server once, in random order. Returns the first connection that succeeds."""
+        """Try each server once, in random order. Returns the first connection that succeeds.
+
+        Returns None if no server accepts a connection.
+        """
         for server in random.sample(servers, len(servers)):
             try:
                 connection = await open_connection(server, self._options)

@@ -181,11 +181,12 @@ class Stream:
 
     cluster: connected; it reconnects when its connection is lost.
     name: letters, digits, `-` and `_`.
-    subject: the beginning of the subject of its messages. Whoever creates the stream adds a random
-        token, which the others read in the settings of the stream. So only clients that may read
-        these can have the servers store a message: JetStream publishes its answers to any reply
-        subject, without a check of permissions. A stream that exists may have the subject without
-        a token.
+    subject: the beginning of the subject of its messages. The client that creates the stream adds a
+        random token, and other clients read the whole subject in the settings of the stream. The
+        token keeps the subject secret from clients that may not read these settings. Such a client
+        could otherwise store a message in the stream: it names the subject as the reply subject of
+        a request, and JetStream publishes its answer there without a check of permissions. A stream
+        that exists already is used even if its subject has no token.
     user: the name of this client, which its reply subjects contain.
     max_bytes: the size of the stream. The servers drop its oldest messages above this size.
     follower: gets the messages.
@@ -423,9 +424,10 @@ class Stream:
             log.info("%s is stored on %d servers now", self._name, REPLICAS)
 
     async def _ask_stream(self, operation: str, replicas: int = 0) -> Answer:
-        """Request the description of the stream, or its creation with this many replicas.
+        """Request the description of the stream, or its creation.
 
         operation: INFO or CREATE.
+        replicas: for CREATE, on how many servers the messages are stored.
         """
         body = encode({**self._settings, "num_replicas": replicas}) if replicas else b""
         return await self._requests.send(f"$JS.API.STREAM.{operation}.{self._name}", body)

@@ -1,6 +1,7 @@
 """Converts the names of clients to tokens of NATS subjects, which are separated by dots.
 
-It also has the names that HTTP front ends use at NATS servers.
+It also has the names that HTTP front ends use at NATS servers. A front end is a process that serves
+an MCP server over HTTP, and shares its sessions with front ends on other machines.
 """
 
 from __future__ import annotations

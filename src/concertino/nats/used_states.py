@@ -41,8 +41,8 @@ class NatsUsedStates:
         present and its key, `front-end.crt` and `front-end.key`. The servers must then have TLS,
         and a certificate of the same authority. None to present no certificate.
     replicas: on how many servers a state is stored. Has no effect if the bucket exists already.
-    Raises ValueError for a malformed address, and the errors of front_end_tls() and
-    credentials_from_environment().
+    Raises ValueError for a malformed address, for certificates that cannot be used, and for a file
+    in CONCERTINO_CLUSTER_SEED that cannot be used. Raises OSError if this file cannot be read.
     """
 
     def __init__(self, address: str, certs: Path | None = None, replicas: int = 1) -> None:

@@ -1,7 +1,8 @@
 """AiAccounts: counts the tokens and time that each caller of a model uses, and limits tokens.
 
-An AI provider (ai_provider.py) is a plugin whose tools ask a model. It counts each call of the
-model in the account of the plugin or MCP client that has called its tool.
+An AI provider (ai_provider.py) is a plugin, a program with tools that a hub starts. Its tools ask a
+model for other plugins and for MCP clients. It counts each call of the model in the account of the
+plugin or client that has called its tool.
 """
 
 from __future__ import annotations

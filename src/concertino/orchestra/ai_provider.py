@@ -1,6 +1,6 @@
 """AI providers: plugins whose tools ask a model, with OpenAI's SDK (the extra `openai`).
 
-A hub starts them with these commands:
+A hub, which starts plugins and forwards calls to their tools, starts them with these commands:
 
     concertino plugin openai    OpenAI; the key is in OPENAI_API_KEY
     concertino plugin gemini    Gemini; the key is in GEMINI_API_KEY

@@ -4,10 +4,11 @@
     create_authority(certificates)                    # writes ca.crt and ca.key
     issue(certificates, "tools.greeter")              # writes tools.greeter.crt and .key
 
-`concertino certs` calls these functions when a user asks for it. Hubs, plugins and bridges call
-ensure_certificate() when they start. They need the authority's private key only if they have no
-certificate yet, or one that expires soon. An authority is never created without a user's command,
-because its key can issue any certificate.
+A hub starts plugins and forwards requests between them, and a bridge connects MCP clients to a hub.
+They prove who they are with certificates of one authority. `concertino certs` calls these functions
+when a user asks for it. Hubs, plugins and bridges call ensure_certificate() when they start. They
+need the authority's private key only if they have no certificate yet, or one that expires soon. An
+authority is never created without a user's command, because its key can issue any certificate.
 
 Files are written under a lock, each in one atomic step. Certificates have the same subjects,
 extensions and periods as in the Go implementation.

@@ -1,6 +1,7 @@
 """Certificates: loads and checks the certificates and keys in a folder.
 
-With them, hubs, plugins and bridges prove who they are, over QUIC and in a NATS cluster.
+With them, hubs, plugins and bridges prove who they are, over QUIC and in a NATS cluster. A hub
+starts plugins and forwards requests between them, and a bridge connects MCP clients to a hub.
 authority.py issues the certificates. The folder has mode 0700, its files have mode 0600. It
 contains, in PEM:
 
@@ -101,7 +102,7 @@ class Identity:
 
     name: the common name in the certificate.
     authority: the certificate of the authority. Peers must have a certificate from it.
-    expires: the time when the first of the two certificates expires.
+    expires: the time when this certificate or that of the authority expires, whichever is earlier.
     """
 
     name: str

@@ -1,5 +1,8 @@
 """ClientEvents: sends events of a hub to the MCP clients of a HubBackend.
 
+A hub runs plugins, and passes on the events that they publish. A HubBackend (hub_backend.py) serves
+the tools of these plugins to MCP clients. Its clients get two kinds of events:
+
 - When a stored document or a resource of an MCP server changes, clients that have subscribed to it
   get notifications/resources/updated. The plugin that runs the MCP server must subscribe to the
   resource at the server. So ClientEvents regularly publishes an event with the URIs to which
@@ -9,7 +12,7 @@
   the Go implementation sends.
 
 ClientEvents reads the events from a stream of the hub (hub_events.py), which is open only while a
-client wants events. A Go hub refuses the stream.
+client wants events. A hub of the Go implementation refuses the stream.
 """
 
 from __future__ import annotations

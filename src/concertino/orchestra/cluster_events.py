@@ -1,9 +1,11 @@
 """ClusterLog: the EventLog of a hub in a NATS cluster, whose events are in a stream of JetStream.
 
-All hubs publish their events to one stream, and each hub copies the messages of this stream into a
-log of its own. So the subscribers of every hub get the events of all hubs. The number of an event
-is the number of its message in the stream, so a cursor from one hub is valid at all hubs, also
-after a restart. HubEvents uses a ClusterLog in place of an EventLog.
+A hub runs plugins, and passes on the events that they publish. JetStream, the storage of NATS
+servers, stores messages in streams. All hubs publish their events to one stream, and each hub
+copies the messages of this stream into a log of its own. So the subscribers of every hub get the
+events of all hubs. The number of an event is the number of its message in the stream, so a cursor
+from one hub is valid at all hubs, also after a restart. HubEvents uses a ClusterLog in place of an
+EventLog.
 """
 
 from __future__ import annotations
@@ -76,7 +78,10 @@ class ClusterLog(EventLog):
             raise InvalidEvent(str(exc)) from None
 
     def publish_soon(self, event: Publish, source: str) -> None:
-        """Store an event in the stream, without waiting. A failure is logged, not raised."""
+        """Store an event in the stream, without waiting. A failure is logged, not raised.
+
+        source: the id of the plugin that has published the event.
+        """
         if len(self._tasks) >= MAX_WAITING:
             self._losses.add(
                 f"an event of {event.topic} is lost: {MAX_WAITING} events are not stored yet"

@@ -1,10 +1,12 @@
 """ClusterOffers: lets the other hubs of a NATS cluster call the plugins of this hub.
 
-A worker is a process that answers the calls of a plugin in the cluster (nats_listener.py). For each
-of its plugins that runs, the hub is a worker, and passes the calls on to the plugin's process. If
-several hubs offer the same plugin, the cluster distributes its calls among them. The hub does not
-use its routes for these calls, so hubs of a cluster cannot call each other in a circle. Tools and
-prompts are offered. Storage is not, because its documents are on one machine only.
+A hub starts plugins, programs with tools, and forwards requests to them. A worker is a process that
+answers the calls of a plugin in the cluster (nats_listener.py). For each of its plugins that runs
+and has `offer` in the plugins file, the hub is a worker, and passes the calls on to the plugin's
+process. If several hubs offer the same plugin, the cluster distributes its calls among them. The
+hub does not use its routes for these calls, so hubs of a cluster cannot call each other in a
+circle. Tools and prompts are offered. Storage is not, because its documents are on one machine
+only.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class ClusterOffers:
 class _Offer:
     """One plugin of this hub that is offered to the cluster.
 
-    It is also the ToolFinder of its ToolCalls, which finds this plugin for each call.
+    Its ToolCalls (hub_calls.py) forwards the calls that arrive, and asks this object for the plugin
+    of each call, which is always this plugin.
     """
 
     def __init__(self, cluster: NatsCluster, plugin: PluginProcess) -> None:

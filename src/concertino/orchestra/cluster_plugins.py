@@ -1,10 +1,11 @@
 """A hub in a NATS cluster: HubCluster, and the plugins that it finds there.
 
-A worker is a process that answers the calls of a plugin in the cluster (nats_listener.py). Workers
-announce themselves with the manifest of their plugin, a PluginManifest, which says what the plugin
-provides and needs. They do so when they connect, when they leave, and when a hub asks. A hub asks
-every DISCOVER_S seconds, and forgets workers that do not answer. To the hub, a plugin exists as
-long as it has workers.
+A hub starts plugins, programs with tools, and forwards requests to them. In a cluster, it also
+forwards requests to plugins that others have started there. A worker is a process that answers the
+calls of such a plugin (nats_listener.py). Workers announce themselves with the manifest of their
+plugin, a PluginManifest, which says what the plugin provides and needs. They do so when they
+connect, when they leave, and when a hub asks. A hub asks every DISCOVER_S seconds, and forgets
+workers that do not answer. To the hub, a plugin exists as long as it has workers.
 """
 
 from __future__ import annotations
@@ -127,7 +128,10 @@ class HubCluster:
             self._offers.update(self._own().values())
 
     def withdraw(self) -> None:
-        """Accept no more calls from the cluster to the hub's own plugins. Others go on."""
+        """Accept no more calls from the cluster to the hub's own plugins.
+
+        Calls in progress go on, and the hub still answers requests of plugins of the cluster.
+        """
         if self._offers is not None:
             self._offers.withdraw()
 
@@ -145,7 +149,9 @@ class HubCluster:
 
 
 class ClusterPlugin:
-    """A plugin whose workers are other processes of the cluster. It is a HubPlugin.
+    """A plugin whose workers are other processes of the cluster.
+
+    It implements HubPlugin, the interface by which a hub sends requests to plugins.
 
     Attributes:
     id: the plugin's id.
@@ -167,7 +173,7 @@ class ClusterPlugin:
 
     @property
     def address(self) -> str:
-        """The address, for messages."""
+        """The address of the plugin in the cluster, for logs and error messages."""
         return self._link.peer.address
 
     @property

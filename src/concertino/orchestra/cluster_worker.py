@@ -1,8 +1,9 @@
 """ClusterWorker: runs a plugin as a worker in a NATS cluster: `python x.py --cluster ADDRESS`.
 
-A user starts the process, and gives it the settings that a hub would otherwise send at boot. The
-cluster distributes the calls of the plugin among all of its processes, which may run on several
-machines. plugin_main.py uses a ClusterWorker for the flag --cluster.
+Without a cluster, a hub starts the process of a plugin, sends it the plugin's settings at boot, and
+forwards calls to it. In a cluster, a user starts the process with its settings. The cluster
+distributes the calls of the plugin among all of its processes, which may run on several machines.
+plugin_main.py uses a ClusterWorker for the flag --cluster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """EmbeddedHub: an MCP server with a hub in the same process, for `concertino serve plugins.yaml`.
 
-Each MCP client that starts such a server has a hub and plugins of its own. The hub listens for its
-own plugins only, so the hubs of several servers do not disturb each other.
+A hub starts plugins, programs with tools, and forwards calls to them. Each MCP client that starts
+such a server has a hub and plugins of its own. The hub listens for its own plugins only, so the
+hubs of several servers do not disturb each other.
 """
 
 from __future__ import annotations

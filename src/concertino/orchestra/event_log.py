@@ -1,10 +1,11 @@
 """EventLog: the latest events of a hub. EventReader: the position of one subscriber in the log.
 
-HubEvents (hub_events.py) adds each event that is published to the log. For each plugin, bridge and
-client that has subscribed, it reads the log with an EventReader. All of them read the same log, so
-a slow subscriber takes no memory. The log keeps at most MAX_BYTES. When it is full, it drops the
-oldest event of the publisher whose events take most bytes, so that nobody can replace the events of
-others. A reader that is too slow learns how many events it has missed.
+A hub runs plugins, and passes on the events that they publish. HubEvents (hub_events.py) adds each
+event that is published to the log. For each plugin, bridge and client that has subscribed, it reads
+the log with an EventReader. All of them read the same log, so a slow subscriber takes no memory.
+The log keeps at most MAX_BYTES. When it is full, it drops the oldest event of the publisher whose
+events take most bytes, so that nobody can replace the events of others. A reader that is too slow
+learns how many events it has missed.
 
 A cursor stands for a position in the log. It contains the id of the log and the number of the event
 before the position, so a cursor from before a restart of the hub is recognized.

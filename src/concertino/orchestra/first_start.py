@@ -1,8 +1,9 @@
 """FirstStart: the progress of a plugin's first start, for which other plugins and requests wait.
 
-Each PluginProcess has one. A plugin starts after the plugins that it depends on. A plugin over QUIC
-also starts after the previous plugin over QUIC in the file. Requests that arrive while a hub starts
-wait for the plugins that they need (hub.py).
+A hub runs each plugin in a process of its own, by a PluginProcess, and each PluginProcess has a
+FirstStart. A plugin starts after the plugins that it depends on. A plugin over QUIC also starts
+after the previous plugin over QUIC in the file. Requests that arrive while a hub starts wait for
+the plugins that they need (hub.py).
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class FirstStart:
     """The progress of a plugin's first start. Use it on one event loop.
 
     on_change: called when is_late or is_settled has changed.
-    previous: the first start of the previous plugin over QUIC, which must let this one start; None
-        for a plugin that need not wait for another one.
+    previous: the first start of the previous plugin over QUIC. This start waits until
+        `lets_next_start` of `previous` is set. None for a plugin that need not wait for another
+        one.
 
     Attributes:
     lets_next_start: set when the next plugin over QUIC may start: the start is settled, or the

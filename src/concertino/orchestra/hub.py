@@ -173,7 +173,7 @@ class Hub:
     async def settle(self) -> None:
         """Wait for the first start of each plugin, and log how many plugins run.
 
-        Does not wait for a plugin that sleeps while it starts, nor longer than StartWaits does.
+        Waits at most 15 seconds, and not at all for a plugin that sleeps while it starts.
         """
         await self._waits.wait_settled()
         log.info("%d of %d plugins run", self._count_running(), len(self.plugins))
@@ -234,7 +234,11 @@ class Hub:
 
     @property
     def routes(self) -> Routes[HubPlugin]:
-        """The current routes. Building them logs new conflicts between plugins."""
+        """The current routes, which say which plugin gets the requests for which tool or prompt.
+
+        They are built again after a change of a plugin. New conflicts between plugins, such as two
+        tools with one name, are logged then.
+        """
         if self._routes is None:
             # Plugins of this hub come before plugins of the cluster, so that calls stay on this
             # machine.
@@ -275,7 +279,7 @@ class Hub:
         return await self._answer(request, kind, peer)
 
     async def _check_saves(self) -> None:
-        """Mark the plugins whose watched files have changed as replaced.
+        """Begin to replace the plugins whose watched files have changed.
 
         The request that is about to be answered then waits for the changed program.
         """
@@ -445,8 +449,11 @@ class Hub:
         return None if plugin is None else self._calls.relay(plugin, body, respond)
 
     def _relay_stream(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
-        """Forward a stream and its responses as bytes. See relay().
+        """Forward a stream_start and its responses as bytes.
 
+        body: the request, serialized without its id.
+        respond: sends a response to the peer.
+        Returns an object that cancels the stream; None if handle() must handle the request.
         This is done only if the peer and the plugin use Unix sockets, so that both are programs of
         this package: a Go plugin may refuse to stream a tool. The plugin sends at most `window`
         bytes of chunks that the peer has not read, so this hub holds at most WINDOW_BYTES.

@@ -1,8 +1,8 @@
 """HubBackend: a Backend that forwards every MCP call to a hub.
 
-It is the base class of Bridge, whose hub runs in another process (bridge.py), and of EmbeddedHub,
-whose hub runs in this process (embedded_hub.py). translation.py and
-resource_translation.py convert the messages.
+A hub runs plugins, programs with tools, and forwards requests to them. HubBackend is the base class
+of Bridge, whose hub runs in another process (bridge.py), and of EmbeddedHub, whose hub runs in this
+process (embedded_hub.py). translation.py and resource_translation.py convert the messages.
 
 For each tools/list and prompts/list of a client, HubBackend requests the list from the hub again.
 It rebuilds the MCP result only if the hub's response has changed. refresh() sends list_changed
@@ -81,9 +81,9 @@ __all__ = ["CALL_S", "AskHub", "HubBackend"]
 log = logging.getLogger("concertino.orchestra")
 
 AskHub = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
-"""Sends a request to the hub, with a time limit in seconds, like RpcConnection.request().
+"""Sends a request to the hub, with a time limit in seconds, and returns the response.
 
-It raises ConcertinoError."""
+It raises ConcertinoError if there is no response."""
 
 ListName = Literal["tools", "prompts"]
 # Time limit of a tool call, the same as between a hub and a plugin.

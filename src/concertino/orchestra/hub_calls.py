@@ -79,25 +79,30 @@ class HubPlugin(PluginProvider, Protocol):
         ...
 
     async def request(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
-        """Send a request, and return the response; see RpcConnection.request().
+        """Send a request, and return the response, which has the request's id.
 
-        Raises Disconnected if the plugin does not run.
+        Raises Disconnected if the plugin does not run, and TimedOut after timeout_s.
         """
         ...
 
     def forward(
         self, body: bytes, timeout_s: float, callback: ResponseCallback, stream: str = ""
     ) -> PendingResponse | None:
-        """Send a serialized request, and call `callback` with each response, or with an exception.
+        """Send a serialized tool call or stream_start, and return its pending response.
 
-        See ForwardingConnection.forward(). Returns None if the request cannot be sent now.
-        Otherwise, call end_forward() when the call has ended.
+        body: the PluginRequest, serialized without its id.
+        callback: called with each response, serialized with its id, or with an exception.
+        stream: the id of the stream in a stream_start; "" for a tool call.
+        Returns None if the request cannot be sent now. Otherwise, call end_forward() when the call
+        has ended.
         """
         ...
 
     def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
-        """Send a stream_start, and yield the responses; see ForwardingConnection.stream().
+        """Call a tool as a stream, and yield the responses: the chunks, then the last response.
 
+        request: contains a stream_start. Its request id and stream id are replaced by new ones.
+        timeout_s: the time limit of the whole stream.
         Raises Disconnected if the plugin does not run.
         """
         ...
@@ -228,7 +233,8 @@ class ToolCalls:
         """Forward a tool call and its response as bytes.
 
         body: the serialized request, without its id.
-        respond: sends the response to the caller; see RelayHandler.
+        respond: sends the response, serialized without its id, to the caller. None as the response
+            means that the call was cancelled.
         Returns an object that cancels the call, or None if it cannot be sent now.
         """
         # Only Go plugins refuse calls that must be repeated as streams, and they use QUIC.
@@ -243,10 +249,13 @@ class ToolCalls:
     def relay_stream(
         self, plugin: HubPlugin, body: bytes, stream: str, respond: Respond
     ) -> Cancellable | None:
-        """Forward a stream_start and its responses as bytes. See relay().
+        """Forward a stream_start and its responses as bytes.
 
         The plugin must offer every tool as a stream.
+        body: the serialized request, without its id.
         stream: the stream_id of the request.
+        respond: sends a chunk or the last response, serialized without its id, to the caller.
+        Returns an object that cancels the stream; None if the request cannot be sent now.
         """
 
         def pass_on(outcome: bytes | BaseException) -> None:
@@ -352,8 +361,8 @@ def _end_relayed_stream(
 ) -> None:
     """Send the outcome of a relayed stream to its caller.
 
-    outcome: the end of the stream, serialized with its id. Or anything that ends the stream
-        otherwise, see _end_relay().
+    outcome: the stream_end, or another response that has ended the stream, serialized with its id;
+        or the exception that has ended the stream.
     """
     if isinstance(outcome, bytes) and is_stream_end(outcome):
         message = split_id(outcome)

@@ -70,8 +70,9 @@ class ControlRequest(Struct, frozen=True):
 class PluginStatus(Struct, frozen=True):
     """The state of a plugin, as `concertino hub` shows it.
 
-    state: PluginProcess.state, or "withheld" for a plugin that the hub has not started yet because
-        of Hub.withheld.
+    state: "waiting", "starting", "running", "backing-off" (a new start follows after a pause),
+        "stopping", "stopped", or "withheld" for a plugin that the hub has not started yet, for
+        example because the user has not approved its entry in the plugins file.
     pid: the id of its process; 0 while it does not run.
     calls: how many calls are in progress.
     restarts: how many times the hub has started it again.

@@ -1,5 +1,7 @@
 """HubEvents: sends the events that plugins publish to the plugins and bridges that want them.
 
+A hub runs plugins. A bridge is an MCP server that forwards the calls of its clients to a hub.
+
     plugin   --Publish-->            hub   --Publish-->                              plugin
                                            --StreamChunk with an EventDelivery-->    bridge
 

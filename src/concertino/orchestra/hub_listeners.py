@@ -1,8 +1,9 @@
 """HubListeners: the addresses at which a hub accepts connections.
 
-For the plugins that it starts, a hub listens at a Unix socket in a temporary folder, and over QUIC
-if a plugin cannot use this socket. For bridges and other programs, it listens at a public address,
-which is a Unix socket or QUIC. Hub opens the listeners before it starts its plugins.
+A hub starts plugins and forwards requests to them. For these plugins, it listens at a Unix socket
+in a temporary folder, and over QUIC if a plugin cannot use this socket. For bridges and other
+programs, it listens at a public address, which is a Unix socket or QUIC. Hub opens the listeners
+before it starts its plugins.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 async def wait_until_idle(pid: int, for_s: float) -> None:
     """Wait until a process and its descendants have been idle for `for_s` seconds.
 
-    They are idle if at most the part MAX_ACTIVE of the samples shows work. Also returns when all of
-    them have ended.
+    They are idle if at most one tenth of the samples (MAX_ACTIVE) shows work. Also returns when all
+    of them have ended.
     pid: the id of the process.
     """
     if not _HAS_PROC:

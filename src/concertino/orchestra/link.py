@@ -85,7 +85,9 @@ async def open_link(
 ) -> ForwardingConnection:
     """Connect to the listener at an address, on the running loop.
 
-    address, certificates, name: as for listen_for_links().
+    address: `unix:PATH`; `HOST:PORT` for QUIC; `nats://HOST,...` or `tls://HOST,...` for a cluster.
+    certificates: the folder of certificates; required for QUIC and TLS.
+    name: the name of this side's certificate; required for QUIC and a cluster.
     expects: over QUIC, the name that the listener's certificate must contain; None accepts any
         name. In both cases, the certificate must also be valid for the host in the address. In a
         cluster, `expects` is the plugin to call; None for the hub.

@@ -1,7 +1,8 @@
 """ListChanges: detects when a hub's list of tools or prompts has changed.
 
-The hub calls compare_soon() after each change of a plugin. Most of these changes, such as a new
-state of the plugin, do not change the lists.
+A hub runs plugins, and lists the tools and prompts of all of them. It calls compare_soon() after
+each change of a plugin. Most of these changes, such as a new state of the plugin, do not change the
+lists.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """McpEvents: the events of a hub for MCP clients, as the triggers-and-events draft describes them.
 
-A client lists the topics of events (`events/list`). It asks for events now and then
-(`events/poll`), or keeps a request open during which they arrive as notifications
-(`events/stream`). An event type of the draft is a topic of the hub, and the arguments of a
-subscription are filters: texts that members of an event's payload must equal. A cursor of the draft
-is a cursor of the hub's EventLog, so after the loss of a connection, a client goes on after its
-last event.
+A hub runs plugins, and passes on the events that they publish. A client lists the topics of events
+(`events/list`). It asks for events now and then (`events/poll`), or keeps a request open during
+which they arrive as notifications (`events/stream`). An event type of the draft is a topic of the
+hub, and the arguments of a subscription are filters: texts that members of an event's payload must
+equal. A cursor of the draft is a cursor of the hub's EventLog, so after the loss of a connection, a
+client goes on after its last event.
 
 HubBackend passes these requests on to McpEvents. For each request, McpEvents opens a stream of
 events at the hub (hub_events.py), and ends it with the request. So it keeps no state for clients

@@ -64,7 +64,10 @@ class _Session:
 
 
 class McpSessions:
-    """A Backend that handles the calls of a plugin at an MCP server. PluginRequests uses it.
+    """A Backend that sends the calls of a plugin to an MCP server.
+
+    PluginRequests (plugin_requests.py) passes the calls of the hub to it. Each tool call is sent in
+    the session of its caller.
 
     name: the plugin's id.
     on_change: called with "tools", "prompts" or "resources" when that list has changed.

@@ -3,9 +3,11 @@
     for name, found, now in create_buckets("tls://a,b,c", ["storage.nats"], certificates, 3):
         ...
 
-`concertino cluster buckets` calls create_buckets(). If the servers have the permissions of
-nats_permissions.py, only the NATS user of a hub may create buckets. If they allow everything, the
-first client that uses a bucket creates it.
+A hub starts plugins and forwards requests to them. HTTP front ends are processes on several
+machines that serve one MCP server over HTTP. Some plugins store documents in a bucket, and the
+front ends share data of their sessions in two. `concertino cluster buckets` calls create_buckets().
+If the servers have the permissions of nats_permissions.py, only the NATS user of a hub may create
+buckets. If they allow everything, the first client that uses a bucket creates it.
 """
 
 from __future__ import annotations

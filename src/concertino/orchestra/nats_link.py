@@ -87,10 +87,13 @@ async def open_nats_link(
 ) -> NatsLink:
     """Connect to a cluster, and check that the plugin to call answers. open_link() calls this.
 
+    address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
+    certificates: required for an address with `tls://`; None otherwise.
     caller: the name of this process's plugin or of its certificate.
     callee: the plugin to call; None for the hub.
     timeout_s: how long to wait for the callee's answer to a health request, in seconds.
-    Raises the errors of open_cluster(). Raises Disconnected if the callee does not answer.
+    Raises Disconnected if no server can be reached or accepts this client, or if the callee does
+    not answer. Raises ValueError for a malformed address, CertificateError, OSError, ImportError.
     """
     # The certificate with which a plugin connects is named PLUGIN-client.
     caller = caller.removesuffix("-client")

@@ -35,9 +35,13 @@ async def listen_nats_links(
 ) -> NatsListener:
     """Connect to a cluster, and become a worker of a plugin there.
 
+    address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
+    answer: handles each request that `relay` does not forward.
+    relay: called first with each request, to forward it without decoding it; None to forward none.
+    certificates: required for an address with `tls://`; None otherwise.
     name: the plugin's id, or the name of its client certificate, which is PLUGIN-client.
-    The other parameters and the errors are those of listen_for_links(), which calls this function,
-    and of open_cluster().
+    Raises ValueError for a malformed address, Disconnected if no server can be reached or lets this
+    process answer requests, CertificateError, OSError, ImportError.
     """
     name = name.removesuffix("-client")
     cluster = await open_cluster(address, name, certificates)

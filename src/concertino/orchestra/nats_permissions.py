@@ -1,8 +1,10 @@
 """The permissions of hubs, plugins and HTTP front ends at a NATS server, for its configuration.
 
-`concertino cluster permissions` prints them, and `concertino cluster up` uses them. Each subject
-contains the names of its sender and of the called plugin (nats_messages.py). With these permissions
-the server guarantees that nobody uses the name of somebody else:
+A hub starts plugins and forwards requests between them. An HTTP front end is a process that serves
+an MCP server over HTTP and shares its sessions with front ends on other machines.
+`concertino cluster permissions` prints the permissions, and `concertino cluster up` uses them. Each
+subject contains the names of its sender and of the called plugin (nats_messages.py). With these
+permissions the server guarantees that nobody uses the name of somebody else:
 
 - A plugin publishes requests, responses, heartbeats and announcements under its own name only.
 - It receives the requests for its own name only, as a member of the queue group of that name.
@@ -59,7 +61,7 @@ def permissions_of(
 ) -> dict[str, Any]:
     """Return the permissions of a plugin, hub or front end: the value of `permissions` of a user.
 
-    name: the id of the plugin, `orchestrator` or `front-end`.
+    name: the id of a plugin; `orchestrator` for a hub; `front-end` for an HTTP front end.
     offered: for a hub, the plugins that it offers to other hubs, and for which it answers.
     owners: for a hub, the plugins whose buckets it may create, and `front-end` for those of the
         front ends.

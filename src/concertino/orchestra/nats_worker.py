@@ -83,7 +83,7 @@ MAX_CALLERS = 256
 class _Accepted:
     """A request that the worker has accepted, and that has no last response yet.
 
-    caller: what peer_key() returns for its caller.
+    caller: the name of its caller; for a hub with the id of its process (peer_key()).
     size: its size in bytes.
     expires: when its caller does not wait for a response any more, by the clock of the event loop.
     is_acknowledged: whether an ack was sent.

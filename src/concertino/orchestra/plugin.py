@@ -56,7 +56,8 @@ class Plugin(Server):
         these providers to this plugin.
     provides_events: the topics under which the plugin publishes events. MCP clients that list the
         hub's topics get them.
-    coerce: whether arguments of a similar type are converted, as for Server.
+    coerce: whether to accept strings for arguments of other types if they can be converted, such as
+        `"1"` for an int.
     Raises ValueError as Server does, CertificateError for an id that a certificate cannot contain,
     and ImportError when the extra `orchestra` is not installed.
 

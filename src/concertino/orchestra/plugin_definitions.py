@@ -39,8 +39,9 @@ def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
 
 
 def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
-    """Return the definition of one plugin. key: as for define_plugins().
+    """Return the definition of one plugin.
 
+    key: the user's secret key, with which the digests of secrets in the definition are made.
     An MCP server has the same definition as in a file with MCP servers (proxy/server_file.py).
     """
     if entry.is_mcp:

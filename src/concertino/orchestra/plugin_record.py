@@ -1,5 +1,6 @@
 """PluginRecord: what has happened to a plugin since its hub began to run it.
 
+A hub runs each plugin, a program with tools, in a process, and starts it again when it has ended.
 Each PluginProcess has one, and `concertino hub ps` shows it.
 """
 

@@ -69,8 +69,13 @@ async def open_quic_link(
 ) -> QuicLink:
     """Connect to the listener at an address, and return the connection.
 
+    address: HOST:PORT.
     name: the name of the certificate with which this process identifies itself.
-    The other arguments, and the errors, are those of open_link() (link.py).
+    expects: the name that the listener's certificate must contain; None accepts any name. In both
+        cases, the certificate must also be valid for the host in the address.
+    timeout_s: how long to wait for the listener's first answer, in seconds.
+    Raises Disconnected when there is no answer in time, HandshakeFailure when one side refuses the
+    other, ValueError for a malformed address, CertificateError.
     """
     return await dial(address, certificates.identity(name), expects, timeout_s)
 
@@ -83,8 +88,12 @@ async def dial(
 ) -> QuicLink:
     """Connect to the listener at an address, with a certificate that is already loaded.
 
+    address: HOST:PORT.
     identity: this process's certificate and key.
-    The other arguments, and the errors, are those of open_link() (link.py).
+    expects: the name that the listener's certificate must contain; None accepts any name.
+    timeout_s: how long to wait for the listener's first answer, in seconds.
+    Raises Disconnected when there is no answer in time, HandshakeFailure when one side refuses the
+    other, and ValueError for a malformed address.
     """
     host, port = split_quic_address(address)
 

@@ -82,9 +82,16 @@ async def listen_quic_links(
     name: str,
     admits: Callable[[str], bool] | None,
 ) -> RpcListener:
-    """Listen at an address. The arguments are those of listen_for_links() (link.py).
+    """Listen at an address, and handle the requests that arrive.
 
-    handler: called `answer` there.
+    address: HOST:PORT; port 0 for a free one.
+    handler: handles each request that `relay` does not forward.
+    relay: called first with each request, to forward it without decoding it; None to forward none.
+    name: the name of this side's certificate.
+    admits: called with the name of a verified client certificate. Returns whether that client may
+        connect. None admits every client with a valid certificate.
+    Raises OSError when the address cannot be used, ValueError when it is malformed, and
+    CertificateError.
     """
     ensure_strict()
     host, port = split_quic_address(address)
@@ -140,7 +147,10 @@ class _QuicRpcServer(QuicServer):
     """aioquic's server with a renewable certificate, limits, and an orderly end.
 
     host: the host in the address at which the server listens.
-    handler, relay, admits: as for listen_for_links().
+    handler: handles each request that `relay` does not forward.
+    relay: called first with each request, to forward it without decoding it; None to forward none.
+    admits: called with the name in a client's certificate. Returns whether the client may connect.
+        None admits every client with a valid certificate.
     current: the certificate of this process, which may be renewed while the server listens.
     """
 

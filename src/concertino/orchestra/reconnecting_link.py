@@ -1,8 +1,9 @@
 """ReconnectingLink: a connection to a hub that reconnects in the background.
 
-Bridges (bridge.py) and plugins (plugin_main.py) use it. Health pings detect a hub that does not
-respond. While the link is down, requests fail at once with the reason. They are not queued for the
-next connection, and no request is sent twice.
+A hub runs plugins and forwards requests to them. Bridges (bridge.py), which connect MCP clients to
+a hub, and plugins (plugin_main.py) send requests to the hub over a ReconnectingLink. Health pings
+detect a hub that does not respond. While the link is down, requests fail at once with the reason.
+They are not queued for the next connection, and no request is sent twice.
 """
 
 from __future__ import annotations

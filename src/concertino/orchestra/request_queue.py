@@ -24,7 +24,7 @@ SLOW_S, CAUTIOUS_S = 0.01, 1.0
 class ArrivedRequest(Struct, frozen=True):
     """A request that has arrived at a worker.
 
-    caller: what peer_key() returns for the process that has sent the request.
+    caller: the name of the plugin that has sent the request; for a hub with the id of its process.
     reply: the subject to which the ack and the responses are sent.
     payload: the serialized PluginRequest.
     deadline: when the request's time limit ends, by the clock of the event loop.

@@ -137,7 +137,7 @@ def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
 def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
     """Return the stored documents of one kind as MCP resources, sorted by path.
 
-    kind: as for list_request().
+    kind: the folder of the documents, one of KINDS.
     """
     by_path = {entry.path: entry for entry in entries}
     return [

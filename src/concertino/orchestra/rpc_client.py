@@ -2,8 +2,9 @@
 
 It has the code that does not depend on the transport: ids, time limits, and the match of responses
 to requests. There is one derived class for each transport: UnixLink (unix_link.py), QuicLink
-(quic_link.py) and NatsLink (nats_link.py). Bridges, hubs and plugins use these classes through the
-interfaces in rpc_interface.py.
+(quic_link.py) and NatsLink (nats_link.py). Hubs send requests to plugins with them, and plugins and
+bridges, which connect MCP clients to a hub, send requests to hubs. All of them use these classes
+through the interfaces in rpc_interface.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The interface of RPC connections between hub, plugins and bridges.
 
-A connection has one direction: the side that opened it sends requests, and the side that accepted
-it answers them. A hub and a plugin therefore have two connections, one in each direction.
+A hub starts plugins, programs with tools, and forwards requests to them. A bridge connects MCP
+clients to a hub. A connection, also called a link, has one direction: the side that opened it sends
+requests, and the side that accepted it answers them. A hub and a plugin therefore have two
+connections, one in each direction.
 
 link.py opens connections and listens for them, over a Unix socket, QUIC or a NATS cluster.
 rpc_client.py and rpc_server.py have the code that all transports share. Each object belongs to the

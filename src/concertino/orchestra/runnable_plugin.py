@@ -1,5 +1,6 @@
 """RunnablePlugin: the interface of a plugin for the code that runs its process.
 
+A plugin is a program with tools, prompts or storage. A hub usually starts it and sends it requests.
 Plugin and McpPlugin implement it. plugin_main.py and cluster_worker.py run such plugins.
 """
 
@@ -16,11 +17,18 @@ __all__ = ["RunnablePlugin"]
 
 
 class RunnablePlugin(Protocol):
-    """A plugin whose process can be run. plugin.py describes the methods.
+    """A plugin whose process can be run.
 
+    Attributes:
     hub: the connection to the hub. The code that runs the process sets it.
     on_end: called by the plugin when the hub requests its end. The code that runs the process sets
         this function, too.
+    name: the id of the plugin.
+
+    start() is called before the hub can connect. manifest() returns what the plugin provides and
+    needs, for the registration at the hub. answer() handles one request of the hub. At the end,
+    shut_down() runs the plugin's shutdown functions and returns whether all of them have succeeded,
+    and then close() releases everything else.
     """
 
     hub: RpcConnection | None

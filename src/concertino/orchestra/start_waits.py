@@ -1,7 +1,8 @@
 """StartWaits: how long a request to a hub waits for plugins that start.
 
-While plugins start for the first time, or are replaced by their changed programs, it is not certain
-yet which plugin has a tool. The Hub (hub.py) asks its StartWaits before it looks for a plugin.
+A hub starts plugins, programs with tools, and forwards requests to them. While plugins start for
+the first time, or are replaced by their changed programs, it is not certain yet which plugin has a
+tool. The Hub (hub.py) asks its StartWaits before it looks for a plugin.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """answer_storage(): answers the storage requests that a hub sends to a plugin.
 
-PluginRequests (plugin_requests.py) calls it. A request is answered by the plugin's store of the
+A plugin may provide stores of documents, which other plugins use through the hub. PluginRequests
+(plugin_requests.py) calls answer_storage(). A request is answered by the plugin's store of the
 requested type (storage.py). The methods of a store may block, so they run in threads. A failed
 request gets a response from failures.py.
 Source: the Orchestra plugin protocol, "Storage".

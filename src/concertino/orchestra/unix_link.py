@@ -197,9 +197,11 @@ class _FrameConnection(SocketConnection):
 
 
 async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
-    """Connect to the listener at a path. The errors are those of open_link() (link.py).
+    """Connect to the listener at a path.
 
     timeout_s: how long connecting may take, in seconds.
+    Raises Disconnected if nobody listens there or connecting takes too long, and HandshakeFailure
+    if the listener belongs to another user.
     """
     name = unix_name(path)
     try:
@@ -296,9 +298,11 @@ class UnixLink(RpcClient):
 def listen_unix_links(
     path: str, handler: RequestHandler, relay: RelayHandler | None = None
 ) -> RpcListener:
-    """Listen at a path, in a folder of mode 0700.
+    """Listen at a path, in a folder of mode 0700, and handle the requests that arrive.
 
-    handler, relay: as for listen_for_links() (link.py); handler is called `answer` there.
+    handler: handles each request that `relay` does not forward.
+    relay: called first with each request, to forward it without decoding it. None if every request
+        goes to `handler`.
     Raises PermissionError if other users can enter the folder, and OSError if the path cannot be
     used.
     """

@@ -1,4 +1,10 @@
-"""Section 6: concurrent calls, cancellation and progress."""
+"""Section 6: concurrent calls, cancellation and progress.
+
+Each public function is one case of `concertino check`. It gets the CaseContext of a server process,
+causes a fault, and raises a finding if the server reacts wrongly. A Violation breaks a MUST of the
+specification, a Deviation only a stricter rule of this project, and in a Hang the process no longer
+answers (findings.py). CASES, at the end, has the name and the expected reaction of each case.
+"""
 
 from __future__ import annotations
 

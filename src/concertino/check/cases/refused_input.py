@@ -1,7 +1,9 @@
 """make_cases(): makes cases that send one malformed line each, and check the error response.
 
-A client that keeps the rules never sends such a line. So whatever the server does with the line,
-even nothing, gets at most the verdict `differs`. But the server must answer the next request.
+A case is one test of `concertino check`: it causes a fault at a new server process, here with a
+malformed line, and checks the reaction. A client that keeps the rules never sends such a line. So
+whatever the server does with it, the verdict on the server is at most `differs`, which means that
+the server breaks no MUST of the specification. But the server must answer the next request.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def send_malformed_line(
     """Send a malformed line and then a request. Returns the response to the line, or None.
 
     Reports a Deviation unless the response to the line is one of the expected errors.
-    codes, id, silence: as for make_cases().
+    codes: the acceptable error codes.
+    id: the id in the line; None if it has no readable id.
+    silence: whether it is also acceptable not to respond.
     """
     if id is not None:
         context.expect(id, f"the line {excerpt(line, 60)}")
