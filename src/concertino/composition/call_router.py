@@ -187,6 +187,7 @@ class CallRouter:
         replace_uri: returns the same call with another URI.
         Raises RpcError if no part accepts the URI.
         """
+        # If the resources of a part have changed, the recorded owner may be wrong: ask all parts.
         owner, uri = (
             (None, shown) if self._directory.has_changed else self._directory.owners.find(shown)
         )
@@ -201,6 +202,7 @@ class CallRouter:
                 except RpcError as error:
                     if error.code not in ELSEWHERE or owner is not None:
                         raise
+                    # The client gets the last refusal that says something about the resource.
                     if error.code != METHOD_NOT_FOUND:
                         refusal = error
         if starting := list(self._starts.starting.values()):
@@ -217,6 +219,7 @@ class CallRouter:
         def replace_uri(uri: str) -> Call:
             return replace(call, params={**call.params, "uri": Raw(encode(uri))})
 
+        # A URI with a prefix can be translated only if it is known which part lists it.
         if self._maps_uris:
             await self.refresh_owners()
         return await self._call_by_uri(call, context, shown, replace_uri)

@@ -127,6 +127,7 @@ class ComposedBackend:
             await self._starts.start(self._notifier_of)
         clashes = await self._directory.settle(self._router.parts_with("resources"))
         if not self._rules.maps_uris:
+            # The error names only the first clash.
             for uri, (first, second) in clashes.items():
                 raise RegistrationError(
                     f"compose: both {first} and {second} have the resource {uri}; remove one, or "

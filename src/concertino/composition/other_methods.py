@@ -31,7 +31,8 @@ def find_part(method: str, parts: Mapping[str, ServerFeatures]) -> str:
 
     Only parts that accept methods which concertino does not know are considered. Of the following
     rules, the first one that fits decides:
-    1. The first part that declares a capability to which the method belongs, see _covers().
+    1. The first part that declares a capability to which the method belongs, such as `acme` for the
+       method `acme/run`.
     2. The only part that declares any capability which concertino does not interpret.
     3. The only part.
 

@@ -35,7 +35,7 @@ class CallsUnderWay:
 
 
 class PartCalls:
-    """The running calls of all parts, and the removed parts that are not closed yet.
+    """The running calls of a composition's parts, and the removed parts that are not closed yet.
 
     names: the names of the parts.
     drain_s: how many seconds the calls of a removed part get to end.

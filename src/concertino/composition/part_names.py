@@ -162,6 +162,7 @@ class BoundedNames:
         return None if part is None else (part, own_name)
 
     def is_known(self, name: str) -> bool:
+        # A name that was shortened always has MAX_NAME characters.
         return len(name) < MAX_NAME or name in self._shortened
 
     def uri_prefix(self, part: str) -> str:

@@ -28,11 +28,11 @@ __all__ = ["PartContext", "PartView"]
 
 
 class PartView:
-    """Translates the names, URIs and task ids of one part.
+    """Translates the names, URIs and task ids of one part of a composition.
 
     part: the name of the part.
     names: translates the names of tools and prompts.
-    owners: translates URIs.
+    owners: translates URIs, and knows which part lists each of them.
     on_change: called with the name of a list, such as "tools", when the part reports to one client
         only that the list has changed.
 

@@ -39,6 +39,8 @@ class ResourceOwners:
     def settle(self, listed: Mapping[str, Collection[str]]) -> Clashes:
         """Record the URIs and templates that the parts list now. Return the new clashes.
 
+        A clash is a URI that two parts list: URI -> (the part that it belongs to, the other part).
+        If maps_clashes is True, clashes that an earlier call has returned are not returned again.
         listed: part -> its URIs and templates, in the order of the parts. If maps_clashes is True,
             a part that is missing keeps the URIs that were recorded before.
         """

@@ -131,7 +131,7 @@ class NatsConnection(asyncio.Protocol):
         payload: at most info.max_payload bytes. The caller must check the size, because the server
             would end the connection.
         reply: the subject for responses; empty if none is expected.
-        headers: a header block; empty for none.
+        headers: the header block with its first and its empty last line; empty for none.
         Raises Disconnected when the connection has ended.
         """
         self._write(encode_publish(subject, payload, reply, headers))
@@ -225,7 +225,9 @@ class NatsConnection(asyncio.Protocol):
     async def authenticate(self, options: NatsOptions) -> None:
         """Wait for the server's INFO, begin TLS if needed, send CONNECT, and wait for acceptance.
 
-        Only open_connection() calls this. Raises the errors of open_connection().
+        Only open_connection() calls this. Raises NotAuthorized if the server refuses this client,
+        Disconnected if the connection ends, and ImportError or ConcertinoError if the credentials
+        cannot be used.
         """
         await cast("asyncio.Future[None]", self._info_arrived)
         self._info_arrived = None

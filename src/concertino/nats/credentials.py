@@ -85,7 +85,8 @@ class NatsCredentials(Struct, frozen=True):
 def credentials_from_environment() -> NatsCredentials | None:
     """Read the file that CONCERTINO_CLUSTER_SEED names. Returns None if the variable is not set.
 
-    Raises the errors of read_credentials().
+    Raises OSError if the file cannot be read, and ValueError if its content cannot be used. If it
+    has a JWT, raises ImportError if the extra `nats` is not installed.
     """
     path = os.environ.get(SEED)
     return read_credentials(Path(path)) if path else None

@@ -73,8 +73,9 @@ class NatsOptions(Struct, frozen=True):
 def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dict[str, Any]:
     """Return the members of CONNECT: the client's identity and the features that it supports.
 
-    nonce: the nonce in the server's INFO.
-    Raises the errors of NatsCredentials.sign_in().
+    nonce: the text in the server's INFO, which the client signs if it has a key.
+    Raises ImportError if the client has a key and the extra `nats` is not installed, and
+    ConcertinoError if the key is not valid.
     """
     # These members change what the server sends:
     # verbose=False: it sends no +OK after each command.

@@ -100,7 +100,7 @@ class ClusterLog(EventLog):
     # The messages of the stream (Follower)
 
     def begin(self, id: str, first: int, last: int) -> None:
-        """Begin a new log if this is another stream than before.
+        """Prepare for the messages of the stream. Begin a new log if it is another stream.
 
         id: identifies the stream, and changes if the servers have lost its last messages.
         first, last: the numbers of the oldest message in the stream, and of the newest one.

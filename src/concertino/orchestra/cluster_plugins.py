@@ -69,7 +69,7 @@ MAX_MANIFESTS = 16
 
 
 class HubCluster:
-    """Connects a hub to a cluster: finds plugins, answers their requests, and offers its own.
+    """Connects a hub to a NATS cluster: finds plugins, answers their requests, and offers its own.
 
     address: the NATS servers of the cluster, such as `tls://a,b,c` or `nats://HOST:PORT`.
     certificates: the certificates of the hub; required for an address with `tls://`.

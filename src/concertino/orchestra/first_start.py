@@ -63,6 +63,7 @@ class FirstStart:
         """
         for id, other in dependencies.items():
             await other.is_settled.wait()
+            # The dependency has failed or sleeps, so requests need not wait for this plugin either.
             if not other.has_run.is_set():
                 self.settle()
             await other.is_over.wait()

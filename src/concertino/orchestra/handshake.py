@@ -176,7 +176,8 @@ class _StrictContext(tls.Context):
     """aioquic's TLS context, changed so that each side verifies the other's certificate.
 
     aioquic calls the overridden methods during the handshake.
-    identity, check_name: the arguments of require_peer_certificate().
+    identity: the certificate that this process presents, and the authority that it trusts.
+    check_name: accepts or refuses the name in the peer's certificate.
     name: the name in the peer's certificate, once it is verified.
     """
 

@@ -1,4 +1,4 @@
-"""ToolCalls and forward_request(): forward the requests that a hub gets to its plugins.
+"""ToolCalls and forward_request(): forward the requests that reach a hub to its plugins.
 
 A tool can be called with a tool_call request, or as a stream (streams.py). Plugins of this package
 accept both for every tool. A Go plugin accepts only one of the two for each tool, and its list of

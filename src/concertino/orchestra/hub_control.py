@@ -1,9 +1,10 @@
 """HubControl: lets `concertino hub` see and manage the plugins of a running hub.
 
-The hub listens at a Unix socket, in a folder that only this user can enter. `concertino hub`, the
-client, finds the socket there, as `concertino ps` finds proxies. It sends a ControlRequest as one
-line of JSON, and gets a ControlAnswer. The name of the socket contains the id and the start time of
-the hub's process, so that sockets of killed hubs are recognized.
+A hub starts plugins, programs with tools, and forwards requests to them. It listens at a Unix
+socket, in a folder that only this user can enter. `concertino hub`, the client, finds the socket
+there, as `concertino ps` finds proxies. It sends a ControlRequest as one line of JSON, and gets a
+ControlAnswer. The name of the socket contains the id and the start time of the hub's process, so
+that sockets of killed hubs are recognized.
 """
 
 from __future__ import annotations
@@ -161,8 +162,9 @@ class HubControl:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def open(self, environment: Mapping[str, str]) -> None:
-        """Listen in the first folder that this user can write. If there is none, only log that.
+        """Listen at a Unix socket, in the first of the possible folders that this user can write.
 
+        If there is no such folder, this is only logged.
         environment: its variables, such as XDG_RUNTIME_DIR, tell where the folders may be.
         """
         log.addHandler(self._tails)

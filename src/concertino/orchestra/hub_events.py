@@ -274,6 +274,7 @@ class HubEvents:
             log.warning("%s: an event was not acknowledged, and is sent again", plugin.id)
             await asyncio.sleep(RETRY_S)
             return False
+        # Another attempt would fail in the same way, for example if the event is too long.
         except ConcertinoError as exc:
             log.warning("%s: an event could not be sent: %s", plugin.id, exc)
             return True

@@ -1,8 +1,9 @@
 """is_plugin(), registration_problem(): recognize the plugins of a hub among its peers.
 
-A peer is a program that is connected to the hub: a plugin, a bridge or any other program. Over QUIC
-the hub recognizes it by the name in its certificate, and on a Unix socket by its process. Hub uses
-these functions for requests whose answer depends on their sender.
+A hub starts plugins and forwards requests to them. A peer is a program that is connected to the
+hub: a plugin, a bridge, which connects MCP clients, or any other program. Over QUIC the hub
+recognizes it by the name in its certificate, and on a Unix socket by its process. Hub uses these
+functions for requests whose answer depends on their sender.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """InstalledPackages: the packages of plugins that this user has installed.
 
-A package has the program of one plugin, and a manifest (package_manifest.py). It is installed in a
-folder of its own:
+A hub starts plugins, programs with tools. A package has the program of one plugin, and a manifest
+(package_manifest.py). It is installed in a folder of its own:
 
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/package.json    an InstalledPackage as JSON
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/files/          the files of the package

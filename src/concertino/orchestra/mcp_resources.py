@@ -1,10 +1,10 @@
 """Resources of MCP servers in the plugin protocol: documents of the storage type RESOURCES.
 
-A plugin that offers an MCP server (mcp_plugin.py) answers requests to list and read documents with
-the server's resources. The path of a document is the URI of the resource. Documents have no fields
-for some properties of resources. So the responses also contain each resource as JSON, the resource
-templates, and all contents of a resource with their types, in fields that only programs of this
-package read.
+A hub starts plugins and forwards requests to them. A plugin that offers an MCP server
+(mcp_plugin.py) answers requests to list and read documents with the server's resources. The path of
+a document is the URI of the resource. Documents have no fields for some properties of resources. So
+the responses also contain each resource as JSON, the resource templates, and all contents of a
+resource with their types, in fields that only programs of this package read.
 
 answer_from_server() answers such a request in the plugin. answer_from_plugins() answers it in the
 hub: it joins the lists of all plugins, and reads a resource from the first plugin in the file that

@@ -1,10 +1,10 @@
 """McpSessions: the MCP sessions of a plugin that offers an MCP server (mcp_plugin.py).
 
-The calls of such a plugin come from MCP clients of a bridge and from other plugins. For the tool
-calls of each of these callers, McpSessions opens a separate MCP session with the server, by a
-Proxy. If the entry in the plugins file says so (`isolation`), the Proxy starts a process of the
-server for each session, because the server keeps state for its client. One more session, `main`,
-fetches the lists, gets prompts and reads resources.
+A hub forwards calls to its plugins. The calls come from other plugins, and from MCP clients that a
+bridge connects to the hub. For the tool calls of each of these callers, McpSessions opens a
+separate MCP session with the server, by a Proxy (proxy/). If the entry in the plugins file says so
+(`isolation`), the Proxy starts a process of the server for each session, because the server keeps
+state for its client. One more session, `main`, fetches the lists, gets prompts and reads resources.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """McpUpdates: reports changes of an MCP server's resources to the hub of its plugin.
 
-A plugin with an MCP server (McpPlugin) has one McpUpdates. MCP clients subscribe to resources at a
-HubBackend (hub_backend.py), which runs in another process. Their subscriptions reach the server,
-and its changes reach them, in three steps:
+A hub starts plugins, and some of them offer an MCP server. Such a plugin (McpPlugin) has one
+McpUpdates. MCP clients subscribe to resources at a HubBackend (hub_backend.py), which runs in
+another process. Their subscriptions reach the server, and its changes reach them, in three steps:
 
 1. Each HubBackend regularly publishes the URIs to which its clients have subscribed
    (client_events.py). If it stops doing so, for example because it was killed, the plugin forgets

@@ -1,8 +1,8 @@
 """peek_tool_call() and similar functions read fields of a serialized message without decoding it.
 
-A hub uses these functions to relay tool calls, streams and their responses as bytes, which is
-faster. It must know four fields of a message: the request id, the kind of the message, the name of
-the called tool, and the caller.
+A hub forwards requests between plugins. It uses these functions to relay tool calls, streams and
+their responses as bytes, which is faster. It must know four fields of a message: the request id,
+the kind of the message, the name of the called tool, and the caller.
 
 Protobuf allows fields in any order and repeated, but serializers write them in ascending order and
 once. If a message is written differently, these functions return None, or False for a kind, and the

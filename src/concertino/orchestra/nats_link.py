@@ -128,7 +128,7 @@ class _Inbox:
 class _Call(Struct, eq=False):
     """A request that has been sent and has no response yet.
 
-    It is a Struct because msgspec creates Structs in C.
+    It is a Struct because msgspec creates Structs in C, which takes less time.
 
     inbox: where the response arrives.
     payload: the serialized request; empty when it is certain that it is not sent again.
@@ -230,6 +230,7 @@ class NatsLink(RpcClient):
         del self._inboxes[inbox.connection]
         if self._current is inbox:
             self._current = None
+        # If the output buffer of this connection was full, it no longer holds up requests.
         self._set_backpressure(False)
         for key, call in list(self._calls.items()):
             if call.inbox is inbox:

@@ -137,10 +137,12 @@ def reply_prefix(caller: str, callee: str) -> str:
 
 
 def new_reply_prefix(caller: str, callee: str, process: str) -> str:
-    """Return the reply subjects of a new link, up to the token LINK.
+    """Return the beginning of the reply subjects of a new NatsLink, up to the token LINK.
 
-    LINK is the id of the caller's process, which NatsCluster has, and 64 random bits. The random
-    bits are secret: with them, another process of the callee could respond in place of the worker.
+    LINK consists of the id of the caller's process and 64 random bits. The bits are a secret of the
+    caller and the worker that gets the request: another process of the callee that knew them could
+    respond in place of this worker.
+    process: the id of the caller's process (NatsCluster.id).
     """
     return f"{reply_prefix(caller, callee)}{process}{random.getrandbits(64):016x}"
 

@@ -59,8 +59,9 @@ __all__ = ["authorization", "permissions_of"]
 def permissions_of(
     name: str, offered: Sequence[str] = (), owners: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the permissions of a plugin, hub or front end: the value of `permissions` of a user.
+    """Return the permissions of a plugin, hub or front end.
 
+    The result is the value of `permissions` of one user in the configuration of a NATS server.
     name: the id of a plugin; `orchestrator` for a hub; `front-end` for an HTTP front end.
     offered: for a hub, the plugins that it offers to other hubs, and for which it answers.
     owners: for a hub, the plugins whose buckets it may create, and `front-end` for those of the

@@ -1,8 +1,8 @@
 """find_package(): finds the installed package that an entry of a plugins file names.
 
-An entry names the plugin's program either as a path (`binary`) or as the id of an installed package
-(`package`). plugin_entries.py calls find_package() for the entries with `package`, when the hub
-reads its plugins file.
+A plugins file lists the plugins that a hub starts. An entry names the plugin's program either as a
+path (`binary`) or as the id of an installed package (`package`). plugin_entries.py calls
+find_package() for the entries with `package`, when the hub reads its plugins file.
 """
 
 from __future__ import annotations

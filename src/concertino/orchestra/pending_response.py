@@ -1,9 +1,9 @@
 """PendingResponse: the future response to a request on an RPC connection.
 
-RpcClient (rpc_client.py) creates one for each request. A PendingResponse takes less time than an
-asyncio.Future, and it can call a function with the response as soon as the response is read,
-without a task. For a stream, which is a request with many responses, the function is called with
-each response.
+Hubs, plugins and bridges send each other requests. RpcClient (rpc_client.py) creates a
+PendingResponse for each request. A PendingResponse takes less time than an asyncio.Future, and it
+can call a function with the response as soon as the response is read, without a task. For a stream,
+which is a request with many responses, the function is called with each response.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """PluginEntry: what a plugins file says about one plugin.
 
-plugin_entries.py reads the entries of the file. The hub starts each plugin as its entry says, and
-compares the entries when the file has changed.
+A hub starts the plugins, programs with tools, that its plugins file lists. plugin_entries.py reads
+the entries of the file. The hub starts each plugin as its entry says, and compares the entries when
+the file has changed.
 """
 
 from __future__ import annotations

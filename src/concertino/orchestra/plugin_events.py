@@ -1,8 +1,9 @@
 """EventHandlers: calls the functions that a plugin has registered with on_event.
 
-A plugin subscribes to topics in its manifest. When another plugin publishes an event, the hub sends
-a `publish` request to each subscriber, and PluginRequests (plugin_requests.py) passes the request
-to the plugin's EventHandlers. publish_request() makes the request with which a plugin publishes.
+A hub runs plugins, and passes on the events that they publish. A plugin subscribes to topics in its
+manifest. When another plugin publishes an event, the hub sends a `publish` request to each
+subscriber, and PluginRequests (plugin_requests.py) passes the request to the plugin's
+EventHandlers. publish_request() makes the request with which a plugin publishes.
 """
 
 from __future__ import annotations

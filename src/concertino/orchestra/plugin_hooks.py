@@ -1,6 +1,7 @@
 """LifecycleHooks: runs the functions that a plugin has registered with on_boot and on_shutdown.
 
-PluginRequests runs them when the hub sends boot or shutdown, and Plugin when its process ends.
+A hub starts a plugin, sends it the request boot with its configuration, and at the end the request
+shutdown. PluginRequests runs the functions then, and Plugin when its process ends.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """PluginOutput: reads stdout and stderr of a plugin's process, for the hub.
 
-Each PluginRun (plugin_run.py) creates one for its process. Lines are logged by the logger
-`concertino.hub.PLUGIN`, with secrets redacted. The line `READY ADDRESS` on stderr reports where the
-plugin listens. All output is read, so that a plugin which writes too much is not blocked. But only
-RATE lines a second are logged, so that the log still shows the lines of other plugins.
+A hub starts plugins, and runs each in a process of its own. Each PluginRun (plugin_run.py) creates
+a PluginOutput for its process. Lines are logged by the logger `concertino.hub.PLUGIN`, with secrets
+redacted. The line `READY ADDRESS` on stderr reports where the plugin listens. All output is read,
+so that a plugin which writes too much is not blocked. But only RATE lines a second are logged, so
+that the log still shows the lines of other plugins.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """PluginProcess: one plugin of a hub. It runs the plugin's program, and restarts the program.
 
-A PluginSet (plugin_set.py) has one PluginProcess for each enabled plugin. Its states are:
+A hub starts plugins, programs with tools, and forwards requests to them. A PluginSet
+(plugin_set.py) has one PluginProcess for each enabled plugin. Its states are:
 
     waiting -> starting -> running -> backing-off -> starting ...        stopping -> stopped
 
@@ -63,8 +64,8 @@ RESTARTED = "it is being restarted"
 class PluginProcess:
     """A plugin of a hub, with its current run and its state. Use it on one event loop.
 
-    The PluginSet creates it and calls start(). It is a HubPlugin (hub_calls.py), with which the hub
-    sends requests to the plugin.
+    The PluginSet creates it and calls start(). It implements HubPlugin (hub_calls.py), the
+    interface by which the hub sends requests to the plugin.
 
     dependencies: plugins that must have run before this one is started for the first time.
     on_change: called when the plugin's state, tools or prompts have changed, and when requests
@@ -271,7 +272,8 @@ class PluginProcess:
 
         request: contains a stream_start. Its request id and stream id are replaced by new ones.
         timeout_s: the time limit of the whole stream.
-        Raises Disconnected while the plugin is not running, and the other errors of request().
+        Raises Disconnected while the plugin is not running or if it ends, TimedOut, FrameTooLarge
+        and ProtocolError.
         """
         self._refuse_once()
         link, run = self._running_link(), self._run
@@ -300,8 +302,9 @@ class PluginProcess:
     def _on_outcome(
         self, run: PluginRun, callback: ResponseCallback, outcome: bytes | BaseException
     ) -> None:
-        """Call the callback of forward() with an outcome. If it is a loss, find the reason first.
+        """Call the callback of forward() with an outcome.
 
+        If the connection was lost, find out first why, such as the exit code of the process.
         run: the run to which the call was sent.
         """
         if not isinstance(outcome, Disconnected):
@@ -414,8 +417,8 @@ class PluginProcess:
     ) -> None:
         """Send a shutdown request, wait for pending calls, then end the process.
 
-        until: when to stop waiting for the plugin, by the loop's clock. Then the process is ended
-            within the ShutdownTimeouts of the settings.
+        until: when to stop waiting for the plugin, by the loop's clock. Then its stdin is closed,
+            and if that does not end the process, it gets SIGTERM and at last SIGKILL.
         dependents: the stop() tasks of the plugins that depend on this one. They are awaited first,
             because those plugins may still use this one.
         reason: why the plugin does not run any more, for errors of calls.

@@ -1,8 +1,9 @@
 """PluginReplacement: starts a new process of a plugin, and lets the old one finish its calls.
 
-PluginProcess uses it when a plugin's entry or files have changed. The old process serves until the
-new one has started, so a program that fails to start replaces nothing. Then the old process gets no
-new calls, and ends when its pending calls have finished.
+A hub runs each plugin in a process of its own, by a PluginProcess (plugin_process.py). This uses a
+PluginReplacement when the plugin's entry in the plugins file, or its own files, have changed. The
+old process serves until the new one has started, so a program that fails to start replaces nothing.
+Then the old process gets no new calls, and ends when its pending calls have finished.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PluginReplacement:
     log: the plugin's logger.
 
     Attributes:
-    next: the run of the new process while it is being started; otherwise None. PluginProcess
+    next: the PluginRun of the new process while it is being started; otherwise None. PluginProcess
         sets it.
     is_pending: whether a replacement will begin soon, so that calls already wait for it.
     has_started: set when a restart without an old process has succeeded or failed. PluginProcess

@@ -1,7 +1,8 @@
 """PluginRequests: answers the requests that a hub sends to a plugin.
 
-Requests for tools and prompts become MCP calls to the plugin's Backend, and the results become
-responses of the plugin protocol. Requests for storage go to stores.py.
+A hub forwards the requests of other plugins and of MCP clients to a plugin. Those for tools and
+prompts become MCP calls to the plugin's Backend, and the results become responses of the plugin
+protocol. Requests for storage go to stores.py.
 """
 
 from __future__ import annotations

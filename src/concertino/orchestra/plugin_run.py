@@ -1,5 +1,6 @@
 """PluginRun: one run of a plugin's program, as a process of the hub.
 
+A hub starts plugins, programs with tools, and forwards requests to them.
 start() starts the process, waits for `READY ADDRESS` on its stderr, connects, sends the requests
 register and boot, and fetches the lists of tools and prompts. wait_end() pings the plugin until it
 fails. close() ends the process. When a run is over, PluginProcess (plugin_process.py) starts the
@@ -418,7 +419,7 @@ class PluginRun:
     async def shut_down(self, limit_s: float = SHUTDOWN_S) -> None:
         """Send a shutdown request, and wait for the answer. Logs a warning if there is none.
 
-        limit_s: how long to wait, which the plugin is told, too.
+        limit_s: how long to wait, in seconds. The request tells the plugin this limit.
         """
         if self.link is None:
             return

@@ -1,11 +1,12 @@
 """sample_at_hub(): sends a sampling request of a plugin's tool to an AI provider at the hub.
 
-PluginContext calls it for context.sample(), and McpPlugin for the sampling requests of its MCP
-server. In MCP, the client answers such requests with its model. The plugin protocol cannot ask the
-client, so the request goes to another plugin that gives access to an AI provider. Such plugins of
-this package (ai_provider.py) have the tool ai_sample, which takes a whole sampling request. Those
-of the Go implementation have only ai_prompt, which takes one text. So ai_prompt is used for a
-request that has a single message of text and no tools.
+A hub runs plugins, programs with tools, and forwards calls between them. PluginContext calls
+sample_at_hub() for context.sample(), and McpPlugin for the sampling requests of its MCP server. In
+MCP, the client answers such requests with its model. The plugin protocol cannot ask the client, so
+the request goes to another plugin that gives access to an AI provider. Such plugins of this package
+(ai_provider.py) have the tool ai_sample, which takes a whole sampling request. Those of the Go
+implementation have only ai_prompt, which takes one text. So ai_prompt is used for a request that
+has a single message of text and no tools.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """PluginSet: all plugins of a hub. It starts, changes and ends them in the right order.
 
-The Hub owns it. A plugin starts after the plugins that it depends on (`depends_on` in the plugins
-file), and ends before them.
+A hub runs plugins, programs with tools, and forwards requests to them. The Hub (hub.py) owns the
+PluginSet. A plugin starts after the plugins that it depends on (`depends_on` in the plugins file),
+and ends before them.
 """
 
 from __future__ import annotations

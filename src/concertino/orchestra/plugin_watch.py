@@ -1,9 +1,9 @@
 """PluginWatch: replaces the process of a plugin when the plugin's files are saved.
 
-A PluginSet has one PluginWatch for each plugin whose entry has the member `watch`. After a save,
-the next call waits for the new process, and calls in progress finish in the old one. If the new
-code fails to start, the old process goes on, and the next call of a tool gets the reason as its
-error.
+A hub runs plugins, programs with tools. Its PluginSet has one PluginWatch for each plugin whose
+entry in the plugins file has the member `watch`. After a save, the next call waits for the new
+process, and calls in progress finish in the old one. If the new code fails to start, the old
+process goes on, and the next call of a tool gets the reason as its error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """PluginsReload: applies changes of a plugins file while the hub runs.
 
-`concertino orchestrate` and EmbeddedHub use it. Only plugins whose entries have changed are
-started, replaced or ended.
+A hub starts the plugins that its plugins file lists. `concertino orchestrate` and EmbeddedHub,
+which run a hub, use PluginsReload. Only plugins whose entries have changed are started, replaced or
+ended.
 
 A user who starts a hub approves the content that the file has at that time. Somebody else may
 change the file later, and let the hub run any program. So a change of a plugin's program,

@@ -1,6 +1,6 @@
 """read_loads(): measures the memory and the processor time of process groups.
 
-Each plugin of a hub runs in a process group of its own. `concertino hub ps` shows its load.
+A hub starts plugins, each in a process group of its own. `concertino hub ps` shows their load.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """RefusalLog: logs refusals and losses that may happen hundreds of times a second, in few lines.
 
-A QUIC listener (quic_listener.py) logs the clients that it refuses, and a hub logs the events that
-it loses while its cluster is unreachable (cluster_events.py). Both are called refusals in this
-module. The first FIRST refusals are logged, then at most one every INTERVAL_S seconds, with the
-number of refusals that were not logged. After INTERVAL_S without a refusal, the next FIRST refusals
-are logged again.
+A QUIC listener (quic_listener.py) logs the clients that it refuses. A hub, which passes on the
+events of plugins, logs those that it loses while its cluster is unreachable (cluster_events.py).
+Both are called refusals in this module. The first FIRST refusals are logged, then at most one every
+INTERVAL_S seconds, with the number of refusals that were not logged. After INTERVAL_S without a
+refusal, the next FIRST refusals are logged again.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class ArrivedRequest(Struct, frozen=True):
 
 
 class RequestQueue:
-    """Calls a function with each request. If the function is slow, lets requests wait in between.
+    """Passes requests to a function. If it is slow, the event loop does other work between them.
 
     A handler that computes for a while delays heartbeats, responses that are ready, and the acks of
     later requests. An ack tells the caller that the request has arrived. So after slow handlers,

@@ -1,8 +1,8 @@
 """Routes: which plugin of a hub gets the requests for which tool, prompt and storage type.
 
-The Hub builds new Routes whenever the features of a plugin have changed. The plugin that gets the
-requests for a name is called its provider. If two plugins offer the same name, the hub reports the
-conflict, and the provider is:
+A hub starts plugins and forwards requests to them. It builds new Routes whenever the features of a
+plugin have changed. The plugin that gets the requests for a name is called its provider. If two
+plugins offer the same name, the hub reports the conflict, and the provider is:
 
 - The plugin that comes first in the plugins file, whichever started first.
 - But if both use QUIC, the plugin that comes last. The Go implementation does the same, and its

@@ -295,7 +295,7 @@ class RpcClient:
     async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
         """Send a stream_start, and yield its responses: the chunks, then the last response.
 
-        While the caller processes a response, the peer may send WINDOW_BYTES more of chunks.
+        The peer sends at most WINDOW_BYTES of chunks that the caller has not taken yet.
         request: contains the stream_start. Its request id and stream id are replaced by new ones.
         timeout_s: the time limit of the whole stream.
         """

@@ -1,8 +1,9 @@
 """RpcServer: the side of an RPC connection that handles requests and sends their responses.
 
-It has the code that does not depend on the transport: limits, cancellations, and calling the
-handler of a hub or plugin. The listeners of the transports (unix_link.py, quic_listener.py and
-nats_worker.py) create one RpcServer for each connection.
+Hubs and plugins send each other requests. An RpcServer has the code that does not depend on the
+transport: limits, cancellations, and calling the handler of a hub or plugin. The listeners of the
+transports (unix_link.py, quic_listener.py and nats_worker.py) create one RpcServer for each
+connection.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ class RpcServer:
         kind = request.WhichOneof("request")
         if kind in STREAM_CONTROLS:
             self._control_stream(request)
+            # This request gets no response, but the QUIC stream on which it came must end.
             self._respond(key, None, True)
             return
 
@@ -149,6 +151,7 @@ class RpcServer:
             return
 
         size = len(payload)
+        # Pause reading when this request exceeds the limit. _release() resumes it.
         if self._bytes <= MAX_BYTES_IN_FLIGHT < self._bytes + size:
             self._hold(True)
         self._bytes += size

@@ -114,10 +114,12 @@ def pack_json(text: bytes) -> PackedObject:
 
 
 def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
-    """Decode a JSON object.
+    """Return a JSON object that a message contains as a google.protobuf.Struct.
 
-    struct, json: the fields of a PackedObject. The JSON text is used if it encodes to the same
-        Struct, and otherwise ignored with a warning.
+    struct: the bytes of the Struct.
+    json: the JSON text of the same object, which is sent if it has integers beyond 2^53; None or
+        empty if it was not sent. It is used if it encodes to the same Struct, and otherwise ignored
+        with a warning.
     Raises InvalidStruct.
     """
     value = decode_struct(struct)
@@ -138,10 +140,12 @@ def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
 
 
 def unpack_json(struct: bytes, json: bytes | None = None) -> bytes:
-    """Return a JSON object as JSON text.
+    """Return, as JSON text, a JSON object that a message contains as a google.protobuf.Struct.
 
-    struct, json: the fields of a PackedObject. The JSON text is used if it encodes to the same
-        Struct, and otherwise ignored with a warning.
+    struct: the bytes of the Struct.
+    json: the JSON text of the same object, which is sent if it has integers beyond 2^53; None or
+        empty if it was not sent. It is used if it encodes to the same Struct, and otherwise ignored
+        with a warning.
     Raises InvalidStruct.
     """
     return encode(unpack(struct, json))

@@ -1,9 +1,10 @@
 """encode_tool_call() and others: encode tool calls and their results as Protobuf messages.
 
-A hub or bridge encodes the calls of MCP clients (translation.py), and a plugin encodes the results
-(plugin_requests.py). These functions take a third of the time that the package protobuf takes. The
-messages have no request id; message_peek.join_id() adds it. The package protobuf is used for all
-other messages, and for responses that another program has serialized differently.
+A bridge passes the calls of MCP clients on to a hub, which forwards them to plugins. The bridge
+encodes the calls (translation.py), and a plugin encodes the results (plugin_requests.py). These
+functions take a third of the time that the package protobuf takes. The messages have no request id;
+message_peek.join_id() adds it. The package protobuf is used for all other messages, and for
+responses that another program has serialized differently.
 Source: protobuf.dev "Encoding"; the Orchestra plugin protocol, ToolRequest and ToolResponse.
 """
 

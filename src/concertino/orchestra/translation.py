@@ -1,6 +1,7 @@
 """Converts MCP requests for tools and prompts to requests of the plugin protocol, and back.
 
-hub_backend.py calls these functions, sends the requests and receives the responses. Resources are
+A hub forwards requests to plugins, which speak this protocol. hub_backend.py, an MCP server in
+front of a hub, calls these functions, sends the requests and receives the responses. Resources are
 in resource_translation.py.
 
     tools/call       ToolRequest. The response contains a JSON object. If its member `text` is a

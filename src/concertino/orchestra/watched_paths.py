@@ -1,7 +1,8 @@
 """WatchedPaths: the files whose changes restart a plugin (`watch` in a plugins file).
 
-When plugin_entries.py reads an entry, it finds the paths with the functions of this module. While
-the hub runs, PluginWatch (plugin_watch.py) watches them.
+A plugins file lists the plugins that a hub starts. When plugin_entries.py reads an entry of it, it
+finds the paths with the functions of this module. While the hub runs, PluginWatch (plugin_watch.py)
+watches them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """YamlValue and YamlMembers: check the values of a plugins file, and report errors with their line.
 
-plugins_file.py, plugin_entries.py and mcp_entry.py read plugins files with these classes. A method
-such as text() checks that the value has one type, and returns it as a Python object. A value of
-another type is an error, InvalidPluginsFile. The error names the file, the line, the path of the
-value in the file, what was expected, and what is there.
+A plugins file lists the plugins that a hub starts. plugins_file.py, plugin_entries.py and
+mcp_entry.py read it with these classes. A method such as text() checks that the value has one type,
+and returns it as a Python object. A value of another type is an error, InvalidPluginsFile. The
+error names the file, the line, the path of the value in the file, what was expected, and what is
+there.
 """
 
 from __future__ import annotations
