@@ -220,8 +220,8 @@ class ResourceNotFound(RpcError):
     """There is no resource with this URI.
 
     The function of a resource raises it, or returns None with the same effect. The client gets the
-    error -32602 (before 2026-07-28: -32002) with the URI in the data, see 2026-07-28
-    server/resources "Error Handling".
+    error -32602 (before MCP 2026-07-28: -32002) with the URI in the data (server/resources "Error
+    Handling").
 
     uri: the URI; if it is omitted, the error contains the URI that the client has sent.
     """
@@ -236,7 +236,7 @@ class MissingCapability(RpcError):
 
     A client request is what a handler asks the client: Context.elicit(), sample(), roots() or
     ask(). A handler may catch this error to continue without the client's answer. Otherwise the
-    client gets the error -32021 with `data.requiredCapabilities` (2026-07-28 basic/index "Error
+    client gets the error -32021 with `data.requiredCapabilities` (MCP 2026-07-28 basic/index "Error
     codes"); before 2026-07-28, a tool call gets a result with the text and `isError`.
 
     required: the capabilities that the client would have to declare, such as {"roots": {}}.
@@ -269,8 +269,8 @@ class InvalidClientResponse(RpcError):
     """The client has answered a client request, such as an elicitation, with a malformed response.
 
     The text names the request, the expected and the actual value. If the handler does not catch
-    this error, the client gets the error -32602; before 2026-07-28, a tool call gets a result with
-    the text and `isError`.
+    this error, the client gets the error -32602; before MCP 2026-07-28, a tool call gets a result
+    with the text and `isError`.
     """
 
     def __init__(self, text: str) -> None:
@@ -281,9 +281,9 @@ class Suspended(BaseException):
     """Ends a handler that needs an answer from its client. A handler must not catch it.
 
     Context.ask(), elicit(), sample() and roots() raise it if the client has a revision from
-    2026-07-28 on. Such a client gets the question as the result of its call, and repeats the call
-    with the answer. The handler then runs again from its start, and the method returns the answer.
-    `finally` blocks run each time.
+    MCP 2026-07-28 on. Such a client gets the question as the result of its call, and repeats the
+    call with the answer. The handler then runs again from its start, and the method returns the
+    answer. `finally` blocks run each time.
     """
 
 

@@ -111,7 +111,7 @@ class CallerSession(Protocol):
     async def request(self, method: str, params: bytes) -> Raw:
         """Send the client a request of another server, and return its result undecoded.
 
-        Only for clients before 2026-07-28. When the calling task is cancelled, the client gets
+        Only for clients before MCP 2026-07-28. When the calling task is cancelled, the client gets
         notifications/cancelled for the request.
         method: the method of the request, such as `roots/list`.
         params: the params as a JSON object, which is sent unchanged.
@@ -123,7 +123,7 @@ class CallerSession(Protocol):
     def notify(self, method: str, params: bytes) -> None:
         """Send the client a notification of another server; drop it if the client does not read.
 
-        Only for clients before 2026-07-28.
+        Only for clients before MCP 2026-07-28.
         params: the params as a JSON object, which is sent unchanged.
         """
         ...

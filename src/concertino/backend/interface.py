@@ -140,7 +140,7 @@ class SupportsFirstMessage(Protocol):
     """A Notifier that knows how the first client opens its session, before the backend has started.
 
     A proxy needs this to open its session with its server in the same way as its client: with the
-    handshake of the revisions before 2026-07-28, or without.
+    handshake of the revisions before MCP 2026-07-28, or without.
     """
 
     async def opens_with_handshake(self, within_s: float) -> bool:
@@ -323,8 +323,8 @@ class Context(Protocol):
     ) -> Accepted[Any] | Declined:
         """Ask the user to fill in a form.
 
-        Since 2026-07-28, the handler ends with Suspended, and runs again from its start when the
-        client has answered; ask() has the details.
+        Since MCP 2026-07-28, the handler ends with Suspended, and runs again from its start when
+        the client has answered; ask() has the details.
         message: the question, for the user.
         form: a class whose fields are texts, numbers, bools or choices; or a JSON Schema.
         key: identifies the question in the call; by default `q1`, `q2` and so on.
@@ -400,9 +400,9 @@ class Context(Protocol):
     ) -> Any:
         """Return a value that is computed once per call, even if the handler runs several times.
 
-        Since 2026-07-28, a handler that asks its client ends, and runs again from its start when
-        the client has answered. The client stores the value in the meantime; it can read but not
-        change the value.
+        Since MCP 2026-07-28, a handler that asks its client ends, and runs again from its start
+        when the client has answered. The client stores the value in the meantime; it can read but
+        not change the value.
         key: the name of the value within the call.
         make: returns the value, or an awaitable of the value, which must have a JSON form. It is
             called if the call has no value with this key yet.
@@ -443,9 +443,9 @@ class Backend(Protocol):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Handle one call and return its result.
 
-        The result is a Struct of `concertino.types`, or JSON in the form of 2026-07-28 as Raw. To
-        ask the client first, return InputRequired; then `handle` is called again, with a Call that
-        contains the `answers` and the `state`.
+        The result is a Struct of `concertino.types`, or JSON in the form of MCP 2026-07-28 as Raw.
+        To ask the client first, return InputRequired; then `handle` is called again, with a Call
+        that contains the `answers` and the `state`.
         Raises RpcError to send an error response. Any other exception is logged, and the client
         gets the error -32603. Do not catch CancelledError (the call is cancelled) and Suspended
         (the client will repeat the call).

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
-# More permits than any Permits object has: when LateWork takes them all, none is free.
+# A permit lets one call run; a Permits object has as many as calls may run at the same time. This
+# is more than any Permits object has: when LateWork takes so many, none is free.
 ALL_PERMITS = 2**29
 # At most this many calls may continue after their time limit. If there are more, calls are refused.
 MAX_LATE_WORK = 1024

@@ -414,8 +414,9 @@ class Index:
         return sorted(parts, key=lambda part: (-part.score, part.term, part.field))
 
     def _analyse_query(self, text: str, searcher: tantivy.Searcher) -> SearchResult:
-        """Return a SearchResult without hits: the terms to search for, and the words without any.
+        """Return a SearchResult without hits: the terms to search for, and what was corrected.
 
+        A word of which no document contains a term is corrected, or added to `unknown`.
         text: the words of the query.
         """
         result = SearchResult([], [], {}, [])

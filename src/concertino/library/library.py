@@ -201,6 +201,7 @@ class Library:
     async def start(self, outlet: Notifier) -> None:
         """Load the folders. The Host that serves the library calls this before the first request.
 
+        (A Host, runtime/host.py, connects a server with its clients.)
         outlet: gets the notifications about changes.
         Raises ConcertinoError if a necessary extra is not installed.
         """
@@ -231,7 +232,7 @@ class Library:
         self._hosts.watched = uris
 
     async def close(self) -> None:
-        """Release everything, if all hosts that serve this library have closed it."""
+        """Release everything, if all Hosts that serve this library have closed it."""
         with self._lock:
             if not self._hosts.remove_one():
                 return
@@ -258,13 +259,13 @@ class Library:
     # Run in threads
 
     def _load(self) -> None:
-        """Load the folders and follow their changes, unless this was done for another host."""
+        """Load the folders and follow their changes, unless this was done for another Host."""
         with self._reading:
             if self._loaded is not None:
                 return
             loaded = _load_library(self, self._settings, self._log)
             with self._lock:
-                # All hosts may have closed the library while it was loading.
+                # All Hosts may have closed the library while it was loading.
                 if not self._hosts.count:
                     return
                 self._loaded = loaded

@@ -119,7 +119,7 @@ class ServerFeatures(Struct, frozen=True):
     instructions: the text about the server that hosts show their model; None for no text.
     tools, prompts, resources, completions, logging: whether the backend has this capability.
     experimental, extensions: capabilities by name, sent to clients unchanged; `extensions` only to
-        2026-07-28 clients.
+        MCP 2026-07-28 clients.
     other_capabilities: capabilities that the specification does not define, by name.
     other_methods: whether the backend also gets the requests of features that it has not declared,
         and those whose methods the specification does not define, for example of extensions.

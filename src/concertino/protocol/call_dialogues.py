@@ -1,7 +1,7 @@
 """CallDialogues: creates, seals and restores the dialogues of one session.
 
 A Dialogue (protocol/dialogue.py) contains the questions of one call to its client, and the answers.
-Since 2026-07-28 the client stores it between two rounds of a call, as a sealed state:
+Since MCP 2026-07-28 the client stores it between two rounds of a call, as a sealed state:
 encode_client_requests() makes the response with the client requests and the state, and resume()
 restores the dialogue when the client repeats the call. The session imports this module when a call
 first asks its client something.
@@ -71,7 +71,7 @@ class CallDialogues:
 
         The second element of the result is the opened state; it is None without `requestState`. The
         caller must pass it to mark_used() once the call is accepted. The two members are ignored in
-        requests of revisions before 2026-07-28, which do not define them.
+        requests of revisions before MCP 2026-07-28, which do not define them.
         Raises RpcError if a member is malformed, or if the state was sealed for another call.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, digest_call, resume_dialogue

@@ -30,8 +30,8 @@ class CallNotifications:
     """Sends the progress and log notifications of one session's calls.
 
     peer: sends the frames.
-    profiles: says which level of log messages a client of a revision before 2026-07-28 has set, and
-        whether the server declares logging.
+    profiles: says which level of log messages a client of a revision before MCP 2026-07-28 has set,
+        and whether the server declares logging.
     clock: returns the time in seconds, for the rate limit.
     schedule_flush: called when a notification is kept for later. It must arrange a call of
         peer.on_drain(), which sends such notifications, a moment later.

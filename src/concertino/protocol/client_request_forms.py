@@ -3,7 +3,8 @@
 A "client request" is an elicitation, a sampling or a roots request, which a server sends to its
 client while it handles a call. A handler makes one with an Elicitation, a Sampling or a ListRoots.
 
-- to_wire_request() checks the request, and returns its method and params in the form of 2026-07-28.
+- to_wire_request() checks the request, and returns its method and params in the form of MCP
+  2026-07-28.
 - downgrade_request() translates the method and params to the client's revision, and checks that the
   client has declared the capability for the request.
 - read_forwarded() makes the same check for a client request that a proxy has received from the
@@ -41,7 +42,7 @@ QUOTED_CHARS = 200
 
 
 def to_wire_request(request: ClientRequest) -> InputRequest:
-    """Return a request to the client as an InputRequest: method and params in 2026-07-28 form.
+    """Return a request to the client as an InputRequest: method and params in MCP 2026-07-28 form.
 
     A request that is an InputRequest already is checked and returned.
     Raises ValueError for an incomplete request, and for an unknown method.
@@ -95,7 +96,7 @@ def downgrade_request(
 ) -> InputRequest:
     """Translate a request to the client, such as an elicitation, to the client's revision.
 
-    request: the request in the form of 2026-07-28, from to_wire_request().
+    request: the request in the form of MCP 2026-07-28, from to_wire_request().
     revision: the revision by which the call is served.
     client: the client, with the capabilities that it has declared.
     make_id: returns the elicitationId that an elicitation with a URL gets if it has none, because
@@ -132,7 +133,7 @@ def _check_declared(feature: str, revision: Revision, client: ClientFacts) -> Ma
 def read_forwarded(raw: Raw, revision: Revision, client: ClientFacts) -> InputRequest:
     """Decode a client request that another server has made, and that a proxy passes on unchanged.
 
-    raw: the client request as JSON, in the form of 2026-07-28.
+    raw: the client request as JSON, in the form of MCP 2026-07-28.
     Raises MissingCapability if the client has not declared the capability for it, and ValueError if
     `raw` is not a client request.
     """
@@ -226,7 +227,7 @@ def _downgrade_elicitation(
 
 
 def _downgrade_field(field: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a form field in the form of 2025-06-18.
+    """Return the schema of a form field in the form of MCP 2025-06-18.
 
     In that revision only booleans have defaults, and the titles of choices are in `enumNames`.
     """

@@ -3,7 +3,7 @@
 A "client request" is an elicitation, a sampling or a roots request: a server makes it while it
 handles a call. The handler gives each one a key, such as "confirm".
 
-- Before 2026-07-28 the server sends it as a JSON-RPC request while the call runs.
+- Before MCP 2026-07-28 the server sends it as a JSON-RPC request while the call runs.
 - Since 2026-07-28 the server answers the call with the result type `input_required`. This result
   contains the client requests and a state. The client repeats the call with its answers and the
   state, which begins the next round of the call. The state contains the answers of all earlier
@@ -98,7 +98,7 @@ class HandlerWaits:
     threads: the futures for which threads of the handler wait; they are cancelled with the call.
     once: key -> a future that is done when Context.once() has computed the value of the key.
     sent: key -> a future that is done when the client has answered the request of the key, or its
-        timeout has passed (before 2026-07-28).
+        timeout has passed (before MCP 2026-07-28).
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Dialogue:
     saved: the values that Context.once() computed, by key.
     unanswered: the client requests of this round that have no answer yet, by key.
     forwarded: the client requests in `unanswered` that come from another server, through a proxy:
-        key -> the request as undecoded JSON. A client of 2026-07-28 gets them unchanged.
+        key -> the request as undecoded JSON. A client of MCP 2026-07-28 gets them unchanged.
     suspended: whether this round is over, so that the call must be answered with `input_required`.
         runtime/client_questions.py sets it.
     waits: the futures for which the handler waits.
@@ -149,7 +149,7 @@ class Dialogue:
         return f"q{self._last_number}"
 
     def elicitation_id(self, key: str) -> str:
-        """Return the elicitationId of an elicitation with a URL (2025-11-25).
+        """Return the elicitationId of an elicitation with a URL (MCP 2025-11-25).
 
         The id is random. Later calls with the same key return the same id.
         """
@@ -187,7 +187,7 @@ class Dialogue:
         return answers if len(answers) == len(requests) else None
 
     def add_answer(self, key: str, answer: Raw) -> None:
-        """Add the client's response to a client request that was sent (before 2026-07-28).
+        """Add the client's response to a client request that was sent (before MCP 2026-07-28).
 
         key: the key of the request, which is in `unanswered`.
         Raises InvalidClientResponse for an answer of the wrong shape.

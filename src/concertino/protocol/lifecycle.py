@@ -1,7 +1,7 @@
 """Lifecycle: the state of the handshake between a client and a session.
 
 The session (protocol/session.py) advances it with each message of a client of a revision before
-2026-07-28. Later revisions have no handshake.
+MCP 2026-07-28. Later revisions have no handshake.
 Spec: 2025-11-25 basic/lifecycle.
 """
 

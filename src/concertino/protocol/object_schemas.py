@@ -2,8 +2,8 @@
 
     to_object_schema({"type": "integer"})    # describes {"result": 5} instead of 5
 
-Since 2026-07-28, structured content can be any JSON value, and an output schema can describe any
-JSON value. protocol/wire_results.py wraps values and schemas for clients of older revisions.
+Since MCP 2026-07-28, structured content can be any JSON value, and an output schema can describe
+any JSON value. protocol/wire_results.py wraps values and schemas for clients of older revisions.
 Spec: 2025-11-25 and 2026-07-28 server/tools "Structured Content", "Output Schema".
 """
 

@@ -1,8 +1,8 @@
 """RequestProfile: the revision by which a request is served, and the client that has sent it.
 
 Profiles determines the profile of each request of a session (protocol/session.py). A request of
-2026-07-28 names its revision and its client in `_meta`. All other requests have the profile that
-the handshake (`initialize`) has determined.
+MCP 2026-07-28 names its revision and its client in `_meta`. All other requests have the profile
+that the handshake (`initialize`) has determined.
 `_meta` is decoded here. All other params stay undecoded JSON until the backend needs them.
 Spec: 2025-11-25 basic/lifecycle; 2026-07-28 basic/versioning, basic/index "_meta".
 """
@@ -110,7 +110,7 @@ class Profiles:
 
     Attributes:
     features: the features that get_features() has returned last.
-    methods: the methods that the backend serves: methods[True] in 2026-07-28, the only revision
+    methods: the methods that the backend serves: methods[True] in MCP 2026-07-28, the only revision
         whose Revision.modern is True, and methods[False] in the older revisions.
     legacy: the profile of all requests that do not name a revision in `_meta`; None before
         `initialize`.

@@ -118,7 +118,7 @@ class Method(Struct, frozen=True):
 
     feature: the field of ServerFeatures that must be true for a server that answers the request; ""
         if every server answers it.
-    legacy: whether revisions before 2026-07-28 define the request.
+    legacy: whether revisions before MCP 2026-07-28 define the request.
     modern: whether 2026-07-28 defines the request.
     """
 
@@ -169,7 +169,7 @@ def implementation(info: Implementation, revision: Revision) -> Implementation:
 def capabilities(declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
     """Return a server's capabilities without those that the revision does not know.
 
-    declared: the capabilities by name, as in 2025-11-25, and `extensions`.
+    declared: the capabilities by name, as in MCP 2025-11-25, and `extensions`.
     """
     known = {
         name: value for name, value in declared.items() if name != "extensions" or revision.modern

@@ -97,7 +97,7 @@ class Session:
     budget: the memory that unread responses may take, in all sessions that share the budget; by
         default the session has one of its own.
     on_notification: called with the method and the params of each notification of a client before
-        2026-07-28 that the session does not process itself.
+        MCP 2026-07-28 that the session does not process itself.
 
     Attributes:
     start: the argument `start`; it may be replaced.
@@ -207,7 +207,7 @@ class Session:
             self.start(incoming)
 
     def _open(self, incoming: SessionRequest) -> None:
-        """Find the profile of a request, and start, queue or answer the request."""
+        """Start, queue or answer a request, by its profile: its revision, its client and so on."""
         params = incoming.params
         meta = params.pop("_meta", None)
         profiles = self._profiles
@@ -242,7 +242,7 @@ class Session:
         return self._methods.answer(incoming, profile)
 
     def _resume(self, incoming: SessionRequest, profile: RequestProfile) -> None:
-        """Start or queue a call that the client repeats with its answers (2026-07-28).
+        """Start or queue a call that the client repeats with its answers (MCP 2026-07-28).
 
         The call's response was `input_required` before, so that the client asks its user or model.
         The repeated call contains the answers and the state that the response contained.
@@ -400,7 +400,7 @@ class Session:
         done: Callable[[Raw | Exception], object],
         about: Id | None = None,
     ) -> OutgoingRequest:
-        """Send a request to the client (before 2026-07-28).
+        """Send a request to the client (before MCP 2026-07-28).
 
         done: called once: with the result as undecoded JSON, or with an exception, which is an
             RpcError, ProtocolError, TimeoutError or Disconnected.
@@ -440,9 +440,9 @@ class Session:
     def report_change(self, what: str) -> None:
         """Notify the client that a list has changed, if the specification allows it.
 
-        A 2026-07-28 client gets the notification if it has subscribed to the list. A legacy client
-        gets it after the handshake, if `initialize` has declared the list. While the client does
-        not read, several changes are merged into one notification.
+        An MCP 2026-07-28 client gets the notification if it has subscribed to the list. A legacy
+        client gets it after the handshake, if `initialize` has declared the list. While the client
+        does not read, several changes are merged into one notification.
         what: "tools", "prompts" or "resources".
         """
         self.reload_features()

@@ -69,7 +69,8 @@ class SessionMethods:
     def answer(self, incoming: SessionRequest, profile: RequestProfile | None) -> None:
         """Answer a request, with an error if its method does not exist for the client.
 
-        profile: the profile of the request; None if the client has not sent `initialize`.
+        profile: the revision by which the request is served, its client and so on; None if it names
+            no revision and the client has not sent `initialize`.
         """
         method = incoming.method
         definition = REQUESTS.get(method)

@@ -2,7 +2,7 @@
 
 There are two ways to subscribe:
 
-- `resources/subscribe` (before 2026-07-28) subscribes the whole connection to one resource.
+- `resources/subscribe` (before MCP 2026-07-28) subscribes the whole connection to one resource.
 - `subscriptions/listen` (2026-07-28) names lists and resources. The request stays open until the
   client cancels it or the server ends it. The first notification about the request says which of
   these lists and resources the server supports. Each notification contains the request's id.

@@ -165,7 +165,7 @@ class ResultEncoder:
     ) -> int:
         """Translate the code of an error to the revision of the clients.
 
-        In 2026-07-28, "resource not found" is -32602 in response to `resources/read`, with data
+        In MCP 2026-07-28, "resource not found" is -32602 in response to `resources/read`, with data
         that contain `uri` (server/resources). Older revisions have -32002 for it. A code that this
         revision does not have becomes -32603.
 
@@ -182,7 +182,7 @@ class ResultEncoder:
         return RESOURCE_NOT_FOUND if missing else code
 
     def encode_closing(self, meta: Mapping[str, Any]) -> bytes:
-        """Return an empty 2026-07-28 result as JSON, for a subscription that ends.
+        """Return an empty MCP 2026-07-28 result as JSON, for a subscription that ends.
 
         meta: members for the `_meta` of the result.
         """
@@ -222,7 +222,7 @@ class ResultEncoder:
         return encode(result)
 
     def _encode_modern(self, result: Struct, method: str) -> bytes:
-        """Encode a result together with the members that every 2026-07-28 result has.
+        """Encode a result together with the members that every MCP 2026-07-28 result has.
 
         The members are inserted as bytes at the beginning of the encoded result. That is faster
         than adding them before the result is encoded.
@@ -241,8 +241,9 @@ class ResultEncoder:
     def _encode_members(self, result: Raw, method: str) -> bytes:
         """Translate a result that is given as JSON to this revision, and return it as JSON.
 
-        For 2026-07-28, the members that every result has are added; a `_meta` in the result is kept
-        and gets the member serverInfo. For older revisions, the result is decoded and translated.
+        For MCP 2026-07-28, the members that every result has are added; a `_meta` in the result is
+        kept and gets the member serverInfo. For older revisions, the result is decoded and
+        translated.
         """
         if not self._modern and (decode_result := self._decoder_of(method)) is not None:
             return self._encode_checked(decode_result(result), method)
@@ -480,7 +481,7 @@ def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
 def _replace_boolean_schemas(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema with {} and {"not": {}} for properties whose schema is `true` or `false`.
 
-    Before 2026-07-28, the schema of a property must be an object.
+    Before MCP 2026-07-28, the schema of a property must be an object.
     """
     properties: dict[str, Any] = schema.get("properties", {})
     if not any(isinstance(value, bool) for value in properties.values()):

@@ -237,7 +237,7 @@ class Acceptor:
         sock.close()
 
     def _evict_silent_stranger(self, places: ListenerPlaces) -> None:
-        """Make a place free: disconnect the client of another user that is silent for longest."""
+        """Make room for a client: disconnect the stranger that has sent nothing for longest."""
         while places.silent_strangers:
             descriptor = next(iter(places.silent_strangers))
             client = self._silent[descriptor]
@@ -274,7 +274,7 @@ class Acceptor:
         client.places.silent_strangers.pop(descriptor, None)
 
     def _attach(self, client: _SilentClient) -> None:
-        """Attach a client to the host. Called when its first bytes, or its end, have arrived."""
+        """Attach a client to the Host. Called when its first bytes, or its end, have arrived."""
         self._end_silence(client)
         name = client.name
         about = f"{client.listener.address}: {name}"
@@ -284,7 +284,7 @@ class Acceptor:
         connection.closed.add_done_callback(lambda _: self._on_client_closed(connection, client))
 
     def _on_client_closed(self, connection: ServerConnection, client: _SilentClient) -> None:
-        """Free the place of a client whose connection has ended."""
+        """Stop counting a client whose connection has ended, so that another one may connect."""
         del self._connections[connection]
         client.places.release(client.identity)
         log.debug("%s has disconnected", client.name)

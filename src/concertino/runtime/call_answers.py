@@ -8,7 +8,7 @@ CallRunner sends a plain result itself, and calls one of these functions in all 
 - answer_call: the hooks have made the result, for example because the time limit has passed.
 
 Each function sends one response, unless the request is no longer open. One case is different: if a
-call before 2026-07-28 asks its client something, the backend is called again with the answers
+call before MCP 2026-07-28 asks its client something, the backend is called again with the answers
 (_retry_with_answers), and the response follows later. For a call that has become a task, CallRunner
 calls release_task() first.
 """
@@ -209,9 +209,9 @@ def _on_input_required(
 ) -> None:
     """Send the client requests in an InputRequired that a backend has returned.
 
-    Since 2026-07-28, the response to the call contains them, and the client repeats the call with
-    its answers. Before, each is sent as a JSON-RPC request, and then the backend is called again
-    with the answers.
+    Since MCP 2026-07-28, the response to the call contains them, and the client repeats the call
+    with its answers. Before, each is sent as a JSON-RPC request, and then the backend is called
+    again with the answers.
     """
     if request.profile.encoder.revision.modern:
         return _reply_input_required(
@@ -241,7 +241,8 @@ def _report_client_fault(
 ) -> None:
     """Answer a call whose client lacks a capability, or has sent a malformed answer.
 
-    Before 2026-07-28 MCP had no error code for this, so a tool call gets a result with isError.
+    Before MCP 2026-07-28 there was no error code for this, so a tool call gets a result with
+    isError.
     """
     if request.profile.encoder.revision.modern or request.method != "tools/call":
         return _fail(connection, request, error)

@@ -91,7 +91,7 @@ class CallRunner:
     # The beginning of a call
 
     def _make_start(self) -> Callable[[SessionRequest], None]:
-        """Return the function that starts calls of a backend without call hooks."""
+        """Return the function that starts calls of a backend that has only `handle`."""
         connection, backend = self._connection, self._connection.backend
         watch = loop_watch_of(connection.loop)
 
@@ -111,8 +111,10 @@ class CallRunner:
         return start
 
     def _make_start_with_hooks(self, starter: CallStarter) -> Callable[[SessionRequest], None]:
-        """Return the function that starts calls of a backend with call hooks, such as a guard.
+        """Return the function that starts calls of a backend with call hooks, such as a Guard.
 
+        Call hooks are functions that the backend gives to the runtime, to be called when a call
+        ends: they change the result, for example (protocol/call_hooks.py).
         starter: the backend's functions that begin calls: each checks whether the call may run, and
             returns the coroutine that handles it.
         """

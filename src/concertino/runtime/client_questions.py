@@ -3,8 +3,8 @@
 A "question" is a client request: an elicitation, a sampling or a roots request. How it reaches the
 client depends on the client's revision of MCP:
 
-- Before 2026-07-28, the server sends a JSON-RPC request for each question, and the handler waits
-  for the responses.
+- Before MCP 2026-07-28, the server sends a JSON-RPC request for each question, and the handler
+  waits for the responses.
 - Since 2026-07-28, ask() raises Suspended, which ends the handler. The call's response says
   `input_required` and lists the questions. The client repeats the call with its answers; the
   handler runs again from its start, and ask() then returns the answers at once.
@@ -138,8 +138,8 @@ async def ask(
 
     questions: key -> an Elicitation, Sampling or ListRoots; these are requests to the client.
     Raises Suspended if answers are missing and the client must repeat the call with them (since
-    2026-07-28), the exceptions of send_questions() (before 2026-07-28), and CancelledError if the
-    call has ended.
+    MCP 2026-07-28), the exceptions of send_questions() (before 2026-07-28), and CancelledError if
+    the call has ended.
     """
     if not request.open:
         raise asyncio.CancelledError
@@ -167,7 +167,7 @@ async def send_questions(
 ) -> None:
     """Send the questions (client requests) with these keys to the client, and wait for all answers.
 
-    Only for revisions before 2026-07-28. The questions must be in dialogue.unanswered, where
+    Only for revisions before MCP 2026-07-28. The questions must be in dialogue.unanswered, where
     dialogue.ask() puts them. If another task of the handler has already sent one of them, nothing
     is sent, and the function waits until that question is answered; the caller must try again.
 
@@ -242,8 +242,8 @@ async def once(
 ) -> Any:
     """Return the value saved under `key`; if there is none, call `make` and save its result.
 
-    A handler that asks its client runs again with the answers (since 2026-07-28). A saved value is
-    then not computed again.
+    A handler that asks its client runs again with the answers (since MCP 2026-07-28). A saved value
+    is then not computed again.
     dialogue: keeps the saved values of the call, as well as its questions and answers.
     make: returns the value, or an awaitable of the value, which must have a JSON form.
     kind: the type of the returned value, which is decoded from JSON.

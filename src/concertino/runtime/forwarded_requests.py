@@ -1,6 +1,6 @@
 """request_client(): forwards a request of another server to the client of this server.
 
-A proxy uses this for clients before 2026-07-28. When the server behind the proxy asks the proxy
+A proxy uses this for clients before MCP 2026-07-28. When the server behind the proxy asks the proxy
 something, such as an elicitation, the question must reach the client of the proxy.
 ServerConnection.request() calls this function.
 """

@@ -222,7 +222,7 @@ class Host:
         """Return whether the first message of the first client is `initialize`.
 
         Waits for the message for up to `within_s` seconds; returns False if none arrives. The
-        alternative to `initialize` is a request of 2026-07-28, which needs no handshake.
+        alternative to `initialize` is a request of MCP 2026-07-28, which needs no handshake.
         """
         connection = next(iter(self.connections), None)
         return connection is not None and await connection.opens_with_handshake(within_s)

@@ -40,7 +40,7 @@ def is_opening(frame: bytes) -> bool:
 
 
 def is_handshake(frame: bytes) -> bool:
-    """Return whether a frame is the request `initialize` of the revisions before 2026-07-28."""
+    """Return whether a frame is the request `initialize` of the revisions before MCP 2026-07-28."""
     return _method_of(frame) == "initialize"
 
 

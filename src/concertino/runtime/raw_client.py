@@ -41,8 +41,9 @@ def connect(
     """Open a connection, and return a client that uses it on the running event loop.
 
     The client makes no MCP handshake: its user sends `initialize` first, or the `_meta` of
-    2026-07-28 in every request. The client answers the server's `ping` with a result, and all other
-    requests of the server with error -32601. Use it with `async with`, or call aclose() at the end.
+    MCP 2026-07-28 in every request. The client answers the server's `ping` with a result, and all
+    other requests of the server with error -32601. Use it with `async with`, or call aclose() at
+    the end.
 
     connection: a Connection that is not open yet, such as spawn(["python", "server.py"]).
     notified: a function called with the method and the params of each notification from the server;

@@ -283,12 +283,13 @@ class ServerConnection:
         """Return whether the client's first message is `initialize`; wait for it if necessary.
 
         Returns False if the message has not arrived within `within_s` seconds, or if the input ends
-        first. The alternative to `initialize` is a request of 2026-07-28, without a handshake.
+        first. The alternative to `initialize` is a request of MCP 2026-07-28, without a handshake.
         """
         from concertino.runtime.opening import FirstMessage, is_handshake
 
         if self._early is not None:
             return is_handshake(self._early.frames[0])
+        # Only `initialize` changes the state of the handshake, which is "fresh" before it.
         if self.session.lifecycle.state != "fresh" or self._end.is_draining:
             return self.session.lifecycle.state != "fresh"
         if self._first is None:

@@ -100,7 +100,9 @@ class ShutdownWatchdog:
     def _watch(self, reading: int, release: Callable[[], object]) -> None:
         """Wait for the beginning of the shutdown, then for its time limit, and end the process.
 
-        The watchdog's thread runs this. For the parameters see the class.
+        The watchdog's thread runs this.
+        reading: the file descriptor of the input, to notice its end; -1 if there is none.
+        release: removes the files that would remain after the process.
         """
         called, called_or_eof = select.poll(), select.poll()
         called.register(self._pipe[0], select.POLLIN)

@@ -2,14 +2,14 @@
 
 Threads that run calls of one tool may all return a large result at the same time, and the size of a
 result is known only when it has been made. So at first, FIRST_CALLS calls of a tool run at once.
-When more of its calls arrive, the tool is on trial. After as many small results as the pool has
-threads, each further one lets one more call run. So the trial ends after twice as many results as
-there are threads, or with the first large one; from then on UnreadResults limits the calls of the
-tool by its size.
+When more of its calls arrive, the tool is "on trial": the number of calls that may run at once is
+the number of its small results so far minus the number of the pool's threads, but at least
+FIRST_CALLS. The trial ends when this number reaches the number of threads, or with the first large
+result; from then on UnreadResults limits the calls of the tool by the size of its results.
 
 Calls may wait for one another, so the number also grows while all running calls of the tool wait
 for another thread, and when no result has come for SLOW_S seconds.
-See docs/decisions/0110.
+docs/decisions/0110 has measurements.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ handler that never returns does not keep the process alive. The event loop is wo
 results that are ready, not once for each. When handlers occupy all threads for a second, a log
 message names them. And large results are limited, see docs/decisions/0094 and 0110:
 
-- While little is known about the results of a tool, few calls of it run at once (ThreadTrials).
+- While little is known about the results of a tool, it is "on trial": few calls of it run at once
+  (ThreadTrials).
 - A thread that has made a large result starts its next job only when the loop has sent or dropped
   that result. So there are never more large results than threads.
 - When the result of a call turns out to be large, other calls of the same tool may already wait for

@@ -5,10 +5,10 @@
     handle = await contexts.set(None, "theme", "dark")   # or use it in tools of your own
     theme = await contexts.get(handle, "theme")
 
-Since 2026-07-28 the protocol has no sessions. A client refers to earlier state with a handle that
-the server has issued (2026-07-28 "Explicit State Handles"). Here, a handle names a context: a small
-key-value store. Any client that knows a handle can read and change its context, so handles are
-random and cannot be guessed.
+Since MCP 2026-07-28 the protocol has no sessions. A client refers to earlier state with a handle
+that the server has issued (2026-07-28 "Explicit State Handles"). Here, a handle names a context: a
+small key-value store. Any client that knows a handle can read and change its context, so handles
+are random and cannot be guessed.
 
 All contexts are in one SQLite database, in memory or in a file that several processes may share. A
 thread runs the queries.

@@ -158,7 +158,7 @@ async def _exit_async(
     manager: AbstractAsyncContextManager[Any],
     failure: BaseException | None,
 ) -> None:
-    """Close a provider that is an `async def`; cancel this after CLEANUP_S seconds."""
+    """Close a provider that is an `async def`; it is cancelled after CLEANUP_S seconds."""
     limit = asyncio.timeout(CLEANUP_S)
     try:
         async with limit:

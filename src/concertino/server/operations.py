@@ -11,8 +11,8 @@ any other tool. Otherwise the work continues, and the call returns
 operationId to the tools `get_operation` and `cancel_operation`, which Operations adds to the
 server.
 
-The operationId is a handle (2026-07-28 "Explicit State Handles"): it works on every connection and
-in every revision, for any client that knows it. It is random, so that it cannot be guessed.
+The operationId is a handle (MCP 2026-07-28 "Explicit State Handles"): it works on every connection
+and in every revision, for any client that knows it. It is random, so that it cannot be guessed.
 long_operation.py has the class of a single operation.
 """
 

@@ -44,8 +44,8 @@ class ToolSettings(TypedDict, total=False):
     name: 1 to 128 of A-Z a-z 0-9 _ . - ; by default the function's name.
     title: name for people.
     description: text for the model; by default the description in the function's docstring.
-    read_only: hint that the tool changes nothing. Hints are for clients of 2025-03-26 and later.
-        None, here and for the next three options, sends no hint.
+    read_only: hint that the tool changes nothing. Hints are for clients of MCP 2025-03-26 and
+        later. None, here and for the next three options, sends no hint.
     destructive: hint that the tool may destroy data.
     idempotent: hint that a second call with the same arguments has no further effect.
     open_world: hint that the tool uses systems outside of the server.
@@ -155,7 +155,7 @@ class ResourceSettings(TypedDict, total=False):
     icons: pictures for a client's user interface.
     meta: data about the resource that clients get unchanged, as its `_meta`; keys such as
         `com.example/name`.
-    ttl_s, cache_scope: for how many seconds clients of 2026-07-28 may cache the content, and
+    ttl_s, cache_scope: for how many seconds clients of MCP 2026-07-28 may cache the content, and
         whether they may share it ("public") or not ("private"); by default as for the Server.
     inline: run a `def` on the event loop instead of in a thread.
     """

@@ -278,7 +278,7 @@ class Registry(Generic[E]):
         """Return who may share the cached list: "private" if callers may see different lists.
 
         Otherwise returns `scope`, the setting of the server. All pages of a list have the same
-        cache scope (2026-07-28 server/utilities/caching).
+        cache scope (MCP 2026-07-28 server/utilities/caching).
         """
         return "private" if self.is_limited else scope
 

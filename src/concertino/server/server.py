@@ -106,8 +106,8 @@ class Server(ServerBackend):
     envelope: the default of the option `envelope` of tool(): whether tools send their return value
         as the text `{"success": true, "data": ..., "metadata": {...}}`.
     page_size: how many tools, prompts or resources one page of a list has.
-    ttl_s: how many seconds clients of 2026-07-28 may cache lists and the content of resources; with
-        0 they ask each time.
+    ttl_s: how many seconds clients of MCP 2026-07-28 may cache lists and the content of resources;
+        with 0 they ask each time.
     cache_scope: who may share cached results: "public" for everybody, "private" for the same user
         only.
     Raises ValueError for an invalid argument; the text names it.

@@ -5,9 +5,10 @@
         yield "one"
         yield "two"
 
-MCP has no partial results. A client can show progress notifications while the call runs (2026-07-28
-basic/patterns/progress). But the client may not have asked for them, and some are left out if they
-come too fast. Therefore the result contains all chunks again; schema/return_values.py makes it.
+MCP has no partial results. A client can show progress notifications while the call runs (MCP
+2026-07-28 basic/patterns/progress). But the client may not have asked for them, and some are left
+out if they come too fast. Therefore the result contains all chunks again; schema/return_values.py
+makes it.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def describe_violation(violation: SchemaViolation) -> str:
 def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
     """Return the error for a call of a tool that the server does not have.
 
-    It is always a JSON-RPC error and never a tool result with isError: 2026-07-28 server/tools
+    It is always a JSON-RPC error and never a tool result with isError: MCP 2026-07-28 server/tools
     "Error Handling".
     params: the params of the call.
     """

@@ -414,7 +414,7 @@ def make_tool(
 def read_param_headers(tool: Tool) -> ParamHeaders:
     """Return the arguments with `x-mcp-header` in the schema of a tool.
 
-    Raises RegistrationError for an annotation that clients of 2026-07-28 would refuse.
+    Raises RegistrationError for an annotation that clients of MCP 2026-07-28 would refuse.
     """
     # Few schemas have the annotation, and this test is faster than a walk through the schema.
     if PARAM_ANNOTATION not in encode(tool.input_schema):
