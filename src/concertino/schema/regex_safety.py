@@ -283,6 +283,10 @@ class _PatternReader:
         return branches
 
     def read_branch(self) -> tuple[bool, _Part]:
+        """Parse one alternative of the whole pattern, such as `^ab$` in `^ab$|c`.
+
+        Returns whether it begins with `^`, and its other parts as one part.
+        """
         is_anchored = self.skip("^")
         parts = self.read_parts()
         if not self.skip("$") and parts:
@@ -297,6 +301,7 @@ class _PatternReader:
         return is_anchored, part
 
     def read_parts(self) -> list[_Part]:
+        """Parse the parts of an alternative, up to `|`, `)`, `$` or the end of the pattern."""
         parts: list[_Part] = []
         while self.at < len(self.text) and self.text[self.at] not in "|)$":
             start = self.at
@@ -304,6 +309,7 @@ class _PatternReader:
         return parts
 
     def read_part(self) -> _Part:
+        """Parse a character, a set or a group, without the quantifier that may follow it."""
         char = self.next()
         if char == "(":
             return self.read_group()
@@ -319,6 +325,7 @@ class _PatternReader:
         return _Part([(ord(char), ord(char))])
 
     def read_group(self) -> _Part:
+        """Parse a group after its `(`."""
         if self.skip("?") and not self.skip(":"):
             raise _NoProof("it has groups that look around, refer back or set flags")
         self.groups += 1
@@ -378,6 +385,7 @@ class _PatternReader:
             if self.peek() == "-" and self.peek(1) not in ("]", ""):
                 self.at += 1
                 last = self.read_member()
+                # The range goes from the first code point of `member` to the last one of `last`.
                 start, end = member[0][0][0], last[0][0][1]
                 if not _is_single(member) or not _is_single(last) or end < start:
                     raise self.unknown()
@@ -444,6 +452,7 @@ class _PatternReader:
         return is_next
 
     def unknown(self) -> _NoProof:
+        """Return the error for syntax at the current position that is not understood."""
         return _NoProof(
             f"its syntax at character {min(self.at, len(self.text))} is not one that all engines "
             f"share"
