@@ -169,7 +169,7 @@ class SupportsArgumentRefusals(Protocol):
     """
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
-        """Do the same as `handle`, but raise ArgumentsRefused if the arguments are invalid.
+        """Handle one call and return its result; raise ArgumentsRefused for invalid arguments.
 
         The exception contains the result that `handle` would have returned.
         """
@@ -190,7 +190,10 @@ class SupportsParamHeaders(Protocol):
 
 
 def call_starter_of(backend: Backend) -> CallStarter | None:
-    """Return a backend's CallStarter; None if it has none."""
+    """Return the functions with which a runtime begins the calls of a backend.
+
+    Returns None if the backend has only `handle`, which the runtime must then call.
+    """
     # Check the class and not the object, here and in the functions below. An object that forwards
     # all attributes to another backend would seem to support this Protocol, but calls must go
     # through its own `handle`.
@@ -254,7 +257,10 @@ def record_refused_arguments() -> None:
 
 
 def refusing_handler_of(backend: Backend) -> Handle | None:
-    """Return a backend's handle_or_refuse(); None if it has none."""
+    """Return a backend's method that raises ArgumentsRefused for invalid arguments.
+
+    Returns None if the backend has no handle_or_refuse().
+    """
     if not issubclass(type(backend), SupportsArgumentRefusals):
         return None
     return cast("SupportsArgumentRefusals", backend).handle_or_refuse

@@ -71,7 +71,11 @@ class CallCounts:
         failure: CallFailure | None,
         duration_s: float,
     ) -> None:
-        """Add one call to the numbers. end() describes the parameters."""
+        """Add one call to the numbers.
+
+        failure: how the call has failed; None if it has succeeded.
+        duration_s: how long the call ran, in seconds.
+        """
         method = self._methods.count_as(call.method, failure)
         # Count all resources together, because there may be any number of URIs.
         name = (name_of(call) if call.method != "resources/read" else None) or ""

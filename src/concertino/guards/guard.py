@@ -408,7 +408,7 @@ class _FilteredNotifier:
 
 
 def _release(hooks: CallHooks) -> None:
-    """Return the permit of a call that has ended, so that another call may run."""
+    """Make the permit of a call that has ended free, so that another call may run."""
     if hooks.permits is not None:
         hooks.permits.free += 1
 

@@ -471,6 +471,7 @@ class Peer(Generic[R]):
         """Send a notification, or keep it while too much output is buffered.
 
         Of equal notifications, such as several about the same changed list, only one is kept.
+        about: the id of the request that the notification belongs to; None if there is none.
         """
         if self.buffered_bytes < self._limits.high_water_bytes:
             self.send_frame(frame, about)

@@ -330,7 +330,10 @@ class UnreadResults:
     # these methods for calls whose code runs in a thread, or waits for one.
 
     def known_size(self, kind: Kind) -> int:
-        """Return the size of the largest recent response of a kind; 0 if there was none."""
+        """Return the size of the largest recent response to a kind of call; 0 if there was none.
+
+        kind: the method of the call, with the name of its tool or prompt.
+        """
         return self.budget.sizes.get(kind, 0)
 
     def expect(self, incoming: IncomingRequest, size: int) -> None:

@@ -191,7 +191,10 @@ class DocumentRegistry:
             return self._find_category(name)
 
     def _find_category(self, name: str) -> str | None:
-        """Do the work of category(). The caller holds the lock."""
+        """Return the category with this name in singular or plural. The caller holds the lock.
+
+        Returns None if there is none.
+        """
         if name in self._counts:
             return name
         wanted = singular(name)

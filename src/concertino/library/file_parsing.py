@@ -41,7 +41,11 @@ BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, 
 class PlainFile(Struct, frozen=True):
     """A file that clients can list and read but not search: an image, or text not in UTF-8.
 
-    The fields have the same meaning as in Document.
+    uri: the URI that follows from the path.
+    category: the first folder of the path; "" for a file at the top.
+    path: the path relative to the folder of resources, with `/` as separator.
+    size: the size of the file, in bytes.
+    mtime_ns: the modification time of the file, in nanoseconds.
     """
 
     uri: str

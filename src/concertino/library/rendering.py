@@ -196,7 +196,11 @@ def _render_entries(
 
 
 def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> RenderedText:
-    """Render the mode `full`; see the docstring of the module."""
+    """Render the mode `full`: whole documents, best first.
+
+    The first document that does not fit is cut before a heading. If no document fits as a whole,
+    one is cut before a heading or between two paragraphs.
+    """
     uris: list[str] = []
     left_out: list[Hit] = []
     for hit in hits:

@@ -241,7 +241,13 @@ class ResourceReader:
         category: str | None,
         in_thread: RunInThread,
     ) -> ReadResourceResult:
-        """Return the result of a search. _match() describes the parameters."""
+        """Return the result of a search.
+
+        uri: the URI that the client reads.
+        query: the part of the URI after `?`.
+        category: the category in the path of the URI; None if there is none.
+        in_thread: runs a function in a thread, and returns its result.
+        """
         self._log.info("Dynamic resource request: %s", uri[:LOGGED])
         text, uri = await in_thread(partial(self._match, uri, query, category))
         self._log.info("Assembled %d fragments (%d tokens)", text.fragments, text.tokens)

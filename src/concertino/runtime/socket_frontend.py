@@ -30,7 +30,7 @@ MAX_REFUSED = 64
 
 
 class SocketFrontend:
-    """A Frontend (runtime/process.py) whose clients connect to listening sockets.
+    """The source of a server's clients that connect to listening sockets; a Frontend for run().
 
     It serves until SIGTERM or SIGINT. Then it accepts no more clients and removes the socket files,
     and running calls may finish within the drain time.

@@ -68,11 +68,11 @@ class ThreadTrials:
         self._known: set[Kind] = set()
 
     def is_known(self, kind: Kind) -> bool:
-        """Return whether the trial of a kind has ended, so that its calls are not limited here."""
+        """Return whether the trial of a kind of call has ended, so that the kind is not limited."""
         return kind in self._known
 
     def has_begun(self, kind: Kind) -> bool:
-        """Return whether a kind is on trial."""
+        """Return whether a kind of call is on trial."""
         return kind in self._trials
 
     def begin(self, kind: Kind, running: int) -> None:

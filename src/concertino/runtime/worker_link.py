@@ -39,7 +39,7 @@ class WorkerPlace(Struct, frozen=True):
     folder: Path
 
     def encode(self) -> str:
-        """Return the text for the environment variable."""
+        """Return this object as a text, for the environment variable of the worker."""
         return f"{self.descriptor}:{self.number}:{self.count}:{self.folder}"
 
 

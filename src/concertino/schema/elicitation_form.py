@@ -89,7 +89,7 @@ def form_of(form: Any) -> tuple[Schema, Read]:
 
 
 def _build(form: Any) -> tuple[Schema, Read]:
-    """Return the result of form_of() for a class."""
+    """Return the schema of a form that is a class, and a function that reads filled-in values."""
     name = getattr(form, "__name__", repr(form))
     builder = SchemaBuilder()
     built = builder.build(form)

@@ -88,7 +88,8 @@ class LongOperation:
     async def run(self, work: Work) -> None:
         """Run the handler and store its result in `outcome`. The operation's task runs this.
 
-        An exception becomes an error result, in the same way as for other tools (Tools.call).
+        An exception of the handler becomes a result with isError.
+        work: calls the handler and returns the result of the tool.
         """
         size = 0
         try:

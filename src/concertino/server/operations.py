@@ -184,7 +184,14 @@ class Operations:
         answer_after_s: float,
         options: dict[str, Any],
     ) -> None:
-        """Register a function as a tool. tool() describes the parameters.
+        """Register a function as a tool whose work may continue after the call was answered.
+
+        handler: the function.
+        message: the text of the status, until the function reports progress with another text.
+        estimated_time: the expected duration for people; None if it is not known.
+        answer_after_s: how many seconds a call waits for the result before it returns the status.
+        options: the other options of the tool, such as `title`.
+        Raises RegistrationError for an invalid function or option.
 
         For each call of the tool, the server calls `start` below and not the function. `start`
         begins an operation, whose task calls the function. Then it waits for the result for

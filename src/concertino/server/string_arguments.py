@@ -111,7 +111,7 @@ class StringArguments:
         return {text: raw for text, raw in spellings.items() if text not in members}
 
     def _kind(self, schema: dict[str, Any]) -> str:
-        """Return "text", "number" or "json"; see the comment on _kinds."""
+        """Return how strings are converted for a schema: "text", "number" or "json"."""
         types = self._types(schema)
         if types & {"any", "string"}:
             return "text"

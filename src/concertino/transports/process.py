@@ -408,7 +408,10 @@ class ChildProcess(PollingConnection):
     # Shutdown
 
     async def _shut_down(self, within_s: float) -> None:
-        """Do the work of close(), in a task that goes on if close() is cancelled."""
+        """End the child and its processes, in a task that goes on if close() is cancelled.
+
+        within_s: how many seconds the child has to read the buffered output before that.
+        """
         try:
             await self._run_shutdown_steps(within_s)
         except asyncio.CancelledError:
