@@ -64,7 +64,7 @@ class ChannelDelegate(MessageHandler, Protocol):
         ...
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the same error, with facts about the server's process added to its text."""
+        """Return an error of the same class, with facts about the server's process in its text."""
         ...
 
 
@@ -135,7 +135,12 @@ class Channel:
 
         params: a JSON object.
         subject: the name or URI in the request, for errors; "" if it has none.
-        ask() describes the other parameters and the errors.
+        idle_timeout_s: how many seconds to wait for the response, and after each progress for the
+            next one; may be infinite.
+        total_s: how many seconds the request may take in all; may be infinite.
+        progress: passes on the request's progress; None if the request has no progress token.
+        cancels: whether to send notifications/cancelled if the caller stops waiting.
+        Raises RpcError, TimedOut, Disconnected, ProtocolError and ValueError.
         """
         # Requests other than tool calls are rare, so prepare the request each time.
         prepared = PreparedRequest(request_template(method), method, subject, decode_reply)
@@ -243,6 +248,8 @@ class Channel:
     ) -> ForwardedReply | None:
         """Send a prepared request whose outcome goes to a callback, without a time limit.
 
+        prepared: the request without its id and without some of its params.
+        params: the JSON that is missing in the template of `prepared`.
         callback: called once with the ForwardedReply when that has its outcome, a result or an
             exception; must not raise. It may be called before begin() returns.
         Returns the ForwardedReply. Returns None, and sends nothing, in the cases that only ask()
@@ -269,7 +276,7 @@ class Channel:
         reply.callback = callback
         reply.context = copy_context()
 
-        # ask() explains the following steps.
+        # The following steps are those of ask(), where comments explain them.
         is_alone = not outgoing and not output.flush_scheduled
         polled = output.send_and_poll(frame, id) if is_alone else None
         if isinstance(polled, bytes):
@@ -394,7 +401,7 @@ class Channel:
     # Time limits
 
     def _expire(self, now: float) -> float:
-        """Fail the requests whose deadline has passed. The timer calls this.
+        """Let the requests whose deadline has passed raise TimedOut. The timer calls this.
 
         Also ends the connection if the server sends a line that is too long and does not end.
         now: the time by the loop's clock.

@@ -246,8 +246,8 @@ class Client(ConnectionFacts):
     async def aclose(self) -> None:
         """Close the connection, and end the server and all processes that it has started.
 
-        The server gets time to end by itself first (`ladder` of ServerParameters). Pending requests
-        raise Disconnected. May be called again. If the task that awaits aclose() is cancelled, the
+        The server first gets time to end by itself (`ladder` of ServerParameters has the times).
+        Pending requests raise Disconnected. May be called again. If the task that awaits aclose() is cancelled, the
         server is ended nevertheless.
         """
         await self._connection.close()
@@ -374,8 +374,8 @@ class Client(ConnectionFacts):
     async def list_tools(self) -> list[Tool]:
         """Return all tools, from all pages of the list.
 
-        From now on, results of these tools are validated against their output schemas, unless
-        Client was created with validate=False.
+        From now on, results of these tools are validated against their output schemas, if Client
+        was created with validate=True, or without `validate` and the extra `validate` is installed.
         Raises NotSupported if the server does not declare the capability `tools`. Also raises
         RpcError for an error response, TimedOut, Disconnected if the server ends, and ProtocolError
         for a malformed result. The other lists raise the same errors.
@@ -392,8 +392,10 @@ class Client(ConnectionFacts):
     async def list_resources(self) -> list[Resource]:
         """Return all resources, from all pages of the list.
 
-        Resources that are read through a template are not in it; see list_resource_templates().
-        Raises the same errors as list_tools().
+        Resources that are read through a template are not in it; list_resource_templates() returns
+        the templates.
+        Raises NotSupported if the server does not declare the capability `resources`, RpcError,
+        TimedOut, Disconnected and ProtocolError.
         """
         return await self._list_all(
             "resources/list", ListResourcesResult, lambda page: page.resources
@@ -402,7 +404,9 @@ class Client(ConnectionFacts):
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """Return all resource templates, from all pages of the list.
 
-        Raises the same errors as list_tools().
+        A template is a URI with variables, such as `file:///{path}`.
+        Raises NotSupported if the server does not declare the capability `resources`, RpcError,
+        TimedOut, Disconnected and ProtocolError.
         """
         return await self._list_all(
             "resources/templates/list",
@@ -418,8 +422,8 @@ class Client(ConnectionFacts):
         uri: the URI of a resource, or one that fits a resource template.
         timeout_s: how many seconds to wait for the response; by default timeouts.request_s.
         Raises RpcError if the server has no such resource (code -32602, or -32002 before
-        2026-07-28), NotSupported if the server does not declare the capability `resources`, and the
-        errors that call_tool() describes.
+        2026-07-28), NotSupported if the server does not declare the capability `resources`,
+        TimedOut, Disconnected if the server ends, and ProtocolError if the result is malformed.
         """
         self._connection.require("resources")
         raw = await self._connection.call("resources/read", encode({"uri": uri}), uri, timeout_s)
@@ -431,8 +435,8 @@ class Client(ConnectionFacts):
         Does nothing if there is a subscription to this resource already. The subscription is
         renewed when the server is restarted.
         Raises NotSupported if the server does not declare the capability `resources`, ProtocolError
-        if the server does not report changes of this resource, and the errors that call_tool()
-        describes.
+        if the server does not report changes of this resource, RpcError for an error response,
+        TimedOut, and Disconnected if the server ends.
         """
         await self._session.subscribe(uri)
 
@@ -455,7 +459,11 @@ class Client(ConnectionFacts):
     # Prompts and completion
 
     async def list_prompts(self) -> list[Prompt]:
-        """Return all prompts, from all pages of the list."""
+        """Return all prompts, from all pages of the list.
+
+        Raises NotSupported if the server does not declare the capability `prompts`, RpcError,
+        TimedOut, Disconnected and ProtocolError.
+        """
         return await self._list_all("prompts/list", ListPromptsResult, lambda page: page.prompts)
 
     async def get_prompt(
@@ -470,7 +478,8 @@ class Client(ConnectionFacts):
         arguments: name -> value; all values are strings. None for no arguments.
         timeout_s: how many seconds to wait for the response; by default timeouts.request_s.
         Raises RpcError if the server has no such prompt or refuses the arguments, NotSupported if
-        it does not declare the capability `prompts`, and the errors that call_tool() describes.
+        it does not declare the capability `prompts`, TimedOut, Disconnected if the server ends, and
+        ProtocolError if the result is malformed.
         """
         self._connection.require("prompts")
         body = encode({"name": name, "arguments": dict(arguments or {})})
@@ -491,8 +500,9 @@ class Client(ConnectionFacts):
         argument: the name of the argument or variable.
         value: the text that the user has typed so far; may be empty.
         chosen: name -> value of the other arguments that the user has chosen already.
-        Raises NotSupported if the server does not declare the capability `completions`, and the
-        errors that call_tool() describes.
+        Raises NotSupported if the server does not declare the capability `completions`, RpcError
+        for an error response, TimedOut, Disconnected if the server ends, and ProtocolError if the
+        result is malformed.
         """
         # In revision 2024-11-05 servers may support completion, but cannot declare it.
         revision = self._connection.current.server.revision
@@ -528,7 +538,8 @@ class Client(ConnectionFacts):
         progress(done, total, message): a function called for each progress notification; None to
             request no progress.
         meta: members to add to the request's `_meta`.
-        call_tool() describes the errors.
+        Raises RpcError for an error response, TimedOut, Disconnected if the server ends, and
+        ProtocolError if the result is malformed or cannot be decoded to `into`.
         """
         body = encode(params or {})
         raw = await self._connection.call(method, body, "", timeout_s, progress, meta)
@@ -548,8 +559,8 @@ class Client(ConnectionFacts):
         This is for proxies. The params stay as they are, apart from what the server's revision
         requires in `_meta`. This client does not answer the questions of a 2026-07-28 server: it
         returns the `input_required` result, with `inputRequests` and `requestState`. The proxy lets
-        the other client answer, and forwards the call again, with the responses as call.answers and
-        the JSON of `requestState` as call.state.
+        the other client answer, and forwards the call again, with the client's answers as
+        call.answers and the JSON of `requestState` as call.state.
 
         call: the request of the other client.
         caller: the other client. A 2026-07-28 server gets its name and its capabilities.
@@ -572,7 +583,7 @@ class Client(ConnectionFacts):
         level: Level | None,
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
-        """Forward a call like forward(), but without a task: pass its outcome to a function.
+        """Forward the call of another client without a task: pass its outcome to a function.
 
         This is for proxies, and saves them the time that a task takes. There is no time limit.
 
@@ -608,8 +619,9 @@ class Client(ConnectionFacts):
         """Request the server's log messages of this level and above, for the function `logged`.
 
         level: "debug", "info", "notice", "warning", "error", "critical", "alert" or "emergency".
-        Raises ValueError for another word. For a server before 2026-07-28, raises NotSupported if
-        it does not declare the capability `logging`, and the errors that call_tool() describes.
+        Raises ValueError for another word. A server before 2026-07-28 gets a request: then raises
+        NotSupported if it does not declare the capability `logging`, RpcError for an error
+        response, TimedOut, and Disconnected if the server ends.
         """
         if level not in get_args(Level):
             raise ValueError(f"level: expected one of {', '.join(get_args(Level))}, got {level!r}")

@@ -49,9 +49,9 @@ class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
 
     connect_s: for Client.open(), from the start of the server until the revision is negotiated.
         This includes the time in which npx or uvx download the server.
-    probe_s: for the response to `server/discover`, the first request. If none comes, the client
-        assumes that the server has a revision before 2026-07-28, and sends `initialize`. Values
-        above half of connect_s count as half of it.
+    probe_s: for the response to `server/discover`, the first request. If none comes in this time,
+        the client assumes that the server has a revision before 2026-07-28, and sends `initialize`.
+        Values above half of connect_s count as half of it.
     request_s: for the response to a request. If the request has a progress function, each progress
         notification restarts this time.
     total_s: for the response to a request in all, whatever its progress. If timeout_s of a call is
@@ -78,12 +78,13 @@ class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 class ConnectionSettings(Struct, frozen=True):
-    """The arguments of a Client, checked and parsed. The other fields have the Client's defaults.
+    """The arguments of a Client, checked and parsed.
 
     name: the name for logs.
     location: the parsed target.
     handlers: answer the server's requests.
     notification_handlers: called for the server's notifications.
+    The other fields have the names and the meaning of the arguments.
     """
 
     name: str
@@ -108,6 +109,8 @@ class ConnectionSettings(Struct, frozen=True):
 
 class ClientConnection:
     """Opens, restarts and closes the connection of one Client, on one event loop.
+
+    Each start of the server makes a new Conversation, the object that sends requests to it.
 
     settings: the arguments of the Client.
     on_restart: called after each restart of the server, to subscribe again and so on.
@@ -146,7 +149,8 @@ class ClientConnection:
     async def open(self) -> None:
         """Start the server or connect to it, and negotiate the revision.
 
-        Raises the same errors as Client.open(). Call close() even if open() raises.
+        Raises SpawnError, Disconnected, TimedOut, Incompatible, NotAServer or ProtocolError if that
+        is impossible, and RuntimeError if it was called before. Call close() even if open() raises.
         """
         if self.loop is not None:
             raise RuntimeError("a Client can be opened once; make another one")
@@ -320,7 +324,9 @@ class ClientConnection:
         return self._failure if self._supervisor is None else self._supervisor.failure
 
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
-        """Return the conversation, and the rest of timeout_s. Waits while the server restarts.
+        """Return the Conversation of the running server, and how much of timeout_s is left.
+
+        Waits while the server is being restarted.
 
         label: names the request that is to be sent, for error messages.
         timeout_s: how many seconds the request may take, positive; infinite for no limit.
@@ -359,9 +365,14 @@ class ClientConnection:
         If the server ends before it has read the request, the request is sent again after the
         restart.
 
-        timeout_s: replaces Timeouts.request_s, and Timeouts.total_s if it is longer than that; None
-            for both as they are.
-        Conversation.call() describes the other parameters and the errors.
+        body: the params without `_meta`, a JSON object.
+        subject: the name or URI in the request, for errors; "" if it has none.
+        timeout_s: how many seconds to wait for the response, and after each progress for the next
+            one. The request may take Timeouts.total_s in all, or timeout_s if that is longer. None
+            for Timeouts.request_s.
+        progress: called with the server's progress; None to request no progress.
+        meta: members to add to `_meta`; None for none.
+        Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         timeouts = self._settings.timeouts
         idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
@@ -428,7 +439,8 @@ class ClientConnection:
             connection has ended; must not raise. It may be called before this method returns. If
             the error of the ForwardedReply is an UnreadRequest, pass the call to forward(), which
             sends it again.
-        Returns None, and sends nothing, if the call cannot be sent at once.
+        Returns None, and sends nothing, if the call cannot be sent at once, for example because the
+        server is being restarted. Then await forward() instead.
         """
         conversation = self.conversation
         if conversation is None or get_ident() != self.thread:

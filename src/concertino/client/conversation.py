@@ -97,7 +97,9 @@ _decode_cancelled = Decoder(_Cancelled).decode
 
 
 class Conversation:
-    """A client's side of one MCP conversation. A server that is restarted gets a new one.
+    """A client's side of one connection to an MCP server, from its opening to its end.
+
+    A server that is restarted gets a new Conversation.
 
     name: the name of the client, for logs.
     opened: the connection, and the server's process if the client has started one.
@@ -212,8 +214,8 @@ class Conversation:
         try:
             raw = await send(body)
         except RpcError as exc:
-            # Some servers refuse a revision that they support. Sending once more is safe, see
-            # lists_our_revision().
+            # Some servers refuse a revision that they support. Sending the request once more is
+            # safe, because servers check the revision before they do anything else.
             if not lists_our_revision(exc):
                 raise
             raw = await send(body)
@@ -234,8 +236,11 @@ class Conversation:
         response is decoded together with its result. The result is Raw if the response could not be
         decoded in this way.
 
+        name: the name of the tool.
         arguments: a JSON object.
-        call() describes the other parameters and the errors.
+        idle_timeout_s: how many seconds to wait for the response.
+        total_s: how many seconds the call may take in all.
+        Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         requests = self.requests
         prepared = requests.prepared.get(name) or requests.prepare_tool_call(name)
@@ -256,7 +261,8 @@ class Conversation:
     ) -> CallToolResult | Raw:
         """Await a tool call of 2026-07-28, and answer if the result is `input_required`.
 
-        call: the pending call.
+        call: awaits the response to the call.
+        name, arguments, idle_timeout_s, total_s: those of the call, to send it again with answers.
         """
         result: CallToolResult | Raw | None = None
         try:
@@ -314,7 +320,10 @@ class Conversation:
     ) -> ForwardedReply | None:
         """Forward the call of another client without a task: pass its outcome to a function.
 
-        call, caller, level: the same as for forward().
+        call: the request of the other client.
+        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        level: the lowest level of the log messages that the other client requests; None for no log
+            messages.
         callback: called once with the returned ForwardedReply when the response has arrived or the
             connection has ended; must not raise.
         Returns None, and sends nothing, if the call cannot be sent at once.
@@ -468,9 +477,10 @@ class Conversation:
             self.on_end(self)
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the same error, with facts about the server's process added to its text.
+        """Return an error of the same class, with facts about the server's process in its text.
 
-        These are whether it runs or how it has ended, its skipped lines, and the end of its stderr.
+        The facts are whether the process runs or how it has ended, how many lines of its stdout
+        were skipped because they are no messages, and the end of its stderr.
         """
         opened = self.opened
         ending = self.channel.ending
@@ -521,9 +531,9 @@ class Conversation:
 def lists_our_revision(error: RpcError) -> bool:
     """Return whether a server refuses revision 2026-07-28, but lists it among the supported ones.
 
+    If so, the client may send the request again: the server has not executed it, because servers
+    check the revision before they do anything else (2026-07-28 basic/versioning).
     error: the server's error response.
-    Then the client may send the request again: servers check the revision before they do anything
-    else (2026-07-28 basic/versioning).
     """
     data: Any = error.data
     try:

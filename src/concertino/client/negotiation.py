@@ -100,7 +100,10 @@ async def open_conversation(
     within_s: the time limit for everything, in seconds.
     probe_s: how many seconds to wait for the response to `server/discover`. At most half of the
         time that is left is used.
-    Raises the errors that Client.open() describes, and RpcError for a failure of HTTP.
+    Raises Disconnected if the server cannot be reached or ends, TimedOut after within_s,
+    Incompatible if client and server have no revision in common, NotAServer if the program does not
+    speak MCP, ProtocolError for a malformed response, RpcError for a failure of HTTP, and the
+    exceptions of `start`.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s

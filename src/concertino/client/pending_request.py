@@ -170,7 +170,11 @@ class ReplyOwner(Protocol):
         ...
 
     def abandon(self, id: Id, reason: str, cancels: bool) -> None:
-        """Stop waiting for the response to a request. See Channel.abandon()."""
+        """Stop waiting for the response to a request. Does nothing if the request is not pending.
+
+        reason: says why, for notifications/cancelled.
+        cancels: whether to send notifications/cancelled.
+        """
         ...
 
 
@@ -301,7 +305,9 @@ class ProgressTrackers:
     ) -> Generator[ProgressTracker]:
         """Provide a tracker with a new progress token, until the end of the `with` block.
 
-        The parameters are those of ProgressTracker.
+        callback: called for each progress notification with this token.
+        idle_timeout_s: how many seconds the server may report no progress.
+        total_s: how many seconds the request may take in all.
         """
         self.last_token += 1
         tracker = ProgressTracker(self.last_token, callback, idle_timeout_s, total_s)
@@ -312,7 +318,10 @@ class ProgressTrackers:
             del self.by_token[tracker.token]
 
     def on_notification(self, message: Message, now: float) -> None:
-        """Pass a progress notification to its tracker. Ignore it if it is malformed or has none."""
+        """Pass a progress notification to the tracker that has its token.
+
+        Ignore a malformed notification, and one whose token belongs to no tracker.
+        """
         if not self.by_token:
             return
         try:

@@ -62,7 +62,7 @@ def _decode_modern_tool_reply(frame: bytes) -> _ToolReply | Reply:
 
 
 class RequestBuilder:
-    """Builds the params of the requests in one conversation with a server.
+    """Builds the params of the requests that are sent over one connection to a server.
 
     Before use() is called, the params get no `_meta`, as in the revisions before 2026-07-28.
 
@@ -170,7 +170,7 @@ class RequestBuilder:
         return _join_meta(meta, body)
 
     def _meta_of_caller(self, caller: ClientFacts, level: Level | None) -> bytes:
-        """Return the `_meta` of a forwarded call without own members, as JSON.
+        """Return the `_meta`, as JSON, of a forwarded call that has no `_meta` of its client.
 
         It is encoded again only if the client or the level is not that of the previous call.
         """

@@ -48,7 +48,15 @@ _decode_sampling = Decoder(Sampling).decode
 class RequestHandlers:
     """Answers client requests with the user's functions, and tells the client's capabilities.
 
-    Client has the same parameters, and describes them.
+    The parameters are arguments of Client. None stands for a function that was not passed.
+
+    elicit: lets the user fill in a form, or open a URL if elicit_urls is True.
+    sample: asks a model.
+    sampling: the content of the capability `sampling`.
+    roots: file:// URIs or Roots, or a function that returns them.
+    answer_any: answers all client requests, in place of the functions above.
+    capabilities: the client capabilities to declare in place of those that follow from the
+        functions.
     Raises ValueError for a root that does not begin with file://.
     """
 

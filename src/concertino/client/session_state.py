@@ -23,7 +23,8 @@ class SessionState:
 
     subscribe() and unsubscribe() are for users, who name one resource at a time. watch() is for
     proxies, which name all resources that their own clients subscribe to; a server of 2026-07-28
-    then gets one subscription instead of many. Client describes these methods and their errors.
+    then gets one subscription instead of many. These methods raise NotSupported if the server does
+    not declare the capability, RpcError, TimedOut, Disconnected and ProtocolError.
 
     connection: sends the requests.
     settings: the arguments of the Client.

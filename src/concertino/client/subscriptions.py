@@ -43,7 +43,7 @@ _decode_id = Decoder(Id).decode
 
 
 class ResourceSubscriptions:
-    """The open subscriptions of one conversation.
+    """The open subscriptions over one connection to a server.
 
     channel: sends the requests.
     add_meta: gets the params of a request, a JSON object, and returns them with the `_meta` that

@@ -243,7 +243,10 @@ class Supervisor:
         await self._server.bring_down()
 
     def _gave_up_error(self, label: str) -> Disconnected:
-        """Return the error of a request after the client has given up. label: the request."""
+        """Return the error of a request after the client has given up.
+
+        label: names the request, for the text.
+        """
         tries = self._rules.tries
         text = f"{label}: the server was started {tries} times in a row and ended each time"
         if self._rules.retry_s < FOREVER:

@@ -143,7 +143,12 @@ class SyncClient(ConnectionFacts):
     set_log_level = _blocking(Client.set_log_level)
 
     def set_roots(self, roots: Roots) -> None:
-        """Replace the roots. Client.set_roots() describes the parameter and the errors."""
+        """Replace the roots. A server before 2026-07-28 is notified of the change.
+
+        roots: file:// URIs or Roots, or a function without arguments that returns them.
+        Raises RuntimeError if this client was created without `roots` or is not open, and
+        ValueError for a URI that does not begin with file://.
+        """
 
         async def set_roots() -> None:
             self._client.set_roots(roots)

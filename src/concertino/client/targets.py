@@ -548,7 +548,7 @@ class _HasName(Protocol):
 
 
 class _OpenInMemory(OpenTarget):
-    """The connection to a Backend in this process, and the Host that runs the Backend."""
+    """The connection to a Backend in this process, and the Host, which passes it the requests."""
 
     def __init__(self, connection: Connection, host: Host) -> None:
         super().__init__(connection)

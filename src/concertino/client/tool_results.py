@@ -89,7 +89,10 @@ class ToolResults:
     ) -> CallToolResult:
         """Return a result with its structured content unwrapped, if the server has wrapped it.
 
-        WrappedResults.unwrap() describes the parameters.
+        name: the name of the tool.
+        result: the result, whose structured content is an object with the member `result`.
+        conversation: the conversation with the server that has sent the result.
+        timeout_s: how many seconds to wait for each page of the list of tools, if it is fetched.
         """
         if self._wrapped is None:
             # Imported here, because results of modern servers are never wrapped.

@@ -2,7 +2,8 @@
 
 A Client opens one StreamableHttpConnection for each server that it reaches over HTTP. The
 RequestSender sends each JSON-RPC message in a POST request, and the connection delivers the
-messages in the response to the client's Receiver. The connection also manages the session of
+messages in the response to the client's Receiver. An HTTP request and its response are an
+"exchange", a ClientExchange object. The connection also manages the session of
 revisions before 2026-07-28, with its stream for the server's own messages (GET), resumes broken
 streams, follows redirects, and sends a request again after the pause that a busy server demands.
 
@@ -86,7 +87,9 @@ class _Session:
 
 
 class StreamableHttpConnection:
-    """A Connection to the server at a URL. transports/connection.py describes its methods.
+    """A Connection (the interface in transports/connection.py) to the server at a URL.
+
+    It carries JSON-RPC messages, which are called frames, in HTTP requests and responses.
 
     url: the URL of the server.
     limits: max_message_bytes limits the size of a response, and of each event in a stream.

@@ -93,7 +93,10 @@ class RequestSender:
         self._run(self._authorize(exchange, head, body))
 
     async def _authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
-        """Do the work of authorize()."""
+        """Obtain another token from the credentials, and send the request again.
+
+        If the credentials have none, call on_failure with the refusal.
+        """
         credentials = self._credentials
         assert credentials is not None
         operation = exchange.method

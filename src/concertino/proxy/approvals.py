@@ -32,9 +32,9 @@ FORMAT = 1
 
 
 class ToolPins(Struct, frozen=True):
-    """The tools of one server with the option `pin`, which serves only tools that are approved.
+    """The tools of one server that has the option `pin`, with which only approved tools are served.
 
-    Both fields map the name of a tool to its JSON.
+    Both fields map the name of a tool to the JSON of its definition.
     approved: the approved tools; None until the server has listed its tools for the first time.
     seen: the tools in the server's last list, if they differ from the approved ones.
     """
@@ -108,8 +108,8 @@ class ApprovalStore:
 
         path: the server file.
         definitions: name of a server -> its present definition.
-        shown: the approvals that the user has read. Their tools are approved, not tools that a
-            server has listed later. None for the present approvals.
+        shown: the approvals at the time when the user was asked. The tools in them are approved,
+            but not those that a server has listed later. None for the present approvals.
         Raises UnusableState.
         """
         with lock_state(self.folder):

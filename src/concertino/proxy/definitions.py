@@ -93,10 +93,11 @@ def define_server(
     env_file: the variables in the server's `envFile`.
     key: the user's secret key for the digests of values that users do not see.
     """
-    # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too. Tell it to
-    # the Redactor, which hides it wherever it occurs, for example in an argument. Call learn() only
-    # once, because each call builds the Redactor again. As two variables of one name may have
-    # different defaults, each name gets a number, which the Redactor ignores.
+    # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too. learn()
+    # tells it to the Redactor, which hides secrets in logs and shown texts, for example in an
+    # argument. Call learn() only once, because each call builds the Redactor again. As two
+    # variables of one name may have different defaults, each name gets a number, which the Redactor
+    # ignores.
     defaults = [
         pair for template in _list_templates(entry) for pair in find_defaults(template.text)
     ]
@@ -105,7 +106,7 @@ def define_server(
 
 
 def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
-    """Return the definition of a server, which the user approves, from the texts of its members.
+    """Return the definition of a server, made of the texts of its members.
 
     texts: name of a member -> its text.
     key: the user's secret key for the digests.

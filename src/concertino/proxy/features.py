@@ -1,4 +1,4 @@
-"""The features of a proxy: the ServerFeatures of its server, as the proxy's clients see them."""
+"""The features of a proxy: what its server has declared, as the proxy's clients see it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ KNOWN = frozenset(
 
 
 def features_of(server: Client | Manifest) -> ServerFeatures:
-    """Return the features of an open client's server, or the features in a manifest."""
+    """Return the features that a server has declared, to an open Client or in its last run.
+
+    server: the Client; or the Manifest, which stores the features from the server's last run.
+    """
     if isinstance(server, Manifest):
         info, revision = server.info, server.revision
     else:

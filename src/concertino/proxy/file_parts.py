@@ -1,7 +1,8 @@
-"""FileParts: makes the parts of a composition from a server file and the user's approvals.
+"""FileParts: makes a Backend for each server of a server file that the user has approved.
 
-A part is the Backend of one server. Servers (servers.py) composes the parts to one Backend, and
-asks for them again whenever the file or an approval has changed.
+These backends are called parts. Servers (servers.py) composes the parts to one Backend, and asks
+for them again whenever the file or an approval has changed. A server that is not approved, or
+cannot run, gets a part that refuses all calls and says why.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class FileParts:
     store: the user's approvals.
     environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave.
-    cache: the manifests of servers that have run before; None to keep none.
+    cache: stores the features and lists of servers for their next start; None to store none.
 
     Attributes:
     path: the path under which the approvals are stored: the path of the file without symbolic

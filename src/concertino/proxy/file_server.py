@@ -44,9 +44,10 @@ GUARD_OPTIONS = ("allow", "deny", *GUARD_KEYS)
 
 
 class FileServer:
-    """One server of a server file. start() runs its program or connects to its address.
+    """A Backend for one server of a server file.
 
-    If start() fails, it may be called again.
+    start() runs the server's program or connects to its address. If start() fails, it may be called
+    again.
     name: the name of the server in the file.
     launch: the program or the address, with references to secrets that are not read yet.
     options: the options of the entry.
@@ -54,7 +55,7 @@ class FileServer:
         default.
     pin: wraps a Backend in PinnedTools, which withholds changed tools; None if the entry does not
         have the option `pin`.
-    cache: the manifests of servers that have run before; None to keep none.
+    cache: stores the features and lists of servers for their next start; None to store none.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class FileServer:
         self.options = options
         self.start_timeout_s = start_timeout_s
         self._pin = pin
-        # Pinned tools must be compared with the tools of the running server, so do not use the
-        # cache.
+        # The tools of a server with `pin` must be compared with those of the running server, so do
+        # not use the cache.
         self._cache = cache if options.cache and pin is None else None
         # The wrapper that withholds changed tools, if there is one; None before start().
         self._pinned: PinnedTools | None = None
@@ -120,8 +121,11 @@ class FileServer:
         self._outlet, self._server = outlet, started
 
     async def _wrap(self, server: Backend, outlet: Notifier) -> None:
-        """Wrap a started server in guards, then in the changes of its tools, as the options say.
+        """Wrap a started server in the wrappers that its options need, and use the result.
 
+        From the inside outwards, these are a Guard (limits and filters), a Transform (changed
+        tools) and FeaturesAsTools (prompts and resources as tools).
+        outlet: gets the notifications of the server.
         Raises ConcertinoError if the environment variable of a hidden argument is not set.
         """
         options = self.options
@@ -206,9 +210,9 @@ class FileServer:
 
 
 class _Relay:
-    """The Notifier of a started server, which forwards to another Notifier.
+    """The Notifier of a started server, which forwards notifications to another Notifier.
 
-    outlet: the other Notifier. It is replaced when the guards around the server are replaced.
+    outlet: the other Notifier. It is replaced when the wrappers around the server are replaced.
     """
 
     def __init__(self, outlet: Notifier) -> None:
@@ -225,9 +229,10 @@ class _Relay:
 
 
 class _StartedServer(BackendWrapper):
-    """A server that runs already, for new guards to wrap.
+    """A server that runs already, and around which wrappers such as a Guard are replaced.
 
-    The start() of a guard also starts the Backend inside it. Here that only replaces the outlet.
+    The start() of a wrapper also calls start() of the Backend inside it. This start() must not
+    start the server again; it only sets which Notifier gets the server's notifications.
     """
 
     def __init__(self, inner: Backend, relay: _Relay) -> None:
@@ -239,7 +244,9 @@ class _StartedServer(BackendWrapper):
 
 
 class WithheldServer:
-    """A Backend for a server that is not started: its entry is wrong, or not approved.
+    """A Backend for a server that may not run, because its entry is wrong or is not approved.
+
+    start() raises the reason, and every call fails with it.
 
     reason: the text of the error for each call, and of the log message.
     """

@@ -2,9 +2,9 @@
 
 A server of 2026-07-28 asks its client with an `input_required` result. The proxy passes the
 questions on undecoded, so that members unknown to this package reach the client. Instead of the
-server's `requestState`, the client gets a state of the proxy, which contains the server's; the
-session seals it and binds it to the caller. If the server is older, the proxy's state contains the
-handle of the call, which goes on while the client is asked (parked_calls.py).
+server's `requestState`, the client gets a state of the proxy, which contains the server's state;
+the client's session encrypts it and binds it to the caller. If the server is older, the proxy's
+state contains the handle of the call, which goes on while the client is asked (parked_calls.py).
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 

@@ -1,7 +1,8 @@
 """ManifestCache: stores the features and lists of a proxy's servers in files.
 
-With the manifest of a server's last run, a proxy answers the first requests of a client, such as
-tools/list, before the server has started. A file that is damaged, too large, of another user or
+The stored features and lists of one server are its manifest. With the manifest of a server's last
+run, a proxy answers the first requests of a client, such as tools/list, before the server has
+started. A file that is damaged, too large, of another user or
 about another server is ignored. docs/decisions/0024 says how a server is identified, and what is
 not stored.
 """
@@ -89,8 +90,9 @@ class ManifestCache:
         """Return the file for the manifest of a server, which need not exist yet.
 
         Returns None if the program of the server is not found, or if the user's key is unusable.
-        era: the era in which the session with the server is opened.
-        principal: the identity of the user for whom the server works.
+        era: the era in which the session with the server is opened: "legacy" (with `initialize`),
+            "modern" (2026-07-28) or "auto".
+        principal: the identity of the user for whom the server works; b"" for an unverified user.
         """
         identity = identify(server, era, principal)
         if identity is None:

@@ -217,7 +217,9 @@ async def _read_list(
 
 
 def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
-    """Return a phrase for the log for each feature of a server that has changed, but no lists.
+    """Return a phrase for the log for each feature of a server that has changed since its last run.
+
+    Lists are not compared. An example of a phrase is `version 1.0 -> 1.1`.
 
     known: the manifest of the last run.
     manifest: the present one.

@@ -102,7 +102,7 @@ class PinnedTools(BackendWrapper):
         return await self.inner.handle(call, context)
 
     def forget(self) -> None:
-        """Compare the tools again before the next call. Thread-safe."""
+        """Make the next call compare the tools with the approved ones again. Thread-safe."""
         self._is_current = False
 
     def set_pins(self, pins: ToolPins | None) -> bool:

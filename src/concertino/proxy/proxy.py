@@ -120,9 +120,11 @@ class Proxy:
     opening_s: the time that a client's first request waits for the server to start, in seconds.
         After that the request is refused, and the error contains the last line of the server's
         stderr. The start goes on for later requests.
-    cache: keeps the features and lists of servers that are commands. If the server has run before,
-        clients get its features and lists from the cache, and only calls wait for the start.
-    lazy: whether to start a server that is in the cache only when a call needs it.
+    cache: stores the features and lists of servers that are commands. If the server has run before,
+        clients get its features and lists from the cache, and only calls wait for the start. None
+        to store nothing.
+    lazy: whether to start a server only when a call needs it, if its features and lists are in the
+        cache.
     """
 
     def __init__(

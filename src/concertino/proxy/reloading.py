@@ -63,7 +63,7 @@ class ReloadingProxy(BackendWrapper):
     """A Backend that forwards calls to a Proxy, and restarts its server when files have changed.
 
     files: the files that are watched.
-    on_close: called by close(), to release what the target of the proxy uses.
+    on_close: called by close(), to release resources that the server's start needs.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""read_server_file(): reads a file that lists MCP servers, in the formats of the known hosts.
+"""read_server_file(): reads a file that lists MCP servers, as MCP hosts such as VS Code have it.
 
     mcp.json, .mcp.json, claude_desktop_config.json, ...    {"mcpServers": {"NAME": {...}}}
     .vscode/mcp.json                                        {"servers": {...}, "inputs": [...]}
@@ -7,8 +7,8 @@
 
 server_members.py lists the members of a server that hosts use. Unknown members cause warnings,
 because each host adds other members. The keys of concertino are under `x-concertino`, where unknown
-members are errors. Texts are returned unchanged; expansion.py replaces the references `${...}` in
-them.
+members are errors. The texts of the file are returned as they are; expansion.py replaces references
+such as `${VAR}` in them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,12 @@ def _parse_claude_code(
 
 
 def parse_server_file(data: bytes, path: str | os.PathLike[str]) -> ServerFile:
-    """Return the content of a server file. path: where it is. Raises InvalidServerFile."""
+    """Return the content of a server file that is not Claude Code's.
+
+    data: the bytes of the file.
+    path: the path of the file, whose suffix tells whether it is TOML or JSON, and for errors.
+    Raises InvalidServerFile.
+    """
     source = os.fspath(path)
     if len(data) > MAX_BYTES:
         raise InvalidServerFile(f"{source}: expected at most {MAX_BYTES} bytes")
@@ -250,14 +255,17 @@ def _find_mistyped_list(members: Mapping[str, FileMember]) -> tuple[FileMember, 
 
 
 class _FileReader:
-    """Reads one file and collects the warnings about it."""
+    """Reads one server file and collects the warnings about it. source: its path, for errors."""
 
     def __init__(self, source: str) -> None:
         self._reader = ValueReader(source)
         self._warnings: list[str] = []
 
     def read(self, value: FileValue) -> ServerFile:
-        """Return the content of the file."""
+        """Return the content of the file. Raises InvalidServerFile.
+
+        value: the parsed JSON or TOML, in which each value has its line and column.
+        """
         reader = self._reader
         members = reader.members(value, "the file")
         label = self._find_list(value, members)

@@ -84,7 +84,7 @@ class ProxyStatus(Struct, frozen=True):
     servers: tuple[ServerStatus, ...]
 
 
-# Returns the present state of some servers of this process.
+# A function that returns the present state of some servers of this process. Each proxy has one.
 StatusSource = Callable[[], Iterable[ServerStatus]]
 
 
@@ -155,6 +155,7 @@ def add_source(source: StatusSource) -> None:
     """Make `concertino ps` show some servers, unless another program uses concertino as a library.
 
     Call it on the event loop, and call remove_source() when the servers end.
+    source: called for each `concertino ps`; returns the present state of the servers.
     """
     _socket.add(source)
 

@@ -1,5 +1,7 @@
 """Servers: the servers in a server file as one Backend, which follows changes of the file.
 
+A server file is a file in which an MCP host lists its servers, such as mcp.json. Each server is a
+part of a composition: a Backend that has the tools, prompts and resources of all its parts.
 Only servers that the user has approved are started. A server that fails, hangs or waits for
 approval does not delay the others; calls of its tools are answered with the reason.
 """
@@ -40,8 +42,9 @@ log = logging.getLogger("concertino.proxy")
 
 # The time that clients wait for slow servers, in seconds.
 START_S = 3.0
-# The limit of a Host for the start of this backend, in seconds. It is longer than START_S, so that
-# the Host does not answer the first request before the composition has started.
+# How long a Host, which serves this backend, should wait for its start, in seconds. It is longer
+# than START_S, so that the Host does not answer the first request before the composition has
+# started.
 OPENING_S = START_S + 0.5
 # How the servers are composed to one Backend. Servers may be missing, and slow ones do not delay
 # the others; one that has not started is started again after each of the pauses in retries_s.
@@ -70,7 +73,7 @@ class Servers(BackendWrapper):
     environment: the environment variables for `${VAR}`; by default the process's own.
     info: the name and version that clients see.
     store: the user's approvals.
-    cache: the manifests of servers that have run before; None to keep none.
+    cache: stores the features and lists of servers for their next start; None to store none.
 
     Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
     """

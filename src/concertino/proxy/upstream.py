@@ -1,9 +1,10 @@
 """Upstream: one connection of a proxy to its server, and the calls that wait for a result there.
 
 A server before 2026-07-28 sends requests, log messages and other notifications to its client. Over
-stdio these do not say to which call they belong. Requests (proxy/server_questions.py) and log
-messages are passed to the client of the newest pending call that can receive them, all other
-notifications to the client sessions (proxy/upstream_sessions.py).
+stdio these do not say to which call they belong. Requests of the server, which are called questions
+(proxy/server_questions.py), and log messages are passed to the client of the newest pending call
+that can receive them. All other notifications are passed to the client sessions
+(proxy/upstream_sessions.py).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ EVENTS_STREAM = "events/stream"
 CALLS_CHECK_S = 0.05
 # The level of log messages that a legacy client gets if it sets none.
 DEFAULT_LEVEL: Level = "info"
-# State of a client -> state of its server, as `concertino ps` shows it.
+# Client.state -> the state of its server that `concertino ps` shows.
 STATES = {
     "new": "starting",
     "backing-off": "restarting",
@@ -101,7 +102,8 @@ class Upstream:
     """One connection of a proxy to its server.
 
     settings: the settings that all upstreams of the proxy share.
-    outlet: notified of changes that the server reports while no client session has made a call.
+    outlet: the Notifier of the proxy. It is notified of the changes that the server reports while
+        no client session has made a call.
     options: how to open the server.
 
     Attributes:
@@ -109,7 +111,8 @@ class Upstream:
     client: the Client that is connected to the server.
     watched: the resources whose changes are watched.
     last_used: when the last call began, by the loop's clock; infinite before the first.
-    learned_for: the principals whose lists have been read from the server.
+    learned_for: the principals (verified users) whose lists of tools, prompts and resources have
+        been read from the server.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """UpstreamPool: the upstreams of one proxy, and which client sessions use which of them.
 
-Each session has a key, which the Proxy chooses; sessions with the same key share an upstream. The
+An upstream is a connection to the proxy's server, and often also a process of the server. Each
+client session has a key, which the Proxy chooses; sessions with the same key share an upstream. The
 pool closes each upstream that it has begun to open, even if meanwhile the client disconnects, the
 proxy is closed or the upstream is replaced. So no process of a server is left running. An
 IdleTimer ends upstreams that have had no call for some time.
@@ -115,6 +116,7 @@ class UpstreamPool:
 
         key: what ServerSharing.key_of() returns for these sessions: sessions with equal keys share
             a connection. FIRST if no session is known yet.
+        upstream: the connection, which is not open yet.
         on_opened: called when the upstream is open, before any session uses it.
         owner: the only session for which it is opened. If the session ends first, the upstream is
             closed. None if several sessions may use it.
@@ -135,7 +137,11 @@ class UpstreamPool:
     async def _open(
         self, key: object, upstream: Upstream, on_opened: OnOpened, owner: CallerSession | None
     ) -> Upstream:
-        """Open an upstream and add it to the pool. begin() describes the parameters.
+        """Open an upstream and add it to the pool, for the sessions with this key.
+
+        key: FIRST if no session is known yet.
+        on_opened: called when the upstream is open, before any session uses it.
+        owner: the only session for which it is opened; None if several sessions may use it.
 
         Returns the upstream that the sessions with this key use: if renew() has opened another one
         for them in the meantime, that one.
@@ -183,7 +189,10 @@ class UpstreamPool:
         return upstream
 
     def assign(self, session: CallerSession | None, upstream: Upstream) -> None:
-        """Let a session use an upstream until the session or the upstream ends."""
+        """Let a session use an upstream until the session or the upstream ends.
+
+        session: None for calls without a session, such as those of a composition that reads lists.
+        """
         self._by_session[session] = upstream
         if session is not None and session not in upstream.sessions:
             upstream.sessions.add(session)
@@ -225,7 +234,10 @@ class UpstreamPool:
             raise
 
     async def _renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
-        """Do the work of renew(), in a task that close() can cancel."""
+        """Replace each open upstream by a new one. Runs in a task, which close() can cancel.
+
+        Returns the new upstreams that are used now.
+        """
         if self.openings:
             # The servers that are starting may have loaded the old code, so replace them, too.
             await asyncio.wait([opening.task for opening in self.openings.values()])

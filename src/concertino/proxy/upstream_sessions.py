@@ -1,4 +1,7 @@
-"""UpstreamSessions: the client sessions of one upstream, which get its server's notifications."""
+"""UpstreamSessions: the client sessions that get the notifications of one upstream's server.
+
+An upstream is a connection of a proxy to its server, which one or more sessions use.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ CHANGES: Mapping[str, ChangeKind] = {
 class UpstreamSessions(set[CallerSession]):
     """The client sessions that have made calls over one upstream, a connection to the server.
 
-    outlet: notified of changes that the server reports while no session has made a call.
+    outlet: the Notifier of the proxy. It is notified of the changes that the server reports while
+        no session has made a call.
 
     Attributes:
     is_private: whether the upstream serves only one user or session. Then notifications of its

@@ -49,7 +49,12 @@ class ValueReader:
         label: str,
         problem: str,
     ) -> InvalidServerFile:
-        """Return an error about a place in the file."""
+        """Return an error about a value of the file.
+
+        place: the value, which has its line and column.
+        label: the path of the value within the file, such as `mcpServers.name.command`.
+        problem: what was expected, and what is there.
+        """
         return InvalidServerFile(f"{self.describe_place(place)}: {label}: {problem}")
 
     def describe_place(self, place: FileValue | FileMember | Template) -> str:
@@ -172,7 +177,10 @@ class ValueReader:
 
 
 def suggest_name(name: str, known: Collection[str]) -> str:
-    """Return `; did you mean 'x'?`, or all known names if none is similar to this one."""
+    """Return `; did you mean 'x'?`, or `; there are ...` with all names if none is similar.
+
+    known: the names that are valid.
+    """
     # Ignore differences of style, such as between timeoutS and timeout_s.
     folded = {_fold(item): item for item in known}
     if (nearest := nearest_name(_fold(name), folded)) is not None:
