@@ -52,7 +52,7 @@ class Admission:
     reach one of them and there is no authorization.
 
     Attributes:
-    challenges: makes refusals of requests without sufficient authorization; None without
+    challenges: makes the 401 and 403 errors for requests without sufficient authorization; None without
         authorization.
     principal_use: counts the requests of each principal; None without authorization.
     """

@@ -1,7 +1,9 @@
-"""HttpCaller: the user whose requests one Connection of a Host carries.
+"""HttpCaller: the user whose requests one Connection carries.
 
-Sessions, sealed states (protocol/seal.py) and servers behind a proxy belong to a Connection. So a
-Connection carries the requests of one user only. The user's token may change.
+A Connection carries the JSON-RPC messages of a session, or the requests that come on an HTTP
+connection. Sessions, sealed states (the `requestState` of 2026-07-28, protocol/seal.py) and
+processes of a server behind a proxy belong to a Connection. So a Connection carries the requests of
+one user only. The user's token may change.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ class HttpCaller:
 
     facts: what is known about the client of the first request, such as its address.
     principal: the principal of the first request; None if there is no authorization.
-    challenges: makes refusals; None if there is no authorization.
+    challenges: makes the 401 and 403 errors; None if there is no authorization.
 
     Attributes:
     facts: the facts, with the principal of the first request added.
@@ -55,7 +57,7 @@ class HttpCaller:
             self._served.identify(principal)
 
     def is_scope_refusal(self, outcome: int | None) -> bool:
-        """Return whether the response that is being written refuses the caller for its scopes.
+        """Return whether the response that is being written says that the caller lacks scopes.
 
         Returns False for an error with the same code that comes from another server behind a Proxy:
         a login at this server would not help.
@@ -64,7 +66,11 @@ class HttpCaller:
         return outcome == INSUFFICIENT_SCOPE and is_refusing_scopes.get()
 
     def scope_challenge(self, frame: bytes) -> bytes:
-        """Return the headers of the response with the error INSUFFICIENT_SCOPE."""
+        """Return the header WWW-Authenticate for a response with the error INSUFFICIENT_SCOPE.
+
+        frame: the JSON-RPC response, whose error names the scopes that are needed.
+        Returns the header as a whole line; empty if there is no authorization.
+        """
         return b"" if self._challenges is None else self._challenges.scope_challenge(frame)
 
 

@@ -1,7 +1,8 @@
-"""Challenges: the header WWW-Authenticate, which tells a client how to get access.
+"""Challenges: makes the header WWW-Authenticate, which tells a client how to get access.
 
-The Gate refuses requests with it. HttpCaller adds the header to the response of a call whose tool
-needs more scopes than the token has.
+The Gate, which checks the token of each request, puts the header into the errors with which it
+refuses requests. HttpCaller adds the header to the response of a call whose tool needs more scopes
+than the token has.
 
 Source: RFC 6750 section 3; RFC 9728 section 5.1; 2026-07-28 basic/authorization.
 """
@@ -38,7 +39,7 @@ _decode_error = Decoder(_ErrorResponse).decode
 
 
 class Challenges:
-    """Makes the refusals of requests without sufficient authorization.
+    """Makes the errors (400, 401, 403) that refuse requests without sufficient authorization.
 
     metadata_url: the URL of the protected resource metadata (RFC 9728); None if there is none.
     scopes: the scopes that every token must have.
@@ -49,23 +50,26 @@ class Challenges:
         self._scopes = scopes
 
     def no_token(self) -> HttpError:
-        """Return the refusal of a request without a token. It has no `error` (RFC 6750, 3.1)."""
+        """Return the error 401 for a request without a token.
+
+        Its header has no parameter `error` (RFC 6750, section 3.1).
+        """
         return self._refusal(
             HTTPStatus.UNAUTHORIZED, "a token is required: Authorization: Bearer ...", self._scopes
         )
 
     def malformed(self, text: str) -> HttpError:
-        """Return the refusal of a request whose Authorization header is malformed."""
+        """Return the error 400 for a request whose Authorization header is malformed."""
         return self._refusal(HTTPStatus.BAD_REQUEST, text, (), "invalid_request")
 
     def invalid_token(self, text: str) -> HttpError:
-        """Return the refusal of a token."""
+        """Return the error 401 for a token that is not accepted. text: the reason."""
         return self._refusal(HTTPStatus.UNAUTHORIZED, text, self._scopes, "invalid_token")
 
     def insufficient_scope(self, scopes: Collection[str]) -> HttpError:
-        """Return the refusal of a token that lacks scopes.
+        """Return the error 403 for a token that lacks scopes.
 
-        scopes: all scopes that are needed.
+        scopes: all scopes that the request needs, including those that the token has.
         """
         text = "the token does not allow this"
         return self._refusal(HTTPStatus.FORBIDDEN, text, scopes, "insufficient_scope")
@@ -85,8 +89,9 @@ class Challenges:
     def _refusal(
         self, status: HTTPStatus, text: str, scopes: Collection[str], error: str = ""
     ) -> HttpError:
-        """Return a refusal with the header WWW-Authenticate.
+        """Return an error with the header WWW-Authenticate.
 
+        text: the reason, for people.
         scopes: the scopes that the client should request a token for; empty for none.
         error: the error code of RFC 6750; "" to leave out the error.
         """

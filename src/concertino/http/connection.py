@@ -1,8 +1,8 @@
 """HttpConnection: one client's TCP or Unix connection to an HTTP server.
 
-It reads requests with a RequestReader. Each becomes an Exchange, which the RequestHandler answers,
-at once or later. Until then, the client's next requests wait, up to a limit, because HTTP/1.1
-requires responses in the order of the requests.
+It reads requests with a RequestReader. Each request becomes an Exchange (the request and its
+response), which the RequestHandler answers, at once or later. Until then, the client's next
+requests wait, up to a limit, because HTTP/1.1 requires responses in the order of the requests.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class RequestHandler(Protocol):
 
     @property
     def turn(self) -> WriteTurn | None:
-        """The WriteTurn that writes the output; None to write it at once."""
+        """The WriteTurn, which writes the small outputs of several connections together.
+
+        None to write each output at once.
+        """
         ...
 
     def examine(self, transport: asyncio.Transport, /) -> Mapping[str, object]:
@@ -75,7 +78,7 @@ class RequestHandler(Protocol):
         ...
 
     def on_connect(self, connection: HttpConnection, /) -> bool:
-        """Register a new connection. Returns whether there is room for it."""
+        """Register a new connection. Returns whether there is room for it, or it must be refused."""
         ...
 
     @property
@@ -166,7 +169,7 @@ class HttpConnection(asyncio.Protocol):
             if self.is_ending:
                 return
         elif exchange.on_data is not None:
-            # The connection has another protocol now, see Exchange.switch_protocols().
+            # The connection carries another protocol now, such as WebSocket.
             exchange.on_data(data)
             return
         reader = self._reader

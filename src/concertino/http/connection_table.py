@@ -35,7 +35,7 @@ class ConnectionTable:
     Attributes:
     closed: a future that is done when stop() was called and all connections are closed.
     is_stopping: whether stop() was called.
-    turn: writes the output of the connections.
+    turn: writes the output of the connections, small outputs of several connections together.
     """
 
     def __init__(

@@ -53,12 +53,12 @@ BATCH_REVISION = "2025-03-26"
 
 
 class McpEndpoint:
-    """Serves a Host to the clients of an HTTP server. HttpServer calls its methods.
+    """Serves a backend to the clients of an HTTP server. HttpServer calls its methods.
 
-    wrap: wraps each connection before it is attached to the Host, for example to trace its
-        messages.
+    host: serves the backend on each Connection that this object makes (runtime/host.py).
+    wrap: wraps each Connection before the host gets it, for example to trace its messages.
     sessions: the sessions of older revisions.
-    challenges: makes refusals; None if there is no authorization.
+    challenges: makes the 401 and 403 errors; None if there is no authorization.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class McpEndpoint:
 
 
 def _unacceptable(headers: McpHeaders) -> HttpError:
-    """Return the refusal of a POST by its Accept and Content-Type."""
+    """Return the error for a POST whose Accept or Content-Type header is not acceptable."""
     if not (headers.accepted.json or headers.accepted.stream):
         return HttpError(
             HTTPStatus.NOT_ACCEPTABLE, "Accept: expected application/json and text/event-stream"

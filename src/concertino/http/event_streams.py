@@ -26,7 +26,7 @@ SESSION_BYTES = 4 * 1024 * 1024
 TOTAL_BYTES = 64 * 1024 * 1024
 # The largest number of events kept for one session.
 SESSION_EVENTS = 1000
-# What a client accepts that opens a stream with GET: events only.
+# The form of a response that a client accepts if it opens a stream with GET: events only.
 STREAM_ONLY = AcceptedForms(json=False, stream=True)
 
 

@@ -215,9 +215,9 @@ class Exchange(Struct, eq=False):
 
 
 class RequestConnection(Protocol):
-    """The connection on which a request has come, as the code that answers it sees it.
+    """The connection on which a request has come, as the code that answers the request sees it.
 
-    HttpConnection implements it, and describes the members.
+    HttpConnection implements it, with docstrings for the members.
     """
 
     is_ending: bool

@@ -43,13 +43,14 @@ IN_CODE = (
 
 
 class HttpFrontend:
-    """A Frontend (runtime/process.py) whose clients speak HTTP.
+    """Lets clients reach the backend of this process over HTTP, until SIGTERM or SIGINT.
 
-    It serves until SIGTERM or SIGINT. Then it accepts no more clients, and calls that run may
-    finish within the drain time.
+    It implements Frontend (runtime/process.py), which another class implements for stdio. After the
+    signal it accepts no more clients, and running calls may finish within the drain time.
 
     listeners: the listening sockets. This object closes them.
-    writer: the writer of the log, from bounded_stderr().
+    writer: writes the log to stderr without blocking; made by bounded_stderr().
+    options: the settings of the HTTP server.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class Gate:
     """Admits the requests with a valid token, and refuses all others.
 
     authorization: the tokens that are accepted.
-    challenges: makes the refusals.
+    challenges: makes the errors that refuse requests, with the header WWW-Authenticate.
     """
 
     def __init__(self, authorization: Authorization, challenges: Challenges) -> None:
@@ -108,7 +108,7 @@ class Gate:
     ) -> Principal | asyncio.Future[Principal]:
         """Ask the verifiers, one after the other, until one accepts the token.
 
-        Returns its principal, or a future of it if a verifier asks another server.
+        Returns the principal of the token, or a future of it if a verifier asks another server.
         first: the index of the first verifier to ask.
         Raises InvalidToken with the reason of the last verifier, and HttpError if one has failed.
         """

@@ -64,7 +64,9 @@ MAX_KNOWN = 1024
 
 
 class MachinePeers:
-    """The SessionPeers of one front end (session_peers.py). Use it on one event loop.
+    """Passes requests on to the other front ends, as the SessionPeers of one front end.
+
+    SessionPeers is the interface in session_peers.py. Use this object on one event loop.
 
     settings: the NATS cluster, and the address and the certificates of this front end.
     Raises ValueError for malformed settings and unusable certificates, OSError for files that
@@ -249,7 +251,7 @@ class _FrontEndCertificate(TlsCertificate):
 
 
 class _Registration:
-    """A PeerServer, through which other front ends can reach this one until close().
+    """Lets other front ends reach this one, until close(). It is the PeerServer of serve().
 
     acceptor: accepts the connections of other front ends.
     renewing: the task that renews the entry of this front end in the bucket.

@@ -30,7 +30,9 @@ STREAM, MESSAGES = "/sse", "/messages"
 class OptionalTransports:
     """The optional transports of one HTTP server.
 
-    wrap: wraps each connection before it is attached to the host.
+    host: serves the backend on the Connection of each client (runtime/host.py).
+    wrap: wraps each Connection before the host gets it, for example to trace its messages.
+    options: say which of the transports are served.
     admission: decides which requests are served.
     peers: the processes among which sessions are shared; None if there is one process.
     Raises ImportError if the package for WebSockets is needed and missing.
@@ -102,7 +104,11 @@ class OptionalTransports:
 
 
 def method_not_allowed(method: str, allowed: str) -> HttpError:
-    """Return the refusal of a request with a method that its path does not have."""
+    """Return the error 405 for a request with a method that its path does not have.
+
+    method: the method of the request.
+    allowed: the methods of the path, such as "GET, HEAD".
+    """
     return HttpError(
         HTTPStatus.METHOD_NOT_ALLOWED,
         f"{method}: expected {allowed}",

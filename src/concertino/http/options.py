@@ -39,7 +39,7 @@ class Polling(Struct, frozen=True):
 
 
 class SharedSessions(Struct, frozen=True):
-    """How the front ends of several machines share their sessions.
+    """How the front ends of a server, its HTTP processes on several machines, share their sessions.
 
     The front ends record in a key-value bucket of a NATS cluster which of them has which session.
 

@@ -148,8 +148,9 @@ class PrincipalUse:
 
 
 def too_many(text: str, wait_s: float = 1.0) -> HttpError:
-    """Return the refusal of a request above a limit.
+    """Return the error 429 for a request that exceeds a limit of its user.
 
+    text: says which limit.
     wait_s: the time after which the client may try again, in seconds.
     """
     header = b"Retry-After: %d\r\n" % max(1, ceil(wait_s))

@@ -210,9 +210,9 @@ class Relay(asyncio.Protocol):
 
 
 def _encode_request(exchange: Exchange) -> bytes:
-    """Return a request in the form in which it is passed on to the owner.
+    """Return the HTTP request with which a request is passed on to the owner of its session.
 
-    A line with the principal as JSON stands before the body.
+    Before the original body, it has a line with the principal (the verified user) as JSON.
     """
     head = exchange.head
     target = f"{head.path}?{head.query}" if head.query else head.path
@@ -236,8 +236,8 @@ def _encode_request(exchange: Exchange) -> bytes:
 def read_passed_on(exchange: Exchange) -> None:
     """Take the principal out of the body of a request that another process has passed on.
 
-    Before the original body, there is a line with the principal as JSON. The principal becomes that
-    of the exchange. Raises HttpError 400 if there is no such line.
+    Before the original body, there is a line with the principal (the verified user) as JSON. It
+    becomes exchange.principal. Raises HttpError 400 if there is no such line.
     """
     exchange.is_passed_on = True
     who, _, exchange.body = exchange.body.partition(b"\n")

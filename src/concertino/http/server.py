@@ -1,4 +1,4 @@
-"""HttpServer: serves one Host over HTTP at listening sockets.
+"""HttpServer: serves a backend over HTTP at listening sockets.
 
     async with Host(server) as host:
         http = HttpServer(host, [listen_tcp("127.0.0.1", 8000)])
@@ -89,7 +89,7 @@ class HttpServer:
     host: serves the backend on each connection or session of a client. A Host is the part of the
         runtime that does this for every transport.
     listeners: the listening sockets. This object closes them.
-    wrap: wraps each connection before it is attached to the host, for example to trace messages.
+    wrap: wraps each connection before the host gets it, for example to trace messages.
     peers: the processes with which this one shares sessions; None for those that
         `options.shared_sessions` names, if it names any.
     Raises ValueError if the options are not safe for the addresses of the listeners, and if

@@ -1,4 +1,4 @@
-"""SessionConnection: carries the frames of one session over many HTTP requests.
+"""SessionConnection: carries the frames (JSON-RPC messages) of one session over many HTTP requests.
 
 Sessions belong to the revisions before 2026-07-28. The client sends each message in a POST. The
 HTTP response to a request contains the progress, log messages and requests that the call sends to
@@ -169,6 +169,8 @@ class SessionConnection:
     def deliver(self, exchange: Exchange, accepted: AcceptedForms, ids: Sequence[Id]) -> None:
         """Pass a message to the server. The HTTP request is answered when the response is written.
 
+        exchange: the POST, whose body is the message.
+        accepted: the forms of a response that the client accepts, JSON or a stream of events.
         ids: the ids of the JSON-RPC requests in the message. If there are none, the HTTP request is
             answered at once.
         """

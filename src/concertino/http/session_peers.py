@@ -1,8 +1,9 @@
 """SessionPeers: the interface through which several processes of one server share their sessions.
 
-A request can reach a process that does not have its session, if workers share a socket or a load
-balancer distributes requests. The endpoints then call pass_on(). WorkerPeers implements the
-interface for the workers of one machine, and MachinePeers for front ends on several machines.
+A request can reach a process that does not have its session, if several worker processes share a
+socket or a load balancer distributes requests. The endpoints then call pass_on(). WorkerPeers
+implements the interface for the workers of one machine, and MachinePeers for front ends, processes
+that serve HTTP on several machines.
 """
 
 from __future__ import annotations

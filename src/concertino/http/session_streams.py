@@ -1,7 +1,8 @@
 """SessionStreams: the streams of one session.
 
-SessionConnection opens an EventStream here for each POST with requests, and finds it again when
-a response is written. A GET of the client opens the stream for other messages, or resumes one.
+Sessions belong to the revisions before 2026-07-28. For each POST with JSON-RPC requests,
+SessionConnection opens an EventStream in this table, and finds it again when a response is written.
+A GET of the client opens the stream for messages that belong to no request, or resumes a stream.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ __all__ = ["SessionTable"]
 class SessionTable:
     """The open sessions of a server, by their ids.
 
-    host: serves each session as one of its connections.
-    wrap: wraps each connection before it is attached to the host.
+    host: serves the backend to each session as to one connection (runtime/host.py).
+    wrap: wraps the Connection of each session before the host gets it.
     max_sessions: how many sessions there may be at the same time. With 0, none can be opened.
     session_s: the time without a request and without an open stream after which a session ends.
-    challenges: makes refusals; None if there is no authorization.
+    challenges: makes the 401 and 403 errors; None if there is no authorization.
     max_own_sessions: how many sessions one principal may have; None for any number.
     polling: when clients must resume a stream to get the rest of a response; None for never.
     peers: the processes among which the sessions are shared; None if there is one process.

@@ -100,6 +100,7 @@ class StatelessConnection:
     def deliver(self, exchange: Exchange, accepted: AcceptedForms) -> None:
         """Pass a request to the server. The caller has checked its headers and its `_meta`.
 
+        exchange: the POST, whose body is the request.
         accepted: the forms of a response that the client accepts.
         """
         receiver = self._receiver

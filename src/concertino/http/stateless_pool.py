@@ -27,7 +27,7 @@ class StatelessPool:
     """The Connections of one Host for requests without a session.
 
     wrap: wraps each Connection before it is attached.
-    challenges: makes refusals; None if there is no authorization.
+    challenges: makes the 401 and 403 errors; None if there is no authorization.
     """
 
     def __init__(self, host: Host, wrap: Wrap, challenges: Challenges | None) -> None:
@@ -69,7 +69,7 @@ class StatelessPool:
         return connection
 
     def _attach(self, exchange: Exchange) -> StatelessConnection:
-        """Make a Connection for the request's user, and attach it to the Host."""
+        """Make a Connection for the request's user, and let the Host serve it from now on."""
         http = exchange.connection
         caller = HttpCaller(http.facts, exchange.principal, self._challenges)
         connection = StatelessConnection(http, caller)

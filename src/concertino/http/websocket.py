@@ -1,4 +1,4 @@
-"""WebSocketEndpoint: serves a Host to clients that ask for a WebSocket at the MCP endpoint.
+"""WebSocketEndpoint: serves a backend to clients that ask for a WebSocket at the MCP endpoint.
 
 Messages are exchanged as over stdio, one in each text frame, with and without `initialize`. The
 specification has no such transport, so it is served only if an option asks for it. The handshake is
@@ -52,10 +52,11 @@ HANDSHAKE_HEADERS = ("Connection", "Upgrade", "Sec-WebSocket-Key", "Sec-WebSocke
 
 
 class WebSocketEndpoint:
-    """Accepts WebSockets, and attaches them to a Host.
+    """Accepts WebSockets, and lets a Host serve its backend on them.
 
-    wrap: wraps each connection before it is attached.
-    challenges: makes refusals; None if there is no authorization.
+    host: serves the backend on the Connection of each WebSocket (runtime/host.py).
+    wrap: wraps each Connection before the host gets it, for example to trace its messages.
+    challenges: makes the 401 and 403 errors; None if there is no authorization.
     use: counts the messages of each principal; None without authorization.
     """
 
