@@ -152,7 +152,7 @@ def find_keyring() -> SecretStore:
 
 @cache
 def _find(choice: str) -> SecretStore:
-    """Do the work of find_keyring(). choice: the value of CONCERTINO_LOGINS."""
+    """Return the SecretStore for a value of CONCERTINO_LOGINS, which is `choice`."""
     if choice not in ("", "file", "keyring"):
         raise AuthorizationError(f"{VARIABLE}: expected file or keyring, got {choice!r}")
     if choice != "file" and find_spec("keyring") is not None:

@@ -112,7 +112,7 @@ def login_key(server: str, client_id: str, grant: str) -> str:
     """Return the name under which LoginStore stores the login of a client at a server.
 
     client_id: the id in the user's settings; "" if there is none.
-    grant: how access is obtained (Grant in settings.py).
+    grant: how access is obtained, such as "authorization_code" (settings.py has all values).
     """
     return hashlib.sha256("\n".join((server, client_id, grant)).encode()).hexdigest()[:32]
 

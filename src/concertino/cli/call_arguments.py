@@ -251,10 +251,16 @@ def _explain_missing(
     command: Sequence[str],
     server: Sequence[str],
 ) -> UsageError:
-    """Return the error for missing arguments. It says so if they stand in the wrong place.
+    """Return the error for missing arguments.
 
-    missing: the names of the arguments.
-    The other parameters are those of check_names().
+    If the user has written the arguments, but after `--` or with commas between them, the error
+    says so.
+
+    subject: the name of the tool or prompt.
+    missing: the names of the missing arguments.
+    takes: the arguments that the tool or prompt accepts.
+    command: the words before `--`, in which the arguments should stand.
+    server: the words after `--`.
     """
     names = "|".join(map(re.escape, missing))
     # `a=1,b=2` is one word of a shell.

@@ -135,7 +135,11 @@ def describe_blocked_loop(stderr: str) -> str:
 
 
 def describe_missing_parts(stderr: str) -> list[str]:
-    """Return why servers of a file, parts of a composition or plugins of a hub are not served."""
+    """Return why backends behind the server are not served, one line for each; from its stderr.
+
+    These are servers of a server file, parts of a composition (several backends served as one), or
+    plugins of a hub, a process that starts plugins and passes calls to them.
+    """
     parts = re.findall(r"\[ERROR\] \[composition\] cannot start: (.*)", stderr)
     # The hub says how many plugins run when all have started or failed.
     start, runs, _ = stderr.partition(" plugins run\n")
@@ -266,7 +270,12 @@ async def explain_refusal(
 async def _list_known(
     client: Client, kind: str, name: str
 ) -> tuple[Sequence[str], Parameters | None]:
-    """Return the names of all tools, prompts or resources, and the arguments of one tool."""
+    """Return what the server lists: the names, and the arguments of the tool with this name.
+
+    kind: "tool", "prompt" or "resource". It says which list to read.
+    name: the name of the tool.
+    The arguments are None if the list has no such tool. Returns no names if the server cannot list.
+    """
     try:
         if kind == "tool":
             tools = await client.list_tools()

@@ -1,4 +1,9 @@
-"""`concertino cluster up|permissions|buckets`: a NATS server for trying, and what others need."""
+"""`concertino cluster up|permissions|buckets`: prepares NATS servers for hubs of several machines.
+
+`up` runs a NATS server on this machine, to try it. For other NATS servers, `permissions` prints
+their `authorization` block, which says what each plugin may do, and `buckets` creates the key-value
+buckets of storage plugins and of HTTP front ends.
+"""
 
 from __future__ import annotations
 

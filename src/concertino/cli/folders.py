@@ -1,5 +1,7 @@
 """Folders of Markdown as targets of `concertino serve`: finds the folders of a library.
 
+A library is a Backend that serves the Markdown files of a folder as resources, and of another
+folder as prompts.
 The folders come from a target (`concertino serve DIR`), from options such as --resources, or from
 the environment variables RESOURCES_PATH and PROMPTS_PATH.
 """

@@ -1,6 +1,7 @@
 """The options for guards, such as --rate-limit, of the commands that serve a backend.
 
-The guards are imported only if an option requires one.
+A guard is a Backend around another one, which limits or filters the calls. The guards are imported
+only if an option requires one.
 """
 
 from __future__ import annotations

@@ -53,10 +53,18 @@ def serve_sockets(
     """Serve the targets on sockets, and end the process.
 
     unix, tcp: the addresses to listen at, in addition to the sockets that systemd passes.
+    targets: the files, modules, folders or server files to serve; several are served as one.
+    options: the options for a folder of Markdown.
+    file_options: the options for server files such as mcp.json.
     http: the settings for clients that speak HTTP; None for clients that send JSON-RPC messages.
     workers: how many worker processes serve; None to serve in this process.
+    allow_remote: whether `tcp` may contain addresses that other machines can reach.
+    max_connections: how many clients may be connected at the same time; None for the default.
+    log_format, trace: the format of the log, and whether it shows each message; None to let
+        environment variables decide.
+    traceback: whether to log the whole traceback if a target cannot be imported.
+    strict: whether to exit if one of several targets cannot be imported.
     wrap: returns the backend of a target with guards and other wrappers around it.
-    The other parameters are the values of the options of the same names.
     Exit codes: 2 if a target does not exist or an address is not allowed; 1 if a target cannot be
     imported, or listening or starting fails.
     """

@@ -1,4 +1,8 @@
-"""`concertino ps`: the servers behind all proxies of this user, and their state."""
+"""`concertino ps`: shows the servers behind all proxies of this user, and their state.
+
+A proxy is a process of `concertino proxy` or of `concertino serve mcp.json`, which starts servers
+and passes calls to them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`concertino reap`: end servers whose host has ended."""
+"""`concertino reap`: ends servers whose host, the MCP application that started them, has ended."""
 
 from __future__ import annotations
 

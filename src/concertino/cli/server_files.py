@@ -1,4 +1,7 @@
-"""Server files as targets: `concertino serve mcp.json`, and the options for them."""
+"""Server files as targets: `concertino serve mcp.json`, and the options for them.
+
+A server file is a file in which an MCP host, such as VS Code, lists the servers that it starts.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,11 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, str]:
 
 
 def load_servers(path: str, options: ServerFileOptions) -> Servers:
-    """Return the servers of a file as one backend. Raises TargetError."""
+    """Return a backend that has the tools, prompts and resources of all servers of a file.
+
+    path: the server file.
+    Raises TargetError if the file cannot be used.
+    """
     from concertino.proxy.manifest_cache import ManifestCache
     from concertino.proxy.server_file import read_server_file
     from concertino.proxy.servers import Servers
@@ -136,7 +143,10 @@ def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object
 
 
 def opening_limits() -> Limits | None:
-    """Return limits that make clients wait for slow servers; None if variables are invalid."""
+    """Return the limits for serving a server file: clients wait longer until servers have started.
+
+    Returns None if the environment variables for limits are invalid.
+    """
     from concertino.proxy.servers import OPENING_S
 
     try:

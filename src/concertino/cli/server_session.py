@@ -77,7 +77,8 @@ class ServerSession:
     status: the line on the terminal that shows progress.
     prefix: the text before each note.
     as_json: whether to print results as JSON, and no notes.
-    shows_log: whether the server's stderr is printed as it arrives, so that notes do not quote it.
+    shows_log: whether the server's stderr is printed as it arrives. Notes then do not quote it
+        again.
 
     Attributes:
     is_open: whether the session is open.
@@ -252,7 +253,11 @@ class ServerSession:
         return raw
 
     def _check_names(self, command: ServerCommand, takes: Parameters) -> None:
-        """Check the names of the arguments. Raises UsageError, or warns of unknown arguments."""
+        """Check the names of the arguments that the user has typed.
+
+        Raises UsageError if arguments are missing or forbidden. Warns of arguments that the tool's
+        schema allows but does not describe.
+        """
         words = [command.command, command.name, *command.words]
         unknown = check_names(command.name, command.given, takes, words, self._server)
         if unknown and takes.descriptions:
@@ -332,7 +337,7 @@ class _Warnings(logging.Handler):
 
 
 async def _list_if_possible(list_items: Callable[[], Awaitable[list[T]]]) -> list[T]:
-    """Return a list of the server; empty if the server refuses to list."""
+    """Return a list of the server, such as its tools; empty if the server refuses the request."""
     try:
         return await list_items()
     except (NotSupported, RpcError, ProtocolError):

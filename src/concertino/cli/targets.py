@@ -8,6 +8,8 @@ plugins.yaml               a hub, and the plugins that it starts (a plugins file
 mcp.json, config.toml      the servers that an MCP host would start (a server file)
 .claude.json#FOLDER        the servers that Claude Code has for one project
 NAME=TARGET                any of these under a name, next to others
+
+A hub is a process that starts plugins (programs with tools) and passes calls to them.
 """
 
 from __future__ import annotations
@@ -380,7 +382,11 @@ def _find_parts(value: object) -> list[Backend] | None:
 
 
 def _import_file(path: str) -> ModuleType:
-    """Import a file. It finds the modules next to it, like a script, but is not __main__."""
+    """Import a Python file, and return its module.
+
+    As in a script, the file can import the modules next to it. Its `__name__` is not `__main__`.
+    Raises TargetError if there is no such file, and the exceptions of importing it.
+    """
     if not os.path.isfile(path):
         from concertino.cli.target_hints import suggest_target
 
@@ -403,7 +409,7 @@ def _import_file(path: str) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module, which may be in the current directory."""
+    """Import a module, which may be in the current directory. Raises TargetError if none exists."""
     sys.path.insert(0, os.getcwd())
     try:
         return import_module(name)

@@ -1,4 +1,4 @@
-"""`concertino token`: make, list and remove the tokens of `serve --auth-tokens FILE`."""
+"""`concertino token`: makes, lists and removes access tokens for `serve --auth-tokens FILE`."""
 
 from __future__ import annotations
 

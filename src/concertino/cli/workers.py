@@ -71,7 +71,7 @@ class _Worker:
     """One worker process.
 
     number: from 1 on, for the log; a worker that replaces a dead one has the same number.
-    link: the parent's end of the pair of sockets.
+    link: the parent's end of the pair of sockets that connects it with the worker.
     began: when the worker was started, by the loop's clock.
     is_ready: whether the worker has reported that it serves.
     """
@@ -165,7 +165,7 @@ class _Supervisor:
             os._exit(1)
 
     def _on_link(self, worker: _Worker) -> None:
-        """Handle input from a worker: a byte when it serves, the end of input when it ends."""
+        """Handle input from a worker: a byte means that it serves, the end of input that it ends."""
         if not worker.link.recv(64):
             self._loop.remove_reader(worker.link)
             return

@@ -247,8 +247,8 @@ class Client(ConnectionFacts):
         """Close the connection, and end the server and all processes that it has started.
 
         The server first gets time to end by itself (`ladder` of ServerParameters has the times).
-        Pending requests raise Disconnected. May be called again. If the task that awaits aclose() is cancelled, the
-        server is ended nevertheless.
+        Pending requests raise Disconnected. May be called again. If the task that awaits aclose()
+        is cancelled, the server is ended nevertheless.
         """
         await self._connection.close()
 

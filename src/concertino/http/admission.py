@@ -52,9 +52,10 @@ class Admission:
     reach one of them and there is no authorization.
 
     Attributes:
-    challenges: makes the 401 and 403 errors for requests without sufficient authorization; None without
+    challenges: makes the 401 and 403 errors for requests without sufficient authorization; None if
+        there is no authorization.
+    principal_use: counts the requests of each principal (verified user); None if there is no
         authorization.
-    principal_use: counts the requests of each principal; None without authorization.
     """
 
     def __init__(

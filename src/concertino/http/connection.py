@@ -78,7 +78,7 @@ class RequestHandler(Protocol):
         ...
 
     def on_connect(self, connection: HttpConnection, /) -> bool:
-        """Register a new connection. Returns whether there is room for it, or it must be refused."""
+        """Register a new connection. Returns False if there are too many, so it is refused."""
         ...
 
     @property

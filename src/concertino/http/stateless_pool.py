@@ -24,9 +24,10 @@ MAX_WAITING = 256
 
 
 class StatelessPool:
-    """The Connections of one Host for requests without a session.
+    """The Connections of an HTTP server for requests without a session (2026-07-28).
 
-    wrap: wraps each Connection before it is attached.
+    host: serves the backend on each Connection (runtime/host.py).
+    wrap: wraps each Connection before the host gets it, for example to trace its messages.
     challenges: makes the 401 and 403 errors; None if there is no authorization.
     """
 

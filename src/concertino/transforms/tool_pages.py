@@ -72,7 +72,11 @@ def name_of(tool: RawTool) -> str | None:
 
 
 async def read_tool_pages(fetch: Callable[[str | None], Awaitable[Struct | Raw]]) -> list[ToolPage]:
-    """Fetch all pages of `tools/list`. fetch: returns the result for a cursor (None at first)."""
+    """Fetch all pages of `tools/list`, and return them in order.
+
+    fetch: returns the result for a cursor; called with None for the first page.
+    Raises ProtocolError if a result is not a page of tools.
+    """
     pages: list[ToolPage] = []
 
     async def fetch_page(cursor: str | None) -> ToolPage:
