@@ -165,7 +165,7 @@ class _Supervisor:
             os._exit(1)
 
     def _on_link(self, worker: _Worker) -> None:
-        """Handle input from a worker: a byte means that it serves, the end of input that it ends."""
+        """Handle input from a worker: a byte means that it serves, end of input that it ends."""
         if not worker.link.recv(64):
             self._loop.remove_reader(worker.link)
             return
