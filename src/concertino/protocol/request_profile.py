@@ -11,6 +11,7 @@ Spec: 2025-11-25 basic/lifecycle; 2026-07-28 basic/versioning, basic/index "_met
 # it decodes their Struct, in 10 us each.
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import DecodeError, Raw, Struct, ValidationError
@@ -62,6 +63,9 @@ LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 SESSION_FEATURES = frozenset(("logging", "subscriptions"))
 
 _decode_object = Decoder(dict[str, Raw]).decode
+# Creating a decoder takes longer than decoding with it: without the cache, reading the `_meta` of a
+# request with a progress token takes 5.7 us instead of 2.2.
+_decoder_of = cache(Decoder[Any])
 
 
 class RequestProfile(Struct, frozen=True):
@@ -312,7 +316,7 @@ def pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
     if raw is None:
         return None
     try:
-        return Decoder(type).decode(raw)
+        return _decoder_of(type).decode(raw)
     except DecodeError as exc:
         raise RpcError(
             INVALID_PARAMS, f"Invalid params: {name}: {describe_with_path(exc)}"
