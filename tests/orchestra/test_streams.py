@@ -255,7 +255,9 @@ def test_a_start_and_a_call_name_the_same_tool() -> None:
     start = StreamStart(
         stream_id="s", tool_name="t", arguments=b"", caller_plugin="c", session_id="i", provider="p"
     )
-    call = streams.tool_call_of(start)
+    request = streams.call_of_stream(start, ["hub"])
+    call = request.tool_call
+    assert request.path == ["hub"]
     assert (call.tool_name, call.caller_plugin, call.session_id, call.provider) == (
         "t",
         "c",
@@ -266,4 +268,5 @@ def test_a_start_and_a_call_name_the_same_tool() -> None:
     assert not call.HasField("arguments_json")
     start.stream_id = ""
     start.window = WINDOW_BYTES
-    assert streams.start_of_call(call) == start
+    expected = PluginRequest(stream_start=start, path=["other"])
+    assert streams.stream_of_call(call, ["other"]) == expected

@@ -55,7 +55,7 @@ from concertino.orchestra.resource_translation import (
     server_templates_of,
 )
 from concertino.orchestra.rpc_interface import TIMEOUT_S
-from concertino.orchestra.streams import CollectedStream, ResponseStream, start_of_call
+from concertino.orchestra.streams import CollectedStream, ResponseStream, stream_of_call
 from concertino.orchestra.translation import (
     call_request,
     call_result,
@@ -252,8 +252,7 @@ class HubBackend:
         the call as a tool_call request.
         """
         whole = PluginRequest.FromString(request)
-        start = start_of_call(whole.tool_call)
-        stream = self._stream(PluginRequest(stream_start=start, path=whole.path), CALL_S)
+        stream = self._stream(stream_of_call(whole.tool_call, whole.path), CALL_S)
         if stream is None:
             return None
         async with aclosing(stream) as responses:

@@ -43,10 +43,10 @@ from concertino.orchestra.rpc_interface import (
 from concertino.orchestra.streams import (
     CollectedStream,
     ResponseStream,
+    call_of_stream,
     end_response,
     failed_end,
-    start_of_call,
-    tool_call_of,
+    stream_of_call,
 )
 
 __all__ = [
@@ -184,7 +184,8 @@ class ToolCalls:
             return
 
         if (plugin.id, name) not in self._tools_without_streams:
-            async with aclosing(_forward_stream(plugin, start, path)) as responses:
+            stream = PluginRequest(stream_start=start, path=path)
+            async with aclosing(_forward_stream(plugin, stream)) as responses:
                 async for response in responses:
                     if _has_no_stream(response):
                         break
@@ -192,7 +193,7 @@ class ToolCalls:
                     if response.HasField("stream_end"):
                         return
             self._tools_without_streams.add((plugin.id, name))
-        request = PluginRequest(tool_call=tool_call_of(start), path=path)
+        request = call_of_stream(start, path)
         response = await forward_request(plugin, "tool", name, request, "tool_call")
         # Only programs of this package state a window, and only they read the result.
         yield end_response(id, 0, response.tool_call, has_result=start.window > 0)
@@ -210,8 +211,8 @@ class ToolCalls:
         """
         id = request.request_id
         collected = CollectedStream()
-        start = start_of_call(request.tool_call)
-        async with aclosing(_forward_stream(plugin, start, request.path)) as responses:
+        stream = stream_of_call(request.tool_call, request.path)
+        async with aclosing(_forward_stream(plugin, stream)) as responses:
             async for response in responses:
                 if _has_no_stream(response):
                     return not_found
@@ -398,15 +399,12 @@ def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseExcepti
     return respond(response.SerializeToString())
 
 
-async def _forward_stream(
-    plugin: HubPlugin, start: StreamStart, path: Sequence[str]
-) -> ResponseStream:
-    """Call a tool of a plugin as a stream, and yield the responses. The last is a stream_end.
+async def _forward_stream(plugin: HubPlugin, request: PluginRequest) -> ResponseStream:
+    """Send a stream_start to a plugin, and yield the responses. The last is a stream_end.
 
-    Each response gets the stream_id of `start`: the connection to the plugin has used another one.
+    Each response gets the stream_id of `request`: the connection to the plugin uses another one.
     """
-    id, count = start.stream_id, 0
-    request = PluginRequest(stream_start=start, path=path)
+    id, count = request.stream_start.stream_id, 0
     try:
         async with aclosing(plugin.stream(request, CALL_S)) as responses:
             async for response in responses:

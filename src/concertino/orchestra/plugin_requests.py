@@ -41,7 +41,7 @@ from concertino.orchestra.plugin_messages import (
 from concertino.orchestra.rpc_interface import Responses, RpcConnection, error_response
 from concertino.orchestra.storage import Storage
 from concertino.orchestra.stores import InThread, answer_storage
-from concertino.orchestra.streams import ChunkSender, StreamRun, end_response, tool_call_of
+from concertino.orchestra.streams import ChunkSender, StreamRun, call_of_stream, end_response
 from concertino.orchestra.structs import (
     InvalidStruct,
     NotAStruct,
@@ -213,8 +213,7 @@ class PluginRequests:
     async def _stream(self, request: PluginRequest, chunks: ChunkSender) -> PluginResponse:
         """Run a tool, send its progress as chunks, and return the last response. A StreamRun."""
         start = request.stream_start
-        call = PluginRequest(tool_call=tool_call_of(start), path=request.path)
-        response = await self._tool_call(call, chunks)
+        response = await self._tool_call(call_of_stream(start, request.path), chunks)
         if isinstance(response, bytes):
             response = PluginResponse.FromString(response)
         # Only callers that are made with this package send a window. Go programs cannot use a

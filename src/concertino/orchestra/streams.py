@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import aclosing
 from math import inf
 from typing import Any
@@ -48,11 +48,11 @@ __all__ = [
     "ReceivedStream",
     "ResponseStream",
     "StreamRun",
+    "call_of_stream",
     "end_response",
     "failed_end",
     "send_all",
-    "start_of_call",
-    "tool_call_of",
+    "stream_of_call",
 ]
 
 ResponseStream = AsyncGenerator[PluginResponse, None]
@@ -376,21 +376,29 @@ def failed_end(stream: str, code: str, message: str, count: int = 0) -> PluginRe
 _TEXTS = ("tool_name", "caller_plugin", "trace_parent", "provider", "session_id")
 
 
-def start_of_call(call: ToolRequest) -> StreamStart:
-    """Return a StreamStart that calls the same tool as a ToolRequest, with this process's window.
+def stream_of_call(call: ToolRequest, path: Iterable[str]) -> PluginRequest:
+    """Return a stream_start that calls the same tool as a ToolRequest, with this process's window.
 
     The stream has no id yet.
+    path: the bridges through which the call has come from other hubs (request_path.py).
     """
-    start = StreamStart(window=WINDOW_BYTES)
-    _copy_call(call, start)
-    return start
+    request = PluginRequest()
+    # Filling in the message inside the request takes half the time of copying one into it.
+    _copy_call(call, request.stream_start)
+    request.stream_start.window = WINDOW_BYTES
+    request.path.extend(path)
+    return request
 
 
-def tool_call_of(start: StreamStart) -> ToolRequest:
-    """Return a ToolRequest that calls the same tool as a StreamStart, with the same arguments."""
-    call = ToolRequest()
-    _copy_call(start, call)
-    return call
+def call_of_stream(start: StreamStart, path: Iterable[str]) -> PluginRequest:
+    """Return a tool_call of the same tool as a StreamStart, with the same arguments.
+
+    path: see stream_of_call().
+    """
+    request = PluginRequest()
+    _copy_call(start, request.tool_call)
+    request.path.extend(path)
+    return request
 
 
 def _copy_call(source: ToolRequest | StreamStart, target: ToolRequest | StreamStart) -> None:
