@@ -22,9 +22,13 @@ from concertino.orchestra.plugin_pb2 import (
     PluginRequest,
     PluginResponse,
     StreamCancel,
+    StreamChunk,
+    StreamEnd,
+    StreamStart,
     ToolRequest,
 )
 from concertino.orchestra.rpc_interface import HandshakeFailure, RemotePeer
+from concertino.runtime.tasks import read_batch_of
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -472,3 +476,49 @@ async def test_what_fails_when_a_response_is_passed_back_costs_no_other_its_own(
     assert len(came) == 1
     await link.close()
     await listening.close()
+
+
+@on_a_loop
+async def test_what_the_first_chunk_causes_is_sent_before_the_next_responses_are_handled(
+    folder: Path,
+) -> None:
+    loop = asyncio.get_running_loop()
+    events: list[str] = []
+    ended = asyncio.Event()
+
+    def on_response(outcome: bytes | BaseException) -> None:
+        assert isinstance(outcome, bytes), outcome
+        kind = str(PluginResponse.FromString(outcome).WhichOneof("response"))
+        events.append(kind)
+        read_batch_of(loop).defer(lambda: events.append(f"sent for {kind}"))
+        if kind == "stream_end":
+            ended.set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        id = PluginRequest.FromString(await reader.readexactly(size)).request_id
+        chunks = [
+            frame(PluginResponse(request_id=id, stream_chunk=StreamChunk(sequence=number)))
+            for number in range(2)
+        ]
+        end = frame(PluginResponse(request_id=id, stream_end=StreamEnd(success=True)))
+        writer.write(b"".join((*chunks, end)))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, folder / "s"):
+        link = await open_link(f"unix:{folder}/s")
+        assert isinstance(link, unix_link.UnixLink)
+        start = PluginRequest(stream_start=StreamStart(stream_id="s", tool_name="t", window=1000))
+        assert link.forward(start.SerializeToString(), 10, on_response, "s") is not None
+        async with asyncio.timeout(20):
+            await ended.wait()
+        assert events == [
+            "stream_chunk",
+            "sent for stream_chunk",
+            "stream_chunk",
+            "stream_end",
+            "sent for stream_chunk",
+            "sent for stream_end",
+        ]
+        await link.close()

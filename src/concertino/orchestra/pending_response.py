@@ -49,6 +49,7 @@ class PendingResponse(PendingOutcome, eq=False):
     on_outcome: called with a response before resolve() returns, and with an exception in the next
         iteration of the loop. For a stream, it is called with each chunk, too.
     stream: the id of the stream; "" for a request with one response. A stream needs on_outcome.
+    has_chunk: whether a chunk of the stream has arrived.
     """
 
     # The base class declares this field as keyword-only. Passing it as a positional argument takes
@@ -61,6 +62,7 @@ class PendingResponse(PendingOutcome, eq=False):
     key: Hashable = None
     on_outcome: ResponseCallback | None = None
     stream: str = ""
+    has_chunk: bool = False
 
     def grant(self, size: int) -> None:
         """Allow the peer to send `size` more bytes of this stream's chunks."""

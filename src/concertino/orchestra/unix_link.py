@@ -182,6 +182,13 @@ class _FrameConnection(SocketConnection):
             return self.send_payload(payload)
         return self.send(len(payload).to_bytes(HEADER_BYTES, "big") + payload, None)
 
+    def flush_batch(self) -> None:
+        """Send what the messages of the current read have caused so far, on any connection.
+
+        Only the first call in a read does this.
+        """
+        self._batch.flush_once()
+
     def _on_iteration_end(self) -> None:
         self.is_flush_scheduled = False
         self.flush()
@@ -249,6 +256,9 @@ class UnixLink(RpcClient):
     def _send_cancel(self, key: Hashable, stream: str = "") -> None:
         cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=cast(bytes, key).decode()))
         self._connection.send_payload(cancel.SerializeToString())
+
+    def _on_first_chunk(self) -> None:
+        self._connection.flush_batch()
 
     async def close(self, reason: str = CLOSED) -> None:
         """Close the connection. Pending requests raise Disconnected with this reason."""

@@ -141,6 +141,8 @@ class ReadBatch:
     def __init__(self) -> None:
         self.in_progress = False
         self.single_id = 0
+        # Whether flush_once() was called in the current read.
+        self._is_flushed = False
         # The last number that was used as a single_id.
         self._count = 0
         self._callbacks: list[Callable[[], object]] = []
@@ -151,6 +153,7 @@ class ReadBatch:
         messages: the number of messages that the read has brought.
         """
         self.in_progress = True
+        self._is_flushed = False
         if messages == 1:
             self.single_id = self._count = self._count + 1
         else:
@@ -159,6 +162,16 @@ class ReadBatch:
     def defer(self, callback: Callable[[], object]) -> None:
         """Call `callback` at the end of the current read. Allowed only while one is in progress."""
         self._callbacks.append(callback)
+
+    def flush_once(self) -> None:
+        """Call the functions that were passed to defer() now, before the end of the read.
+
+        Only the first call in a read does this, so that a read causes two writes at most.
+        """
+        if not self._is_flushed:
+            self.end()
+            self.begin(0)
+            self._is_flushed = True
 
     def end(self) -> None:
         """End the read, and call the functions that were passed to defer()."""
