@@ -188,6 +188,7 @@ class NatsConnection(asyncio.Protocol):
         """Send the remaining output, and disconnect."""
         if not self.ended.done():
             self.begin_close()
+            # A server that does not read must not hold up the end of this process.
             await asyncio.wait((self.ended,), timeout=1.0)
             self.abort("the connection was closed")
 

@@ -213,6 +213,8 @@ class Stream:
             "max_bytes": max_bytes,
             "discard": "old",
             "storage": "file",
+            # For how long the servers recognize the id of a message that is published again, in
+            # nanoseconds.
             "duplicate_window": int(120e9),
         }
         self._requests = _Requests(cluster, name, user)

@@ -94,9 +94,9 @@ class ClientEvents:
         self._cursor = ""
         # The task that reads the streams; None while no client wants events.
         self._task: asyncio.Task[None] | None = None
-        # The task that publishes which resources this hub's clients want.
+        # The task that publishes to which resources the clients have subscribed.
         self._publishing: asyncio.Task[None] | None = None
-        # Identifies this hub in the events that the task publishes.
+        # Identifies this HubBackend in the events that the task publishes.
         self._id = str(uuid.uuid4())
 
     def start(self, outlet: Notifier) -> None:
@@ -115,10 +115,10 @@ class ClientEvents:
             self._publishing = asyncio.get_running_loop().create_task(self._publish_uris(now))
 
     def on_call(self, context: Context) -> None:
-        """Find out whether the client of a call wants events. HubBackend calls this for each call.
+        """Find out whether the client of a call wants events.
 
         The client says so in its capabilities, which this object sees only in the context of a
-        call.
+        call. HubBackend calls this method for each call but `tools/call` and those of McpEvents.
         """
         session = context.caller.session
         if session is None or session in self._topics:
@@ -208,6 +208,8 @@ class ClientEvents:
         if event.topic == WATCHED_TOPIC:
             # Clients need not know what other clients watch.
             return
+        # Plugins report changes of resources of MCP servers, and only the hub, whose events have no
+        # source, reports those of stored documents.
         if event.topic == STORAGE_TOPIC and (is_resource or not event.source_plugin):
             uri = str(payload.get("path")) if is_resource else _document_uri(payload)
             if uri in self._watched and self._outlet is not None:

@@ -451,12 +451,12 @@ class Hub:
     def _relay_stream(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
         """Forward a stream_start and its responses as bytes.
 
-        body: the request, serialized without its id.
-        respond: sends a response to the peer.
-        Returns an object that cancels the stream; None if handle() must handle the request.
         This is done only if the peer and the plugin use Unix sockets, so that both are programs of
         this package: a Go plugin may refuse to stream a tool. The plugin sends at most `window`
         bytes of chunks that the peer has not read, so this hub holds at most WINDOW_BYTES.
+        body: the request, serialized without its id.
+        respond: sends a response to the peer.
+        Returns an object that cancels the stream; None if handle() must handle the request.
         """
         try:
             request = PluginRequest.FromString(body)

@@ -159,7 +159,11 @@ class HubBackend:
         self._events.start(outlet)
 
     def features(self) -> ServerFeatures:
-        """Return what the hub offers. This never changes, because the hub's plugins may change."""
+        """Return the features of every hub, such as tools, prompts and resources.
+
+        They do not depend on the plugins that run now: clients ask for features only once, and
+        plugins with other features may start later.
+        """
         return self._features
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:

@@ -90,8 +90,11 @@ class HubListeners:
     ) -> HubEnvironment:
         """Return the settings for the plugins. Before that, listen over QUIC if a plugin needs it.
 
-        Called at the end of open(), and again when the hub gets other plugins. The parameters and
-        exceptions are the same as for open().
+        Called at the end of open(), and again when the hub gets other plugins.
+        handler: handles each request that `relay` does not forward.
+        relay: called first with each request, to forward it without decoding it.
+        needs_network: whether a plugin of the hub uses QUIC.
+        Raises OSError, ValueError and CertificateError.
         """
         environment = self.environment
         assert environment is not None, "the hub has not been launched"
