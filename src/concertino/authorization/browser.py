@@ -16,8 +16,7 @@ def open_page(url: str) -> bool:
     """Open a web page in the user's browser. Returns whether a browser was started.
 
     The URL is passed as one argument of a program, and not through a shell.
-    Raises AuthorizationError unless it is an https URL, or an http URL of this machine; see
-    check_page().
+    Raises AuthorizationError unless it is an https URL, or an http URL of this machine.
     """
     check_page(url)
     program = _find_program()

@@ -139,7 +139,11 @@ class TokenEndpoint:
         return tokens
 
     async def refresh(self, login: Login) -> TokenResponse:
-        """Return new tokens for a login. Raises the errors of request()."""
+        """Return new tokens for a login, obtained with its refresh token.
+
+        Raises TokenError if the server refuses, AuthorizationError for another wrong response, and
+        OSError if the server cannot be reached or has failed.
+        """
         return await self.request(
             {
                 "grant_type": "refresh_token",

@@ -107,9 +107,10 @@ def connect(address: str, wait_s: float) -> int:
     """Copy bytes between this process's stdin and stdout and the server at an address.
 
     wait_s: how long to wait until a server listens there, in seconds.
-    Returns the exit code when the client or the server has ended the conversation. Raises
-    CommandFailure if the server cannot be reached or closes the connection before the client has
-    closed it, UsageError for an impossible address, and OSError if stdout cannot be written.
+    Returns the exit code 0 when the client has gone, or when the server has closed the connection
+    after the client's end of input. Raises CommandFailure if the server cannot be reached or closes
+    the connection before that, UsageError for an impossible address, and OSError if stdout cannot
+    be written.
     """
     try:
         place = parse_address(address)

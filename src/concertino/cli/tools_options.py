@@ -43,8 +43,9 @@ def wrap_backend(
 ) -> Backend:
     """Return a backend, wrapped in the guards and in the search for tools that the options select.
 
-    The search is the outer wrapper, so the guards see the calls of the real tools, and not of
-    `call_tool`.
+    A guard limits or filters calls. The search for tools replaces a long list of tools by the tools
+    find_tools and call_tool. It is the outer wrapper, so that the guards see the calls of the real
+    tools, and not of call_tool.
     guard: wraps the backend in the guards; None for no guards.
     from_file: the options that a server file sets; options of the command line override them.
     """

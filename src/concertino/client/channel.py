@@ -79,7 +79,8 @@ class Channel:
     Attributes:
     ending: whether and why the connection has ended.
     skipped: counts the lines of the server that are no messages or match no request.
-    input: what is known about the frame that is being read; the pending requests use it too.
+    input: what is known about the frame (message) that is being read; the pending requests use it
+        too.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.
     counts: the numbers of requests that were sent and answered.

@@ -18,7 +18,7 @@ __all__ = ["ConnectionOutput"]
 
 
 class ConnectionOutput:
-    """Writes frames to a Connection, in the fastest way that it supports.
+    """Writes frames (JSON-RPC messages) to a Connection, in the fastest way that it supports.
 
     Attributes:
     send_and_poll: writes a frame at once, and returns a line that has arrived, or else the number
@@ -51,7 +51,7 @@ class ConnectionOutput:
             self.send_and_poll = connection.send
 
     def queue(self, frame: bytes, request_id: Id | None) -> int:
-        """Queue a frame. All queued frames are flushed together, in the next loop iteration.
+        """Queue a frame (message). All queued frames are sent together, in the next loop iteration.
 
         request_id: the id of the request that the frame belongs to; None for other frames.
         Returns the number of bytes that are buffered, because the server has not read them.

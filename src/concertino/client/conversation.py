@@ -511,9 +511,9 @@ class Conversation:
         return type(error)(text)
 
     async def close(self) -> None:
-        """End the conversation, close the connection and end the server's process, if there is one.
+        """Close the connection, and end the server's process if there is one.
 
-        Takes a limited time. Pending requests raise Disconnected. The tasks of this conversation
+        Takes a limited time. Pending requests raise Disconnected. The tasks of this Conversation
         are cancelled, such as those that answer the server's requests.
         """
         self.channel.ending.by_client = True

@@ -88,15 +88,16 @@ async def open_conversation(
     within_s: float,
     probe_s: float,
 ) -> Conversation:
-    """Start a server, negotiate the revision, and return the conversation.
+    """Start a server, negotiate the revision, and return the Conversation, which sends requests.
 
     If open_conversation() raises, it has closed the connection and ended the server.
 
     start: starts the server or connects to it, and returns a Conversation without a revision.
     can_restart: whether `start` may be called a second time, if the server exits upon
         `server/discover`.
-    era: "auto" to find out the era; "modern" or "legacy" if the user knows it; or a
-        HandshakeChoice.
+    era: "modern" for a server of 2026-07-28, "legacy" for one of an earlier revision, or "auto" to
+        find that out. A HandshakeChoice is called after the start, and returns whether to send
+        `initialize` first.
     within_s: the time limit for everything, in seconds.
     probe_s: how many seconds to wait for the response to `server/discover`. At most half of the
         time that is left is used.

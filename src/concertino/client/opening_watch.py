@@ -121,8 +121,8 @@ class OpeningWatch:
     def explain_end(self, error: Disconnected) -> ConcertinoError:
         """Return the error for the end of the connection before the first response.
 
-        error: the usual error. It is returned if the program may have been a server; otherwise a
-            NotAServer is.
+        error: the error to raise if the program may have been a server, which is then returned. If
+            the program was no server, a NotAServer is returned instead.
         """
         # A server that fails at its start prints text too, but exits with another code than 0.
         wrote = self._repeats or self._lines

@@ -39,7 +39,9 @@ class MessageHandler(Protocol):
 
 
 class ServerMessages:
-    """Handles the frames of a server that the fast path of the Channel does not handle.
+    """Handles the frames (lines) of a server that the fast path of the Channel does not handle.
+
+    The fast path handles successful responses.
 
     peer: parses the frames, and has the table of pending requests.
     input: what the Channel knows about the frame that is being handled. ServerMessages sets its

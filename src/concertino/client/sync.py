@@ -55,8 +55,8 @@ class SyncClient(ConnectionFacts):
     cancelled at the server. At the end of the program, a client that is still open is closed.
 
     target: the server, as for Client.
-    settings: the keyword arguments of Client, such as `timeouts` and `elicit`.
-        Functions such as `elicit` are called in another thread, and cannot use this client.
+    settings: the keyword arguments of Client, such as `timeouts` and `elicit`. Functions such as
+        `elicit` are called in another thread, and cannot use this client.
     """
 
     def __init__(self, target: Target, **settings: Any) -> None:
@@ -68,7 +68,11 @@ class SyncClient(ConnectionFacts):
     def open(self) -> None:
         """Start the server or connect to it, and negotiate the revision.
 
-        Raises the same errors as Client.open().
+        Raises SpawnError if the program cannot be started, Disconnected if no server can be reached
+        or the server ends during the negotiation, TimedOut after timeouts.connect_s, Incompatible
+        if client and server have no revision in common, NotAServer if the program does not speak
+        MCP, ProtocolError for a malformed response, and RuntimeError if this client was opened
+        before.
         """
         with self._lock:
             if self._portal is not None:

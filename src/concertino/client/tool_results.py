@@ -87,11 +87,12 @@ class ToolResults:
         conversation: Conversation,
         timeout_s: float,
     ) -> CallToolResult:
-        """Return a result with its structured content unwrapped, if the server has wrapped it.
+        """Return a result, with structured content `{"result": value}` replaced by the value.
 
+        Returns the result as it is if the tool itself has returned an object with this member.
         name: the name of the tool.
         result: the result, whose structured content is an object with the member `result`.
-        conversation: the conversation with the server that has sent the result.
+        conversation: the connection over which the server has sent the result.
         timeout_s: how many seconds to wait for each page of the list of tools, if it is fetched.
         """
         if self._wrapped is None:

@@ -63,11 +63,12 @@ class WrappedResults:
         conversation: Conversation,
         timeout_s: float,
     ) -> CallToolResult:
-        """Return a result with its structured content unwrapped, or as it is if it is not wrapped.
+        """Return a result, with structured content `{"result": value}` replaced by the value.
 
+        Returns the result as it is if the tool itself has returned an object with this member.
         name: the name of the tool.
         result: a result whose structured content is an object with a member `result`.
-        conversation: the conversation in which the result has arrived.
+        conversation: the connection over which the server has sent the result.
         timeout_s: the time limit for each page of the list of tools, in seconds. If the list cannot
             be fetched, the text of a result tells whether it is wrapped, as for a tool without an
             output schema.

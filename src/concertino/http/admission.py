@@ -122,7 +122,7 @@ class Admission:
     def admit(
         self, head: RequestHead, facts: Mapping[str, object]
     ) -> Principal | asyncio.Future[Principal] | None:
-        """Return the principal of a request; None if the user is not known.
+        """Return the principal (verified user) of a request; None if the user is not known.
 
         Returns a future of the principal if another server must first verify the token.
         facts: what is known about the client, such as its address (`Connection.facts`).
@@ -152,7 +152,7 @@ class Admission:
         return self._gate is not None
 
     def begin(self, exchange: Exchange, principal: Principal) -> None:
-        """Count a request of a principal until its end.
+        """Count a request of a principal (verified user) until its end.
 
         Raises HttpError 429 if the principal exceeds one of its limits.
         """
@@ -179,7 +179,7 @@ class Admission:
         return True
 
     def check_local(self, exchange: Exchange) -> None:
-        """Raise HttpError 403 unless a request has a principal or comes from this machine.
+        """Raise HttpError 403 unless a request has a verified user or comes from this machine.
 
         A request that a reverse proxy has passed on is refused, because it may come from anywhere.
         """

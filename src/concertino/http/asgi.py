@@ -144,7 +144,9 @@ class AsgiApplication:
 
 
 class _Service:
-    """A Host and an HttpServer without listeners, on one event loop.
+    """Serves the backend on one event loop, by a Host and an HttpServer without listeners.
+
+    A Host (runtime/host.py) starts the backend, and serves it on each connection.
 
     loop: the event loop.
     started: a future that is done when requests can be served, or when the start has failed.

@@ -51,7 +51,9 @@ class TokenVerifier(Protocol):
         ...
 
     def verify(self, token: str, /) -> Principal | Awaitable[Principal]:
-        """Return the principal of a token, or an awaitable of it if another server must verify it.
+        """Return the principal (user) to whom a token was issued, after verifying the token.
+
+        If another server must verify the token, returns an awaitable of the principal.
 
         A token must be refused unless it was issued for this server (its audience).
         This method and the awaitable raise InvalidToken or VerifierUnavailable.

@@ -23,13 +23,14 @@ class HttpCaller:
     """The user of a Connection's requests: a Principal, whose token may change.
 
     facts: what is known about the client of the first request, such as its address.
-    principal: the principal of the first request; None if there is no authorization.
+    principal: the verified user of the first request; None if there is no authorization.
     challenges: makes the 401 and 403 errors; None if there is no authorization.
 
     Attributes:
     facts: the facts, with the principal of the first request added.
     principal: the principal of the last request.
-    identity: the Principal.identity that all principals of the Connection have.
+    identity: the Principal.identity that all principals of the Connection have; b"" without
+        authorization.
     """
 
     def __init__(

@@ -203,9 +203,9 @@ def decode_messages(body: bytes) -> list[Envelope]:
 
 
 def _decode_element(element: bytes) -> Envelope:
-    """Read one message of a batch in which a message is nested too deeply.
+    """Read one message of a batch that contains a message which is nested too deeply.
 
-    The session refuses such a message, if it is a request, on its id.
+    If the message that is nested too deeply is a request, the session answers it with an error.
     Raises Malformed if the element is not a JSON-RPC message for another reason.
     """
     try:
@@ -264,7 +264,7 @@ RESULT = 0
 def read_outcome(frame: bytes, request_id: Id | None = None) -> int | None:
     """Return the code of the error in a response that the server sends, or RESULT for a result.
 
-    Returns None for a frame that is not a response.
+    Returns None for a frame (JSON-RPC message) that is not a response.
     request_id: the id of the request to which the frame belongs, if it is known. With it, a result
         is recognized in a third of the time.
     """

@@ -57,7 +57,7 @@ class Gate:
         self._pending: dict[bytes, asyncio.Task[Principal]] = {}
 
     def admit(self, head: RequestHead) -> Principal | asyncio.Future[Principal]:
-        """Return the principal to whom the bearer token of a request belongs.
+        """Return the principal (user) to whom the bearer token of a request belongs.
 
         Returns a future of the principal if a verifier must first ask another server, such as the
         authorization server.

@@ -33,7 +33,7 @@ def may_hold_answer(head: RequestHead) -> bool:
 
 
 def too_large(size: int, limit: int) -> HttpError:
-    """Return the refusal of a body with more bytes than the limit."""
+    """Return the error 413 for a body with more bytes than the limit."""
     return HttpError(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         f"the body has {size} bytes or more, and at most {limit} are accepted",
@@ -47,8 +47,8 @@ class LargeAnswer:
 
     Attributes:
     size: how many bytes have arrived.
-    error: the error response that is passed on in place of the answer, so that its question fails;
-        empty while the id of the question is not known.
+    error: the JSON-RPC error response that is passed on in place of the answer, so that the
+        server's question fails; empty while the id of the question is not known.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -111,10 +111,11 @@ class MachinePeers:
         return self._tag + secrets.token_hex(ID_BYTES)
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
-        """Pass a request on to the front end that has its session.
+        """Pass a request on to the front end (HTTP process of another machine) with its session.
 
-        id: the id of the session, which begins with the tag of that front end.
-        Returns False if it is this front end. Raises HttpError 404 if the id is malformed.
+        id: the id of the session. It begins with a random tag, which identifies the front end that
+            has made it.
+        Returns False if that is this front end. Raises HttpError 404 if the id is malformed.
         """
         tag = id[: 2 * TAG_BYTES]
         if tag == self._tag:
@@ -126,6 +127,8 @@ class MachinePeers:
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
         """Listen for the other front ends, and store the address of this one. May be called once.
+
+        A front end is one of the processes on several machines that serve HTTP.
 
         make: called once, with the function that examines a front end which has connected. Returns
             the function that makes the asyncio protocol of each connection.

@@ -41,7 +41,7 @@ class Polling(Struct, frozen=True):
 class SharedSessions(Struct, frozen=True):
     """How the front ends of a server, its HTTP processes on several machines, share their sessions.
 
-    The front ends record in a key-value bucket of a NATS cluster which of them has which session.
+    A key-value bucket of a NATS cluster contains which front end has which session.
 
     cluster: the address of NATS servers with JetStream, as in `nats://a,b,c`.
     address: HOST:PORT at which the other front ends reach this one, and where it listens for them.

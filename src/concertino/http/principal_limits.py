@@ -84,9 +84,9 @@ class PrincipalUse:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, exchange: Exchange, identity: bytes) -> None:
-        """Count a request until its end. Raises HttpError 429 if it exceeds a limit.
+        """Count a request until its end. Raises HttpError 429 if it exceeds a limit of its user.
 
-        identity: the identity of the principal who has sent the request.
+        identity: the identity of the principal (one user of one client) who has sent the request.
         """
         use = self._uses.get(identity)
         if use is None:
@@ -116,7 +116,7 @@ class PrincipalUse:
         exchange.on_end = end
 
     def message_counter(self, identity: bytes) -> Callable[[], float] | None:
-        """Return a function that counts each message of a principal on a WebSocket.
+        """Return a function that counts each message of one principal (user) on a WebSocket.
 
         Each call of the function counts one message as a request within the limit `rate`, and
         returns 0.0. If the limit is reached, the message is not counted, and the function returns

@@ -52,12 +52,12 @@ class HttpError(Exception):
 
 
 def unavailable(text: str) -> HttpError:
-    """Return the refusal of a request that the client may send again a moment later."""
+    """Return the error 503 for a request that the client may send again a moment later."""
     return HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text, b"Retry-After: 1\r\n")
 
 
 def bad_request(text: str) -> HttpError:
-    """Return the refusal of a request that is malformed."""
+    """Return the error 400 for a malformed request."""
     return HttpError(HTTPStatus.BAD_REQUEST, text)
 
 

@@ -157,8 +157,9 @@ class HttpServer:
     async def start(self) -> None:
         """Start to accept clients.
 
-        Raises ValueError if the certificate cannot be used, and OSError if sessions are shared and
-        the record of them cannot be reached. Then the listeners are closed.
+        Raises ValueError if the certificate cannot be used. Raises OSError if sessions are shared
+        with other machines, and the NATS servers that store who has which session cannot be
+        reached. In both cases the listeners are closed.
         """
         load_calls()
         try:

@@ -103,7 +103,7 @@ class SessionConnection:
         self._receiver = receiver
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
-        """Send a frame on the stream of the request to which it belongs.
+        """Send a frame (JSON-RPC message) on the stream of the request to which it belongs.
 
         Returns how many bytes of output the client has not read.
         """

@@ -32,7 +32,7 @@ class SessionTable:
     max_sessions: how many sessions there may be at the same time. With 0, none can be opened.
     session_s: the time without a request and without an open stream after which a session ends.
     challenges: makes the 401 and 403 errors; None if there is no authorization.
-    max_own_sessions: how many sessions one principal may have; None for any number.
+    max_own_sessions: how many sessions one principal (verified user) may have; None for any number.
     polling: when clients must resume a stream to get the rest of a response; None for never.
     peers: the processes among which the sessions are shared; None if there is one process.
     """
@@ -102,7 +102,7 @@ class SessionTable:
 
         id: the session id in the request; None if it has none.
         Raises HttpError 400 if id is None, and 404 if there is no such session. A session of
-        another principal is treated as if it did not exist.
+        another user is treated as if it did not exist.
         """
         if id is None:
             raise HttpError(

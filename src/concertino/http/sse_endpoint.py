@@ -41,7 +41,7 @@ class SseEndpoint:
     messages: the path to which clients send messages.
     max_sessions: how many sessions there may be at the same time.
     challenges: for the HttpCaller of each session; None if there is no authorization.
-    max_own_sessions: how many sessions one principal may have; None for any number.
+    max_own_sessions: how many sessions one principal (verified user) may have; None for any number.
     peers: the processes among which the sessions are shared; None if there is one process.
     """
 

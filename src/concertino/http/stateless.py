@@ -114,7 +114,7 @@ class StatelessConnection:
         receiver.on_frames((exchange.body,))
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
-        """Send a frame that belongs to the running request, as a body or as an event.
+        """Send a frame (JSON-RPC message) of the running request, as a body or as an event.
 
         Returns how many bytes of output the client has not read.
         """

@@ -56,8 +56,9 @@ class Tls(Struct, frozen=True):
 
 
 class TlsCertificate:
-    """The certificate for new connections.
+    """The certificate for new connections, which is loaded again when its files have changed.
 
+    files: the paths of the certificate and of its private key.
     Raises ValueError if the files cannot be used.
 
     Attributes:
@@ -129,6 +130,8 @@ def _no_password() -> str:
 class TlsAcceptor:
     """Accepts the clients of a listener, and makes their connections after the TLS handshake.
 
+    listener: the listening socket. close() closes it.
+    certificate: the server's certificate.
     make: returns the protocol of a new connection.
     """
 

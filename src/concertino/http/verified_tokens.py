@@ -43,7 +43,7 @@ class VerifiedTokens:
         self._refused: dict[bytes, tuple[str, float]] = {}
 
     def find(self, digest: bytes) -> Principal | None:
-        """Return the principal of a token; None if the cache has no result for it.
+        """Return the principal (user) of a token; None if the cache has no result for the token.
 
         Raises InvalidToken for a token that was refused recently.
         """

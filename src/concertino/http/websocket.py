@@ -57,7 +57,7 @@ class WebSocketEndpoint:
     host: serves the backend on the Connection of each WebSocket (runtime/host.py).
     wrap: wraps each Connection before the host gets it, for example to trace its messages.
     challenges: makes the 401 and 403 errors; None if there is no authorization.
-    use: counts the messages of each principal; None without authorization.
+    use: counts the messages of each principal (verified user); None if there is no authorization.
     """
 
     def __init__(
@@ -123,8 +123,9 @@ class WebSocketConnection:
 
     exchange: the request with the handshake; it lasts as long as the WebSocket.
     caller: the user who has sent the handshake.
-    message_wait_s: counts a message, and returns how many seconds it has to wait because of the
-        principal's rate; None without a limit.
+    message_wait_s: called for each message. Returns 0.0 if the message may be handled now, or how
+        many seconds it has to wait, because its user may send only so many messages in a time. None
+        if there is no such limit.
     """
 
     def __init__(

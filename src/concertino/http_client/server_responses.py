@@ -16,7 +16,7 @@ __all__ = ["answers_request", "check_session_id"]
 def answers_request(frame: bytes, id: Id | None) -> bool:
     """Return whether the client will take a message for the response to the request with this id.
 
-    A malformed response counts, if its id can be read: the request fails with it.
+    A malformed response with this id is one, too: the client lets the request fail.
     """
     message = decode(frame)
     if type(message) is InvalidMessage:

@@ -117,7 +117,8 @@ async def _authorize(
 class WebSocketClientConnection(asyncio.Protocol):
     """A Connection to a server over a WebSocket, and the asyncio protocol of its socket.
 
-    transports/connection.py describes the methods of a Connection.
+    Connection is the interface in transports/connection.py: it carries JSON-RPC messages, which are
+    called frames.
     url: the URL of the server.
     limits: max_message_bytes limits the size of a received message.
     headers: additional headers for the request of the handshake.

@@ -130,7 +130,8 @@ class EventStreams:
     def deliver(self, method: str, params: Mapping[str, Any]) -> bool:
         """Pass a notification of the server to the request that it belongs to.
 
-        Returns False if it belongs to no request. It is dropped if its request has ended.
+        Returns False if the notification belongs to no `events/stream` request. If its request has
+        ended, the notification is dropped, and the result is True.
         """
         meta: object = params.get("_meta")
         id = (

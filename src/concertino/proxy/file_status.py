@@ -12,9 +12,9 @@ __all__ = ["FileStatus", "read_file_status"]
 class FileStatus(Struct, frozen=True):
     """The parts of a file's status that differ after the file was changed or replaced.
 
-    changed_ns: when its content, mode or owner was changed. The time of the last write would not
-        do: a file that other users can write is refused, and must be read again when its user has
-        changed only the mode.
+    changed_ns: when its content, mode or owner was changed. The time of the last write would not be
+        enough: a file that other users can write is refused, and must be read again when its user
+        has changed only the mode.
     """
 
     device: int = 0

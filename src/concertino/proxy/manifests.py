@@ -98,8 +98,8 @@ class Manifests:
         """Read the lists of a running server in the background, and store them.
 
         client: the open client of the server.
-        principal: the principal for whom the server works. A second call for the same principal
-            cancels the first one if it has not finished.
+        principal: the identity of the user for whom the server works; b"" for an unverified user. A
+            second call for the same principal cancels the first one if it has not finished.
         on_learned: called afterwards if the new manifest differs from the old one.
         """
         previous = self._learning.get(principal)

@@ -41,9 +41,14 @@ class RunningServer(Struct, frozen=True):
     host: the name by which the client introduced itself; without a client, the name of the program
         that has started the proxy.
     server: the name of the server.
+    state: the state in a word or a few, such as `running`, `idle` or `crash loop`.
+    pid: the id of the server's process; None if it has none.
     age_s, memory_bytes: the age and the memory of the server's process group; None if the server
         has no process, or the system has no /proc.
-    ServerStatus describes the other fields.
+    calls: the number of requests that all its processes have got.
+    restarts: how many times the server was restarted.
+    last_error: why its process has ended the last time, or why it does not run; "" if it never
+        failed.
     """
 
     proxy: int

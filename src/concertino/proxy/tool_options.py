@@ -37,7 +37,8 @@ def merge_renames(
 ) -> dict[str, ToolChange]:
     """Add the new names in `rename` to the changes of tools.
 
-    tools, renames: by the server's name of a tool, its changes, and the name that clients see.
+    tools: the server's name of a tool -> the changes of the tool.
+    renames: the server's name of a tool -> the name that clients see.
     Raises ValueError if both have a name for a tool, or if two tools would get the same name.
     """
     merged = dict(tools)
@@ -95,7 +96,7 @@ def _read_argument(
 
 # Any: a JSON value.
 def _strip_places(value: FileValue) -> Any:
-    """Return a value of the file without the places of errors."""
+    """Return a value of the file as plain JSON, without the line and column of each value."""
     content = value.content
     if isinstance(content, Mapping):
         return {name: _strip_places(member.value) for name, member in content.items()}

@@ -483,7 +483,8 @@ async def resume_parked(
 ) -> Raw | InputRequired:
     """Continue a parked call, one that has waited for answers of its client, with these answers.
 
-    This needs no upstream: the call may have its result already, and the server may have ended.
+    This is no method of Upstream (a connection to the server), because the call may have its result
+    already, and the server may have ended.
     settings: the settings of the proxy, which contain its parked calls.
     parked: the state in the client's request, which identifies the parked call.
     call, context: the client's request that contains the answers.

@@ -1,7 +1,8 @@
-"""UpstreamMaker: makes the upstreams of a proxy, each in the era of its client.
+"""UpstreamMaker: makes the upstreams of a proxy, its connections to the server.
 
-proxy.py says what an era is. A server may be started before any client is known; then its session
-is opened when the first message of the first client has shown the client's era.
+A connection is opened in the era of its client: "legacy" (revisions with the handshake
+`initialize`) or "modern" (2026-07-28). A server may be started before any client is known; then its
+session is opened when the first message of the first client has shown the client's era.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class UpstreamMaker:
         first client.
 
     Attributes:
-    outlet: the notifier of the proxy; set it before the first upstream is made.
+    outlet: the Notifier of the proxy, which gets changes that the server reports. Set it before the
+        first upstream is made.
     """
 
     outlet: Notifier
@@ -50,7 +52,7 @@ class UpstreamMaker:
         self._has_handshake: bool | None = None
 
     def make_first(self) -> Upstream:
-        """Return an upstream to be opened before a client has made a call.
+        """Return an upstream (connection to the server) to open before a client has made a call.
 
         It is opened with the handshake `initialize` if the first client's session is, unless `era`
         says otherwise.

@@ -189,7 +189,7 @@ class UpstreamPool:
         return upstream
 
     def assign(self, session: CallerSession | None, upstream: Upstream) -> None:
-        """Let a session use an upstream until the session or the upstream ends.
+        """Let a session use an upstream (connection to the server) until either of them ends.
 
         session: None for calls without a session, such as those of a composition that reads lists.
         """

@@ -70,7 +70,7 @@ class Introspection:
         return (self._issuer,)
 
     async def verify(self, token: str) -> Principal:
-        """Return the principal of a token.
+        """Return the principal (user) to whom a token was issued.
 
         Raises InvalidToken, and VerifierUnavailable if the issuer does not answer.
         """

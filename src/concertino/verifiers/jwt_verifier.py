@@ -124,7 +124,9 @@ class JwtVerifier:
         return (self._issuer,)
 
     def verify(self, token: str) -> Principal | Awaitable[Principal]:
-        """Return the principal of a token, or an awaitable of it if keys must be fetched first.
+        """Return the principal (user) to whom a token was issued, after verifying the token.
+
+        Returns an awaitable of the principal if the issuer's keys must be fetched first.
 
         Raises InvalidToken. The awaitable raises InvalidToken or VerifierUnavailable.
         """

@@ -36,7 +36,7 @@ MAX_FILE_BYTES = 1024 * 1024
 class StaticToken(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The entry of one token in the file that StaticTokens reads.
 
-    name: the name of the token's owner, which becomes the subject of the principal.
+    name: the name of the token's owner, which becomes Principal.subject.
     sha256: the SHA-256 of the token, in hexadecimal.
     scopes: the scopes of the token; None for all scopes.
     expires: when the token expires, in seconds since 1970; None if it does not.
@@ -130,7 +130,7 @@ class StaticTokens:
         self._tokens = self._file.read()
 
     def verify(self, token: str) -> Principal:
-        """Return the principal of a token.
+        """Return the principal (user) to whom a token belongs.
 
         Raises InvalidToken for an unknown or expired token, and ValueError if the file has changed
         and cannot be read or is malformed. Then no token is accepted.

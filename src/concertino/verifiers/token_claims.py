@@ -21,7 +21,7 @@ MAX_NAME = 512
 
 
 class TokenClaims(Struct, frozen=True, kw_only=True):
-    """The claims that decide whether a token is accepted, and who its principal is.
+    """The claims that decide whether a token is accepted, and to which user it belongs.
 
     iss: the issuer.
     sub: the user to whom the token was issued.
@@ -49,7 +49,7 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
     def to_principal(
         self, issuer: str, audience: frozenset[str], now: float, leeway_s: float
     ) -> Principal:
-        """Return the principal of the token.
+        """Return the principal (user and client) to whom the token was issued.
 
         issuer: the issuer that the token must have.
         audience: the audiences of which the token must have one.
