@@ -40,7 +40,7 @@ def test_all_ok_is_exit_code_0_and_a_line_each() -> None:
     assert done.returncode == 0, done.stdout
     opening, tools, *lines = filter(None, done.stdout.splitlines())
     assert opening == "faulty 1: 2025-11-25 (initialize)"
-    assert tools == "0 tools, 0 of them known to the cases; cases speak legacy"
+    assert tools == "0 tools, 0 of them known to the cases; most cases speak 2025-11-25"
     assert lines[0] == "1. bytes and framing"
     assert lines[1].split()[:2] == ["ok", "crlf"]
     assert lines[3].split()[:2] == ["ok", "unknown-method"]

@@ -131,6 +131,13 @@ COMMAND_LINES = [
         "concertino proxy: there is no command calculator.py\n  write -- python calculator.py",
     ),
     Mistake(
+        "a file of tokens that is not there",
+        ["serve", "calculator.py", "--http", "127.0.0.1:0", "--auth-tokens", "my tokens"],
+        2,
+        "concertino serve: --auth-tokens my tokens: no such file; this makes it: "
+        "concertino token new NAME --file 'my tokens'",
+    ),
+    Mistake(
         "a proxy for a path of a file that is not run with python",
         ["proxy", "--", "./calculator.py"],
         1,

@@ -160,7 +160,7 @@ LOCAL = ("--http", "127.0.0.1:0")
         ((*LOCAL, "--auth-jwks", URL), "--auth-jwks: add --auth-issuer"),
         ((*LOCAL, "--auth-scope", "a"), "--auth-scope: add --auth-tokens, --auth-issuer or --auth"),
         ((*LOCAL, "--auth-cache-s", "61"), "expected 0 to 60 seconds"),
-        ((*LOCAL, "--auth-tokens", "/none"), "No such file"),
+        ((*LOCAL, "--auth-tokens", "/none"), "concertino token new NAME"),
         ((*LOCAL, "--auth-issuer", "https://a.example"), "add --public-url"),
         ((*LOCAL, "--auth-issuer", "http://a.example", "--auth-audience", "x"), "expected https"),
         ((*LOCAL, "--auth-issuer", "https://a.example", "--auth-audience", "x", "--auth-algorithm",

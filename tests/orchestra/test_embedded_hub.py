@@ -254,6 +254,41 @@ def test_a_person_is_told_which_plugins_do_not_run(folder: Path) -> None:
     assert ended.stdout.startswith("greet")
 
 
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("{id: x, binary: ./greeter.py}", "x: its entry has no `enabled: true`"),
+        ("{id: x, binary: ./slow.py, socket: true, enabled: true}", "x: it is still starting"),
+        (
+            "{id: x, binary: python3 greeter.py, socket: true, enabled: true}",
+            "x: python3 greeter.py: command not found; did you mean the command 'python3' with the"
+            " argument 'greeter.py'?",
+        ),
+        (
+            "{id: x, binary: ./gone.py, socket: true, enabled: true}",
+            "x: {folder}/gone.py: no such file",
+        ),
+    ],
+    ids=["not enabled", "no READY", "a command line", "no such file"],
+)
+def test_a_list_without_tools_comes_with_the_reason(
+    entry: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "greeter.py").write_text("")
+    (tmp_path / "slow.py").write_text("import sys\nsys.stdin.read()\n")
+    (tmp_path / "plugins.yaml").write_text(f"plugins: [{entry}]\n")
+    command = [sys.executable, "-m", "concertino"]
+    ended = subprocess.run(
+        [*command, "tools", "--", *command, "serve", "plugins.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.stdout == "no tools\n"
+    assert ended.stderr == f"concertino tools: not served: {reason.format(folder=tmp_path)}\n"
+
+
 def test_a_plugin_with_another_id_than_its_entry_is_reported_with_both() -> None:
     line = (
         "[2026-11-28T11:09:55.934Z] [ERROR] [hub.tools.greter] [tools.greeter] the hub refuses "

@@ -371,7 +371,8 @@ async def listen_for_links(*all):
         assert hub.plugins["twice"].state == "running"
         why = {id: plugin.reason for id, plugin in hub.plugins.items() if plugin.state != "running"}
         assert why == {
-            "mute": "expected READY on its stderr within 5 s, got none",
+            "mute": "expected READY on its stderr within 5 s, got none "
+            "(an MCP server needs `protocol: mcp`)",
             "leaves": "it ended with exit code 7",
             "leaves.in.boot": "it ended with exit code 9",
             "not.me": "it refuses to be not.me: not me",

@@ -210,7 +210,7 @@ async def test_a_missing_tool_is_explained_by_the_plugins_that_have_never_run(
         assert (await call_tool(hub, "mend")).tool_call.error_message == (
             "no plugin has the tool 'mend'; these plugins do not run: "
             "tools.broken (it ended with exit code 3), "
-            f"tools.lost ({folder / 'lost.py'}: No such file or directory), "
+            f"tools.lost ({folder / 'lost.py'}: no such file), "
             "tools.new (not approved)"
         )
 

@@ -288,6 +288,9 @@ async def forget() -> str:
 @server.tool
 async def use_too_early() -> str:
     return asyncio.sleep(0).text
+@server.tool
+async def count() -> int:
+    return "three"
 {END}"""
 CALL = "-- python calc.py"
 CALLS = [
@@ -318,6 +321,14 @@ CALLS = [
         1,
         "concertino call: the server's log has a traceback from calc.py:22; an `async def` gives "
         "its result to `await` only: write `(await ...)` around the call; -v shows it\n",
+    ),
+    Mistake(
+        "a result of another type than its annotation",
+        {"calc.py": BAD_TOOLS},
+        f"concertino call --stderr count {CALL}",
+        1,
+        "[ERROR] [calculator] tool count failed: the result does not conform to its annotation: "
+        "expected int, got str (calc.py:23)\n",
     ),
     *(
         Mistake(

@@ -53,7 +53,8 @@ class TerminalReport:
         tools = f"{count} tool{'s' * (count != 1)}, {len(server.tools)} of them known to the cases"
         name = f"{server.name or 'a server'} {server.version}"
         # The text would not fit into 80 columns as one line.
-        lines = [f"{name}: {' and '.join(eras)}", f"{tools}; cases speak {server.era}"]
+        revision = "2026-07-28" if server.era == "modern" else server.revision
+        lines = [f"{name}: {' and '.join(eras)}", f"{tools}; most cases speak {revision}"]
         for note in server.notes:
             lines += _format_paragraph("note", note)
         return "\n".join(lines)

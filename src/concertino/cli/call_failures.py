@@ -141,8 +141,15 @@ def describe_missing_parts(stderr: str) -> list[str]:
     plugins of a hub, a process that starts plugins and passes calls to them.
     """
     parts = re.findall(r"\[ERROR\] \[composition\] cannot start: (.*)", stderr)
-    # The hub says how many plugins run when all have started or failed.
-    start, runs, _ = stderr.partition(" plugins run\n")
+    # The hub says how many plugins run when all have started or failed, or need much longer.
+    summary = re.search(r"of (\d+) plugins run(?:; still starting: (.*))?\n", stderr)
+    if summary is None:
+        return parts
+    start = stderr[: summary.start()]
+    # A user may have disabled some plugins on purpose, but hardly all of them.
+    if summary[1] == "0":
+        disabled = re.findall(r"(\S+) is not started: enabled is not true\n", start)
+        parts += [f"{plugin}: its entry has no `enabled: true`" for plugin in disabled]
     reasons: dict[str, str] = {}
     for plugin, reason in re.findall(r"\[WARN\] \[hub\.(\S+)\] (.*?)(?:; it is .*)?\n", start):
         # The last line that the plugin itself has written. The reason of a failed boot is complete,
@@ -152,7 +159,9 @@ def describe_missing_parts(stderr: str) -> list[str]:
         if reason.startswith("it could not boot:"):
             lines = []
         reasons[plugin] = f"{plugin}: {reason}" + (f": {lines[-1]}" if lines else "")
-    return [*parts, *(reasons.values() if runs else ())]
+    for plugin in summary[2].split(", ") if summary[2] else ():
+        reasons.setdefault(plugin, f"{plugin}: it is still starting")
+    return [*parts, *reasons.values()]
 
 
 def _is_address(server: Sequence[str]) -> bool:

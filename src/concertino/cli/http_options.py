@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
@@ -378,6 +379,11 @@ def _read_authorization(args: Namespace) -> Authorization | None:
     if args.auth_tokens is not None:
         from concertino.verifiers.static_tokens import StaticTokens
 
+        if not os.path.lexists(args.auth_tokens):
+            raise UsageError(
+                f"--auth-tokens {args.auth_tokens}: no such file; this makes it: "
+                f"concertino token new NAME --file {shlex.quote(args.auth_tokens)}"
+            )
         verifiers.append(StaticTokens(args.auth_tokens))
     if args.auth_issuer is not None:
         verifiers.append(_make_issuer_verifier(args))

@@ -91,9 +91,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
             exit_process(USAGE, writer)
         for warning in file.warnings:
             log.warning("%s", warning)
-        for entry in file.plugins:
-            if not entry.enabled:
-                log.info("%s is not started: enabled is not true", entry.id)
+        for entry in file.disabled:
+            log.info("%s is not started: enabled is not true", entry.id)
         raise_descriptor_limit()
         asyncio.run(_run_hub(Hub, file, args, log))
         code = 0

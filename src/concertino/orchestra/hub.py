@@ -171,12 +171,15 @@ class Hub:
         self._plugins.start(environment)
 
     async def settle(self) -> None:
-        """Wait for the first start of each plugin, and log how many plugins run.
+        """Wait for the first start of each plugin, and log how many plugins run and which start.
 
         Waits at most 15 seconds, and not at all for a plugin that sleeps while it starts.
         """
         await self._waits.wait_settled()
-        log.info("%d of %d plugins run", self._count_running(), len(self.plugins))
+        plugins = self.plugins.values()
+        starting = [plugin.id for plugin in plugins if plugin.state in ("waiting", "starting")]
+        rest = f"; still starting: {', '.join(starting)}" if starting else ""
+        log.info("%d of %d plugins run%s", self._count_running(), len(plugins), rest)
 
     async def stop(self) -> None:
         """End all plugins, and stop listening. A plugin ends before those that it depends on.

@@ -228,7 +228,10 @@ class PluginRun:
         if not output.ready.done():
             if exited.done():
                 raise Disconnected("it ended before READY")
-            raise TimedOut(f"expected READY on its stderr within {READY_S:g} s, got none")
+            raise TimedOut(
+                f"expected READY on its stderr within {READY_S:g} s, got none "
+                "(an MCP server needs `protocol: mcp`)"
+            )
         ready = output.ready.result()
         if address.startswith("unix:") and ready != address:
             raise ProtocolError(f"expected READY {address}, got READY {ready}")
@@ -260,9 +263,6 @@ class PluginRun:
             address = f"unix:{environment.folder / f'{self._settings.number}.sock'}"
             hub_address = environment.socket_address
             output = PluginOutput(self._log, address)
-        if entry.binary.endswith(".py"):
-            # Raise an error that names the missing file. Python would only exit with code 2.
-            os.stat(entry.binary)
         program, inherited = _program(entry.binary)
         command = [
             *program,
@@ -459,7 +459,8 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
         return [sys.executable, "-m", "concertino"], (*INHERITED, "PYTHONPATH")
 
     command, inherited = [binary], INHERITED
-    if binary.endswith(".py"):
+    # spawn() names a missing file in its error. Python would only exit with code 2.
+    if binary.endswith(".py") and Path(binary).exists():
         command, inherited = [sys.executable, binary], (*INHERITED, "PYTHONPATH")
     # If the program does not exist, spawn() reports that better than DIE_WITH_HUB.
     if sys.platform == "linux" and shutil.which(command[0]) is not None:

@@ -65,6 +65,11 @@ class PluginsFile(Struct, frozen=True):
         """The entries of the plugins that the hub starts."""
         return tuple(entry for entry in self.plugins if entry.enabled)
 
+    @property
+    def disabled(self) -> tuple[PluginEntry, ...]:
+        """The entries of the plugins that the hub does not start."""
+        return tuple(entry for entry in self.plugins if not entry.enabled)
+
 
 def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
     """Read and check a plugins file.

@@ -410,7 +410,7 @@ def _schema_hook(cls: Any) -> Schema:
         return {"type": "string", "format": "path"}
     raise RegistrationError(
         f"{_name(cls)} is not supported; write a dataclass, TypedDict, NamedTuple, msgspec.Struct, "
-        f"attrs class or pydantic model, or take a str or dict and convert it yourself"
+        f"attrs class or pydantic model, or use a str or dict and convert it yourself"
     )
 
 

@@ -244,7 +244,12 @@ class Tools(Registry[RegisteredTool]):
             return self._refuse_arguments(call, exc)
         except NotAwaited as exc:
             return error_result(f"{tool.tool.name}(){handler_location(tool.handler)} {exc}")
-        except (ToolError, InvalidResult) as exc:
+        except ToolError as exc:
+            return tool_error_result(exc)
+        except InvalidResult as exc:
+            # The author of the tool must know, not only the model.
+            where = handler_location(tool.handler)
+            self._log.error("tool %s failed: %s%s", tool.tool.name, exc, where)
             return tool_error_result(exc)
         except BaseException as exc:
             # BaseException includes SystemExit and GeneratorExit: no tool may end the server.
