@@ -122,7 +122,7 @@ class Framer:
         # Allow one byte more, for the carriage return behind a frame of the maximum length.
         if self._size <= self._limit + 1:
             return []
-        # The first part is long enough: it has PART_BYTES, or is the only one.
+        # The first part is long enough for the head: it has PART_BYTES, or is the only part.
         frame = OversizeFrame(self._size, parts[0][:HEAD_BYTES])
         self._forget_parts()
         self._discarding = True

@@ -353,7 +353,7 @@ def _reject_response(members: dict[str, Raw]) -> InvalidMessage:
         try:
             answers = _answered_ids(_decode_value(id))
         except (DecodeError, RecursionError):
-            # Such as 1e400, which is too large for a float, or a deep array.
+            # The id is a number such as 1e400, which is too large for a float, or a deep array.
             pass
     return InvalidMessage(0, f"{MALFORMED}{problem}", answers=answers)
 

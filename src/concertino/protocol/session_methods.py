@@ -76,7 +76,8 @@ class SessionMethods:
         definition = REQUESTS.get(method)
         modern = profile is not None and profile.encoder.revision.modern
         try:
-            # Without a profile the revision is unknown. Then accept the methods of all revisions.
+            # `modern` stands for MCP 2026-07-28, `legacy` for the revisions before it. Without a
+            # profile the revision is unknown. Then accept the methods of all revisions.
             if definition is not None and (
                 profile is None or (definition.modern if modern else definition.legacy)
             ):
@@ -121,7 +122,7 @@ class SessionMethods:
         return None
 
     def _initialize(self, incoming: SessionRequest) -> None:
-        """Answer `initialize`, and set the profile of the legacy requests that follow.
+        """Answer `initialize`, and set the revision for later requests that name none in `_meta`.
 
         Raises RpcError if the client was already initialized, or for malformed params.
         """

@@ -213,8 +213,8 @@ class ResultEncoder:
             result = replace(result, ttl_ms=UNSET, cache_scope=UNSET)
         meta: dict[str, Any] | None = getattr(result, "meta", None)
         if meta is not None and SERVER_INFO in meta:
-            # The result comes from another server, of 2026-07-28, and names that server. Legacy
-            # clients expect this only in the response to `initialize`.
+            # The result comes from another server, of 2026-07-28, and names that server. Clients of
+            # older revisions expect this only in the response to `initialize`.
             rest = {name: value for name, value in meta.items() if name != SERVER_INFO}
             # Any: not every result has this member.
             untyped: Any = result

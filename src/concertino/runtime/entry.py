@@ -4,8 +4,8 @@ A file that calls run() becomes a server when it is executed with `python file.p
 `concertino serve file.py` imports the file instead. In that case run() only records its arguments
 in `run_calls`, and the command serves the recorded backend, for example over sockets.
 
-Importing this module also extends sys.excepthook: when a script fails before run(), its MCP client
-gets the reason. See _extend_excepthook().
+Importing this module also extends sys.excepthook (_extend_excepthook): when a script fails before
+run(), its MCP client gets the reason as an error response.
 """
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ def _extend_excepthook() -> None:
             has_host = load("concertino.runtime.refusal").refuse_script_client(
                 exc, waits=not isinstance(exc, KeyboardInterrupt)
             )
-        # Python would wait for the threads that the script has started, and the host for Python.
+        # Do not end normally: Python would wait for the threads that the script has started, and
+        # the client's host would wait for Python.
         if has_host:
             load("concertino.runtime.shutdown").exit_process(
                 1, load("concertino.logs.writer").BoundedWriter(2)

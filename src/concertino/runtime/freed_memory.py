@@ -1,9 +1,10 @@
 """limit_freed_memory(): lets glibc return the memory of large results to the system.
 
 By default, threads allocate from heaps of their own, up to eight for each processor, and each heap
-keeps some of what was freed: twice the size of the largest result. No budget counts this memory.
-With 272 MiB of unread results of 5 MB of a `def` tool, a process grew by 409 MiB, and by 283 with
-the settings below (soak/unread_results.py, 60 clients, Python 3.11; docs/decisions/0095).
+keeps some of what was freed: twice the size of the largest result. ProcessBudget, which limits the
+memory for results that clients have not read, does not count this memory. With 272 MiB of unread
+results of 5 MB of a `def` tool, a process grew by 409 MiB, and by 283 with the settings below
+(soak/unread_results.py, 60 clients, Python 3.11; docs/decisions/0095).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ PRESSURE_MMAP_BYTES = 256 * 1024
 def limit_freed_memory(budget: ProcessBudget) -> None:
     """Limit how much freed memory the process keeps from now on.
 
-    This changes settings of the whole process, so only a program may call it, and not a library,
-    and it must not have started threads. Does nothing where the C library is not glibc, and where
-    environment variables such as MALLOC_ARENA_MAX have such settings.
+    This changes settings of the whole process. So only a program may call this function, and not a
+    library, and only before it has started threads. Does nothing if the C library is not glibc, or
+    if environment variables such as MALLOC_ARENA_MAX contain such settings.
     budget: counts the unread results of the process. While these take much memory, smaller blocks
         are returned to the system, too.
     """

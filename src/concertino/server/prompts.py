@@ -49,7 +49,7 @@ from concertino.types.resources_and_prompts import (
 )
 from concertino.types.results import ContentBlock, ResourceContents
 
-# The longest name, in characters. 2026-07-28 has this limit for tools, and none for prompts.
+# The longest name, in characters. MCP 2026-07-28 has this limit for tools, and none for prompts.
 MAX_NAME = 128
 NO_ARGUMENTS = Raw(b"{}")
 _decode_text = Decoder(str).decode
