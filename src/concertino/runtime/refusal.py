@@ -1,9 +1,9 @@
 """Answers a client's first requests with the reason why its server cannot start.
 
-If the process just ended, a host would show "connection closed" and nothing else. The server
-therefore waits up to FIRST_S seconds for the first request and answers it. Then it answers further
-requests for MORE_S seconds, because a client whose `server/discover` has failed usually sends
-`initialize` next.
+If the process just ended, the host (the application that has started the server) would show
+"connection closed" and nothing else. The server therefore waits up to FIRST_S seconds for the first
+request and answers it. Then it answers further requests for MORE_S seconds, because a client whose
+`server/discover` has failed usually sends `initialize` next.
 
 RefusedInput does this for a connection on a running event loop. refuse_requests() does it without
 an event loop, for failures that happen before there is one. A frame is the JSON text of one

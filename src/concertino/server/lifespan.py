@@ -156,7 +156,7 @@ class Lifespans:
         """
         if not self._functions:
             return
-        # Another host has called open() of the same server. Wait for the end of that call.
+        # Another Host has called open() of the same server. Wait for the end of that call.
         if self._task is not None:
             opened = self._opened
             await asyncio.wait([opened])

@@ -67,9 +67,9 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
 
 
 def bind_with_context(bind: Bind) -> Bind:
-    """Return a function like `bind` that also passes on the context of the call.
+    """Return a function that returns the arguments for the function run() of collect_chunks().
 
-    The function that collect_chunks() returns needs the context.
+    run() takes the context of the call, and the arguments of the generator function.
     bind: converts the arguments of a call to the arguments of the generator function.
     """
     return lambda raw, context: ((context, *bind(raw, context)), {})
