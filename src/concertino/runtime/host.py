@@ -65,6 +65,7 @@ class Host:
     """Serves a backend on any number of connections.
 
     It has nothing to do with the "host" of MCP, which is the application of the user.
+
     Use it with `async with`: entering starts the backend, without waiting for it; leaving drains
     and closes all connections, then closes the backend. The backend gets the Host as its Notifier.
 

@@ -56,7 +56,8 @@ class Signature(Struct, frozen=True):
 def read_signature(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signature:
     """Return the signature of a callable.
 
-    handler: any callable; see the head of this module.
+    handler: a function, a method, a class, a callable object, a `functools.partial`, or a wrapper
+        made with `functools.wraps`.
     inject: classes, such as Context. The server fills parameters with such an annotation.
     Raises RegistrationError for *args, **kwargs, annotations that cannot be resolved, and callables
     whose signature Python does not know. The error names the function and the parameter.
