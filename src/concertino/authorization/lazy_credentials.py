@@ -20,7 +20,9 @@ __all__ = ["LazyCredentials"]
 
 
 class LazyCredentials:
-    """The Credentials for one server. It passes calls to OAuthCredentials once that is loaded.
+    """Provides the header Authorization for one server, with OAuth if the server requires it.
+
+    It makes an OAuthCredentials when that is needed, and passes its calls on to it from then on.
 
     settings: how to log in; None to use only logins that `concertino login` has stored.
     """

@@ -133,7 +133,8 @@ def own_resource(server: ServerUrl) -> ResourceMetadata:
 def default_endpoints(origin: str) -> IssuerMetadata:
     """Return the endpoints that revision 2025-03-26 defines for a server without metadata.
 
-    They say that the server supports PKCE, because the revision requires it of all servers.
+    The returned metadata says that the server supports PKCE, because the revision requires this of
+    all servers.
     origin: the origin of the server, such as `https://mcp.example.com`.
     """
     return IssuerMetadata(

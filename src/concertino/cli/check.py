@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
-    """Run the selected cases and return the exit code.
+    """Run the selected cases, each of which tests one kind of fault, and return the exit code.
 
     server: the words after `--`.
     Exit codes: 0 without failures, 1 with failures, 2 for invalid usage, 128 + n after signal n.

@@ -124,7 +124,7 @@ def load_servers(path: str, options: ServerFileOptions) -> Servers:
 
 
 def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object]) -> None:
-    """Raise TargetError for a password on the command line, which every user can see.
+    """Raise TargetError if the value of a password is on the command line, which all users can see.
 
     given: the values of --input by id.
     declared: the inputs that the server file declares, by id.

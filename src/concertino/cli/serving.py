@@ -30,6 +30,7 @@ def exit_on_signals(writer: BoundedWriter) -> None:
     """Let SIGTERM and SIGINT end the process with exit code 0 while it is still starting.
 
     No request has been accepted yet, so there is nothing to wait for.
+    writer: writes what is left of the log before the end.
     """
     handle_signals(lambda number: exit_process(0, writer))
 

@@ -58,7 +58,7 @@ class Shell:
         self._server: Sequence[str] = ()
 
     async def run(self, server: Sequence[str]) -> int:
-        """Run lines until the end of input, and return the exit code.
+        """Read lines and run them as commands until the end of input. Returns the exit code.
 
         server: the command of the first server, as words; empty to start without a server.
         """

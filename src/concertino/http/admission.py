@@ -160,7 +160,9 @@ class Admission:
             self.principal_use.begin(exchange, principal.identity)
 
     def answer_metadata(self, exchange: Exchange) -> bool:
-        """Answer a request for the metadata. Returns False if the request has another path.
+        """Answer a request for the protected resource metadata (RFC 9728).
+
+        Returns False if the request has another path.
 
         Raises HttpError 405 for another method than GET or HEAD.
         """

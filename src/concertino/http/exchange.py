@@ -167,7 +167,8 @@ class Exchange(Struct, eq=False):
     def keep_alive(self) -> None:
         """Send a comment on the stream, or call on_idle if there is no stream of events.
 
-        Called when nothing was sent for keep_alive_s.
+        Called when nothing was sent for HttpTimeouts.keep_alive_s, so that the connection is not
+        closed as idle by the client or by a proxy.
         """
         if self.is_stream and self.on_data is None:
             if self.sends_comments:

@@ -24,7 +24,9 @@ TAIL_BYTES = 1024
 
 
 def may_hold_answer(head: RequestHead) -> bool:
-    """Return whether the body of a request may be a client's answer in a session.
+    """Return whether the body of a request may be a client's response to a request of the server.
+
+    Only sessions of revisions before 2026-07-28 have such responses.
 
     The session id is in a header, or, for clients of 2024-11-05, in the query.
     """
@@ -41,7 +43,9 @@ def too_large(size: int, limit: int) -> HttpError:
 
 
 class LargeAnswer:
-    """A body over the size limit, as far as it has arrived.
+    """The body of a POST that is over the size limit, as far as it has arrived.
+
+    It may be the client's answer (response) to a question (request) of the server.
 
     max_bytes: the limit.
 

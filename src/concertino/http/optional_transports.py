@@ -28,7 +28,7 @@ STREAM, MESSAGES = "/sse", "/messages"
 
 
 class OptionalTransports:
-    """The optional transports of one HTTP server.
+    """The optional transports of one HTTP server: WebSockets, and HTTP with SSE of MCP 2024-11-05.
 
     host: serves the backend on the Connection of each client (runtime/host.py).
     wrap: wraps each Connection before the host gets it, for example to trace its messages.

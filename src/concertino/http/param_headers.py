@@ -140,9 +140,10 @@ def find_mismatch(
     repeated: Collection[bytes],
     arguments: object,
 ) -> str | None:
-    """Describe how the `Mcp-Param-...` headers differ from the arguments of a call; None if they
-    agree.
+    """Compare the `Mcp-Param-...` headers of a request with the arguments of the call in it.
 
+    Returns a text that describes the first difference; None if they agree.
+    headers: path of an argument that must be repeated -> the name in its header.
     values: the headers of the request, by lower-case name.
     repeated: the headers that came more than once.
     """

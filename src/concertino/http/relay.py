@@ -56,7 +56,10 @@ _decode_principal = Decoder(Principal | None).decode
 
 
 class Relay(asyncio.Protocol):
-    """The connection to the owner for one request. It passes the response on to the client.
+    """Passes one request on to the owner of its session, and the response back to the client.
+
+    The owner is the process of this server that has the session. A Relay is the asyncio protocol of
+    a connection to the owner.
 
     It buffers at most MAX_UNREAD_BYTES of a response that the client does not read. The rest stays
     with the owner, whose limits apply to it.

@@ -89,6 +89,7 @@ class HttpServer:
     host: serves the backend on each connection or session of a client. A Host is the part of the
         runtime that does this for every transport.
     listeners: the listening sockets. This object closes them.
+    options: the settings of the server; None for the defaults.
     wrap: wraps each connection before the host gets it, for example to trace messages.
     peers: the processes with which this one shares sessions; None for those that
         `options.shared_sessions` names, if it names any.

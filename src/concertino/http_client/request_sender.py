@@ -29,8 +29,8 @@ class RequestSender:
     url: the URL of the server.
     heads: makes the HTTP requests.
     credentials: the source of the header Authorization; None for requests without it.
-    on_failure: called with an exchange whose request cannot be sent, or that the server refuses
-        with each token, and with the reason.
+    on_failure: called with an exchange and the reason for its failure, if its request cannot be
+        sent, or if the server has refused its token and there is no other.
     """
 
     def __init__(

@@ -22,8 +22,10 @@ MODERN_ERRORS = frozenset((HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERS
 
 
 def is_old_refusal(status: int, body: bytes) -> bool:
-    """Return whether a server of 2024-11-05 may have sent this refusal of `initialize`.
+    """Return whether a server of MCP 2024-11-05 may have sent this refusal of `initialize`.
 
+    Such a server does not accept a POST to the URL of its stream.
+    status: the HTTP status of the refusal.
     body: the body of the refusal.
     """
     return status in OLD_STATUSES and read_error(body).code not in MODERN_ERRORS

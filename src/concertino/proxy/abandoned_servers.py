@@ -90,7 +90,8 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
 def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     """End servers and their descendants with SIGTERM, then SIGKILL. Returns whether all ended.
 
-    These are the descendants that find_abandoned() has found, and those that were started later.
+    The descendants are the processes that find_abandoned() has found, and those that these
+    processes have started since then.
 
     Takes at most 1.5 s. A new process that has got the id of a server meanwhile is left alone.
     """

@@ -53,6 +53,8 @@ class _Stream(Struct, eq=False):
 class EventStreams:
     """The requests `events/stream` that are open at one server.
 
+    Such a request stays open, and the server sends notifications that belong to it.
+
     name: the name of the server, for errors.
     """
 

@@ -46,6 +46,7 @@ NOT_SHOWN = "(not shown)"
 class Expander:
     """Replaces references such as `${VAR}` in the texts of one server file.
 
+    file: the server file, which declares inputs, and whose workspace is `${workspaceFolder}`.
     environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave, which may also be `secret:...`.
     """

@@ -46,7 +46,7 @@ UVX = ["uv", "tool", "uvx"]
 
 
 class HostCommand(Struct, frozen=True):
-    """The command of one server in the configuration file of a host.
+    """The command of one server in the configuration file of a host, an MCP client application.
 
     words: the program and its arguments.
     server: the name of the server in the file.

@@ -66,7 +66,7 @@ _decode_state = Decoder(ServerState | ParkedState).decode
 
 
 def to_input_required(raw: Raw) -> InputRequired | None:
-    """Return the questions in a result; None if the result is complete.
+    """Return the questions in an `input_required` result of the server; None for any other result.
 
     Raises RpcError if the questions are malformed.
     """

@@ -62,6 +62,7 @@ Definitions = Mapping[str, Mapping[str, str]]
 class ReloadingProxy(BackendWrapper):
     """A Backend that forwards calls to a Proxy, and restarts its server when files have changed.
 
+    proxy: forwards calls to the server.
     files: the files that are watched.
     on_close: called by close(), to release resources that the server's start needs.
     """

@@ -123,9 +123,9 @@ class ServerFile(Struct, frozen=True):
     path: the absolute path of the file.
     workspace: the folder that replaces `${workspaceFolder}`.
     servers: the servers, in the file's order.
-    inputs: id -> input.
+    inputs: id -> an input, a value that the user gives when the servers are started.
     warnings: messages for the user, with the places that they are about.
-    tools: whether to replace a long list of tools by a search.
+    tools: whether clients get a search for tools in place of a long list of tools.
     project: the folder of the project in Claude Code's file; "" for the other files.
     """
 

@@ -82,6 +82,8 @@ def read_options(
 ) -> ServerOptions:
     """Return the options of a server, from the object under `x-concertino` in its entry.
 
+    reader: makes the errors, which name the file and the place in it.
+    value: the object.
     label: the path of the object within the file, for errors.
     defaults: option -> its value from another key of the entry, such as `disabled_tools`, for
         options that the object does not have.

@@ -31,7 +31,9 @@ CLIENT_HAS_LEFT = "the client that was to be asked has left"
 
 
 class ServerQuestions:
-    """Passes the questions of one server to clients, and their answers to the server.
+    """Passes the questions of one server to clients, and the clients' answers to the server.
+
+    A question is a request of a server before 2026-07-28 to its client.
 
     calls: the pending calls, the newest last. The caller adds and removes them.
     suspend: makes a SuspendableCall of a CallbackCall whose client gets a question.

@@ -30,7 +30,7 @@ Places = dict[Path, tuple[int, int]]
 def parse_toml(text: str) -> FileValue:
     """Return the value of a TOML document. Dates and times become texts.
 
-    The place of a value is the place of its statement. Raises InvalidText.
+    Each value gets the line and column at which its statement begins. Raises InvalidText.
     """
     text = text.removeprefix("\ufeff")
     lines = text.split("\n")

@@ -42,6 +42,8 @@ class Opening(Struct, frozen=True):
 class UpstreamPool:
     """The upstreams of one proxy: its connections to the server.
 
+    Each client session has a key; sessions with equal keys use the same upstream.
+
     name: the name of the server, for errors.
 
     Attributes:
