@@ -1,7 +1,8 @@
 """PartCalls: counts the running calls of a composition's parts, and closes removed parts.
 
-A part is removed when its entry in the server file is removed or changed. It is closed when its
-running calls have ended, or after a time limit.
+A composition serves several backends, its parts, as one. A part is removed when its entry in the
+server file, which lists the parts, is removed or changed. It is closed when its running calls have
+ended, or after a time limit.
 """
 
 from __future__ import annotations

@@ -64,8 +64,9 @@ class ResourceDirectory:
         """Ask these parts for their resources, and record the owner of each URI.
 
         parts: the names and backends of the parts.
-        Returns the URIs that several parts list. Raises the exceptions of the parts, unless the
-        rules have a time limit for lists; then a part that fails is left out.
+        Returns the URIs that several parts list; if the rules map such URIs, without those that an
+        earlier call has returned. Raises the exceptions of the parts, unless the rules have a time
+        limit for lists; then a part that fails is left out.
         """
         self.has_changed = False
         self._again_at = None

@@ -36,8 +36,8 @@ MAX_FILES = 10_000
 MAX_DEPTH = 32
 # How many bytes of a file are read at once.
 CHUNK_BYTES = 2**20
-# How many bytes from the end of a zip file its record at the end may begin: it has 22 bytes and a
-# comment of up to 65,536. Before it, there may be the locator of a zip64 record with 20 bytes.
+# A zip file ends with a record of 22 bytes and a comment of up to 65,536 bytes. Before the record,
+# a zip64 file has a locator of 20 bytes. This is the size of all three.
 END_BYTES = 22 + 65_536 + 20
 # Folders that development tools create, and that are not part of a plugin.
 SKIPPED = frozenset((".git", "__pycache__", ".venv"))
@@ -325,7 +325,8 @@ def _read_entry(line: bytes) -> _TreeEntry:
 def _list(scratch: Path, *words: str) -> bytes:
     """Return the output of a git command that lists something.
 
-    Raises InvalidPackage if it has more than MAX_LIST_BYTES, and the errors of _git().
+    Raises InvalidPackage if it has more than MAX_LIST_BYTES, or if git fails or takes longer than
+    GIT_S.
     """
     path = scratch / "list"
     with open(path, "wb") as stdout:

@@ -96,7 +96,7 @@ class PackedObject(NamedTuple):
 
 
 def pack(value: Mapping[str, Any]) -> PackedObject:
-    """Encode a JSON object. Raises NotAStruct, PackedTooLarge."""
+    """Encode a JSON object as a google.protobuf.Struct. Raises NotAStruct, PackedTooLarge."""
     struct, is_exact = _encode(value)
     # Most objects have no integers beyond 2^53, so the Struct alone is enough.
     if is_exact:
@@ -105,7 +105,10 @@ def pack(value: Mapping[str, Any]) -> PackedObject:
 
 
 def pack_json(text: bytes) -> PackedObject:
-    """Encode a JSON object from its JSON text. Raises NotAStruct, PackedTooLarge."""
+    """Encode a JSON object, given as JSON text, as a google.protobuf.Struct.
+
+    Raises NotAStruct, PackedTooLarge.
+    """
     value = _parse_json(text)
     if not isinstance(value, dict):
         raise NotAStruct(f"expected an object, got {_type_name(value)}")
