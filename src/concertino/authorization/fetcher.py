@@ -34,7 +34,7 @@ DISCOVERY_HEADERS = {"MCP-Protocol-Version": MODERN.name}
 
 
 class Fetcher:
-    """Sends requests, each on a connection of its own.
+    """Sends the HTTP requests of a login, each on a connection of its own.
 
     policy: checks the URL of each request and of each redirect.
     within_s: the time limit of each request with all of its redirects, in seconds.

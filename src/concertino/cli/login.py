@@ -66,9 +66,12 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def offer_login(error: RpcError, url: str) -> bool:
-    """Offer to log in at a server that has asked for it. Returns whether that was done.
+    """Ask the user whether to log in at a server, and do so. Returns whether the user agreed.
 
-    url: the URL of the server. Does nothing for any other error, or without a terminal.
+    Does nothing, and returns False, if the error does not say that the server requires a login, or
+    if there is no terminal.
+    error: the error response of the server.
+    url: the URL of the server.
     Raises CommandFailure if the login fails.
     """
     data: Any = error.data

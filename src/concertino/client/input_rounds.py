@@ -37,9 +37,9 @@ _decode_input_required = Decoder(InputRequiredResult).decode
 
 
 class InputRounds:
-    """Answers the server's questions until the result of a request is complete.
+    """Answers `input_required` results of the server until the result of a request is complete.
 
-    handlers: answer the questions, with the user's functions.
+    handlers: answer the server's questions in such a result, with the user's functions.
     max_rounds: how many times the server may ask during one request.
     """
 

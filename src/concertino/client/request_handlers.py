@@ -112,7 +112,7 @@ class RequestHandlers:
         params: bytes | Raw,
         server: Implementation,
     ) -> bytes:
-        """Answer one client request. Returns the result, a JSON object.
+        """Answer one request of the server, such as elicitation/create. Returns the result as JSON.
 
         method, params: the method and the undecoded params of the request.
         server: the server's name and version, for the user's function.

@@ -327,7 +327,7 @@ class HttpConnection(asyncio.Protocol):
     def pass_rest_on(self) -> None:
         """Pass the bytes that the client has sent after its request to Exchange.on_data.
 
-        Bytes that arrive later follow them.
+        Call this once after a switch to another protocol. Bytes that arrive later follow them.
         """
         if rest := self._reader.take_rest():
             self._loop.call_soon(self.data_received, rest)

@@ -54,7 +54,7 @@ class _StoredEvent(NamedTuple):
 
 
 class EventStore:
-    """The events that one session keeps, oldest first.
+    """The events of one session that its client can request again after losing a connection.
 
     budget: counts the events of all sessions of the server.
     """

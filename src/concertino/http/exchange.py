@@ -99,9 +99,9 @@ class Exchange(Struct, eq=False):
         connection.end_exchange(self, response)
 
     def respond_as(self, headers: bytes, body: bytes) -> None:
-        """Send a 200 whose headers say what the body is. HEAD gets its head only.
+        """Send a response with the status 200 and a body of any type. HEAD gets its head only.
 
-        headers: Content-Type and Cache-Control, as whole lines.
+        headers: Content-Type and Cache-Control of the body, as whole lines.
         """
         if self.is_done or self.is_stream:
             return
@@ -141,8 +141,9 @@ class Exchange(Struct, eq=False):
         self.connection.send(encode_head(OK, headers, keep_alive=keep_alive))
 
     def switch_protocols(self, headers: bytes, on_data: Callable[[bytes], object]) -> None:
-        """Use the connection for another protocol from now on. The exchange lasts until its end.
+        """Use the connection for another protocol, such as WebSocket, from now on.
 
+        The exchange ends when the connection does.
         headers: the headers of the response, as whole lines.
         on_data: called with the bytes that the client sends.
         From now on, on_idle is called whenever nothing was sent for keep_alive_s.

@@ -124,7 +124,9 @@ def _check_annotation(members: dict[str, Any], where: str) -> str:
 def param_header_lines(headers: ParamHeaders, arguments: object) -> bytes:
     """Return the lines `Mcp-Param-...` for the arguments of a call.
 
-    Arguments that are missing, null, or have another type than the schema says, have no header.
+    An argument gets no header if it is missing or null, is neither an integer, a string nor a
+    boolean, or is an integer beyond MAX_INTEGER.
+    headers: path of an argument -> the name in its header.
     """
     lines: list[str] = []
     for path, name in headers.items():

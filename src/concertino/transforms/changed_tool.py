@@ -195,8 +195,9 @@ class ChangedTool:
     def to_server_params(self, params: Mapping[str, Raw]) -> Mapping[str, Raw]:
         """Translate the params of a call for the server. Raises RpcError for a refused argument.
 
-        Arguments of null count as an empty object. Anything else that is not an object is refused:
-        a server might treat it as an empty object, and so run without the hidden arguments.
+        A missing or null member `arguments` counts as an empty object. Any other value that is not
+        an object is refused: a server might treat it as an empty object, and so run without the
+        hidden arguments.
         """
         own_params = {**params, "name": Raw(encode(self.name))}
         if not self._change.arguments:

@@ -65,7 +65,7 @@ def rate_actions(parts: Iterable[Mapping[str, float]], *, reads: float) -> Mappi
 
     The largest rating is 1, and actions that no word asks for are left out.
     parts: for each word of the task, the word and its synonyms, with how close each is to it.
-    reads: where the rating of "read" starts; above 0 for a question.
+    reads: the rating of "read" before the words of the task are counted; above 0 for a question.
     """
     by_verb = _actions_of_verbs()
     ratings = {"read": reads} if reads else {}

@@ -86,7 +86,7 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def find(self, kid: str | None, algorithm: str) -> list[PublicKey]:
-        """Return the known keys that may have signed a token.
+        """Return the keys of the issuer, as far as they were fetched, that may have signed a token.
 
         If the keys are older than MAX_AGE_S, they are still returned, and a fetch is started in the
         background.
