@@ -25,7 +25,7 @@ _decode_object = Decoder(dict[str, Any]).decode
 
 
 class Call(Struct, frozen=True, gc=False):
-    """One request for a backend, in the form of revision 2026-07-28 for clients of all revisions.
+    """One request for a backend, in the form of MCP 2026-07-28 for clients of all revisions.
 
     method: for example `tools/call`. A backend never gets initialize, ping, server/discover,
         logging/* and the requests about subscriptions, because the session answers them.

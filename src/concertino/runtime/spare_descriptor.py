@@ -48,7 +48,8 @@ class _SpareDescriptor:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        # Making a copy takes a microsecond. It also fails while the descriptor is closed.
+        # To find out whether a descriptor is free, copy this one, which takes a microsecond. The
+        # copy also fails while the spare is closed, so that this finder asks the others itself.
         with suppress(OSError):
             os.close(os.dup(self._descriptor))
             return None

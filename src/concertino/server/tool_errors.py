@@ -86,8 +86,9 @@ PASSTHROUGH = (Suspended, MissingCapability, InvalidClientResponse, Insufficient
 
 def describe_exception(error: BaseException) -> str:
     """Return an exception as `TypeName: text` for the client, shortened and without secrets."""
-    # Imported here, because few servers need it at their start.
+    # Both imports are here because they take time, and few servers need them at their start.
     from concertino.excerpts import exception_text
+    from concertino.logs.redact import redactor
 
     kind = type(error).__name__
     text = exception_text(error)
@@ -95,9 +96,6 @@ def describe_exception(error: BaseException) -> str:
     # Cut a very long text before the redaction, to limit the work. Cut it to its final length after
     # the redaction, which would not recognize half of a secret.
     excerpt = f"{kind}: {text[:MAX_REDACTED_CHARACTERS]}" if text else kind
-    # Imported here, because the import takes time and few servers need it at their start.
-    from concertino.logs.redact import redactor
-
     return redactor().text(excerpt)[:MAX_ERROR_CHARACTERS]
 
 

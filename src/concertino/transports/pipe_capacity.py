@@ -29,8 +29,8 @@ KEPT_BYTES = 2**22
 def _keep_freed_memory() -> None:
     """Let glibc keep up to 8 MiB of freed memory. Called before the first long message.
 
-    Otherwise it returns the memory of each long frame to the system and gets it again for the next
-    one, page by page: a proxied result of 1 MB took 700 page faults and 2.3 ms more CPU time
+    Otherwise glibc returns the memory of each long message to the system and gets it again for the
+    next one, page by page: a proxied result of 1 MB took 700 page faults and 2.3 ms more CPU time
     (Python 3.11). glibc raises its thresholds when a block of that size is freed, see mallopt(3);
     this block is never touched, so it takes no memory. Without glibc, this function has no effect.
     """

@@ -2,9 +2,9 @@
 
     CONCERTINO_STARTED_BY=4f0c...e1-4711-812345-4026531836
 
-A mark names the process that has started a program. If that process is killed, the process that
-takes its place, its guardian (guardian.py) and `concertino reap` find the processes that it has
-started by their marks.
+A mark names the process that has started a program. If that process is killed, its programs can be
+found by their marks. The process that takes its place searches for them, and so do the guardian, a
+process that waits for that moment (guardian.py), and the command `concertino reap`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""trace_connection(): wraps a Connection so that a function gets every frame as text.
+"""trace_connection(): wraps a Connection so that a function gets the text of every message.
 
     connection = trace_connection(connection, lambda direction, text: print(direction, text))
 
-Secrets in the text are redacted; the frames themselves are passed on unchanged.
+A frame is the bytes of one JSON-RPC message. Secrets in the text are redacted; the frames
+themselves are passed on unchanged.
 """
 
 from __future__ import annotations
