@@ -108,7 +108,9 @@ def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> Non
     """Issue a new certificate for the authority's existing key.
 
     The certificates that the authority has issued before stay valid, because they were signed with
-    the same key. Raises CertificateError.
+    the same key.
+    valid: how long the new certificate is valid.
+    Raises CertificateError.
     """
     with certificates.lock(fcntl.LOCK_EX):
         key = certificates.private_key("ca")
@@ -159,7 +161,11 @@ def _check_host(host: str) -> None:
 
 
 def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) -> x509.Certificate:
-    """Issue a certificate again, with a new key, for the same hosts. Raises CertificateError."""
+    """Issue a certificate again, with a new key, for the same hosts, and return it.
+
+    valid: how long the new certificate is valid.
+    Raises CertificateError.
+    """
     check_name(name)
     with certificates.lock(fcntl.LOCK_EX):
         return _issue(certificates, name, _hosts_of(certificates.certificate(name)), valid)
@@ -246,9 +252,12 @@ def _make_certificate(
 ) -> x509.Certificate:
     """Return a new certificate of a hub or plugin.
 
+    name: the common name in the certificate.
     key: the key of the hub or plugin.
     authority: the certificate of the authority.
     signer: the key of the authority.
+    hosts: further hosts for which the certificate is valid, besides HOSTS.
+    Raises CertificateError if the authority's key is not an Ed25519 key, or if a name is not ASCII.
     """
     if not isinstance(signer, Ed25519PrivateKey):
         raise CertificateError("the authority's key: expected an Ed25519 key")

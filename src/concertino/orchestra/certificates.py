@@ -137,8 +137,9 @@ class Certificates:
 
         name: the name of the certificate, such as a plugin's id.
         now: the time at which the certificates must be valid; None for the current time.
-        Raises CertificateError when a file is missing, when another user owns it or may read it,
-        when a certificate has expired, or when key, certificate and authority do not match.
+        Raises CertificateError when a file is missing, when another user (except root) owns it or
+        may read it, when a certificate is not valid at that time, or when key, certificate and
+        authority do not match.
         """
         check_name(name)
         # The identity is cached, because loading takes a fifth of the time of a handshake, and
@@ -247,8 +248,8 @@ class Certificates:
         """Lock the folder while files are read (LOCK_SH) or written (LOCK_EX).
 
         The folder itself is locked, so there is no lock file.
-        Raises CertificateError if the folder does not exist, or if other users own it or may read
-        it.
+        Raises CertificateError if the folder does not exist, or if another user (except root) owns
+        it or may read it.
         """
         try:
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -287,8 +288,9 @@ class Certificates:
 
 
 def _check_private(path: Path, status: os.stat_result, mode: int) -> None:
-    """Raise CertificateError if other users own a file or folder, or may read it.
+    """Raise CertificateError if a path is open to other users, or belongs to one (except root).
 
+    path, status: a file or folder, and its status.
     mode: the permissions that the message recommends.
     """
     if status.st_mode & 0o077:
@@ -353,7 +355,8 @@ def verify(
     side: the peer's side of the handshake ("client" or "server").
     now: the time at which both certificates must be valid; None for the current time.
     Raises CertificateError if the peer's certificate was not issued directly by the authority, is
-    not valid now, is not for the peer's side, is itself an authority's, or has no name.
+    not for the peer's side, is itself an authority's, or has no name, or if one of the two
+    certificates is not valid at that time.
     """
     now = now or datetime.now(UTC)
     name = certificate_name(certificate)
