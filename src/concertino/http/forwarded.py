@@ -19,8 +19,14 @@ from concertino.http.request_head import RequestHead
 
 __all__ = ["Forwarded", "TrustedProxies"]
 
+# A quoted string; its content is the group. Anybody can send these headers, so each pattern takes a
+# time that grows with the length of a header, and not with its square: the content is limited, and
+# a name is searched from its first letter only.
+QUOTED = r'"((?:[^"\\]|\\.){0,64})"'
 # One parameter of the header Forwarded.
-PARAMETER = re.compile(r'\s*([A-Za-z]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*))\s*')
+PARAMETER = re.compile(rf'(?<![A-Za-z])([A-Za-z]+)\s*=\s*(?:{QUOTED}|([^\s;,"]*))')
+# The text between two commas that are not inside of quoted strings.
+ELEMENT = re.compile(rf'(?:[^,"]|{QUOTED})+')
 # At most this many addresses are read, from the right.
 MAX_HOPS = 16
 
@@ -90,8 +96,7 @@ class TrustedProxies:
 
 def _split(text: str) -> list[str]:
     """Split a header at commas that are not inside of quoted strings."""
-    parts = re.findall(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+', text)
-    return [part.strip() for part in parts]
+    return [match[0].strip() for match in ELEMENT.finditer(text)]
 
 
 def _parse_element(text: str) -> dict[str, str]:
