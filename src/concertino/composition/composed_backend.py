@@ -46,20 +46,12 @@ from concertino.composition.part_view import PartView
 from concertino.composition.resource_directory import ResourceDirectory
 from concertino.composition.resource_owners import ResourceOwners
 from concertino.composition.rules import CompositionRules
-from concertino.errors import (
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    RESOURCE_NOT_FOUND,
-    RegistrationError,
-)
+from concertino.errors import RegistrationError
 from concertino.types.results import Implementation
 
 __all__ = ["ComposedBackend"]
 
 log = logging.getLogger("concertino.composition")
-# A part answers with one of these errors if it lacks a resource or a completion. Another part may
-# have it.
-ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
 
 class ComposedBackend:
