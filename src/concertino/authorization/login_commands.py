@@ -1,4 +1,7 @@
-"""log_in(), log_out(), list_logins(): do what `concertino login`, `logout` and `whoami` ask for."""
+"""log_in(), log_out(), list_logins(): do what `concertino login`, `logout` and `whoami` ask for.
+
+The modules of these commands parse the options and print; the functions here need no terminal.
+"""
 
 from __future__ import annotations
 

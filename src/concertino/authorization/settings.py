@@ -1,4 +1,7 @@
-"""OAuth: how a client obtains access to a server that requires authorization."""
+"""OAuth: how a client obtains access to a server that requires authorization.
+
+Users pass an OAuth object in HttpParameters. The key `auth` of a server file has the same settings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Hints for the user if no MCP server answers at an address: a URL, unix:PATH or tcp:HOST:PORT."""
+"""Hints for the user if no MCP server answers at an address: a URL, unix:PATH or tcp:HOST:PORT.
+
+Commands such as `concertino call` add them to their error messages.
+"""
 
 from __future__ import annotations
 

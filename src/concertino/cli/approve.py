@@ -1,4 +1,9 @@
-"""`concertino approve FILE`: approves the present definitions of the servers in a file."""
+"""`concertino approve FILE`: approves the present definitions of the servers in a file.
+
+A server file, such as mcp.json, names programs to start, and other people may have written it. So
+concertino starts a server only after the user has seen its definition here: the command, the
+variables and so on. The same holds for changed plugins in a plugins.yaml.
+"""
 
 from __future__ import annotations
 

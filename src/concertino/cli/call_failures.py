@@ -1,4 +1,8 @@
-"""Explains why a command that uses a server has failed, and what the user can do."""
+"""Explains why a command that uses a server has failed, and what the user can do.
+
+`concertino call` and the interactive session call it with the error of the Client. It returns a
+CommandFailure, which has a text, a hint and an exit code.
+"""
 
 from __future__ import annotations
 

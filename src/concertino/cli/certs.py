@@ -1,4 +1,8 @@
-"""`concertino certs init|issue|show|renew`: the certificates of a hub and its peers."""
+"""`concertino certs init|issue|show|renew`: the certificates of a hub and its peers.
+
+A hub is a process that starts plugins and passes calls to them. Hub and plugins authenticate each
+other with certificates of an authority of their own, which `init` creates.
+"""
 
 from __future__ import annotations
 

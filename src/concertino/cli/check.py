@@ -1,4 +1,8 @@
-"""`concertino check -- COMMAND...`: run fault tests against a server."""
+"""`concertino check -- COMMAND...`: run fault tests against a server.
+
+The tests are the cases in concertino.check. This module parses the options, runs the selected
+cases, prints the results, and ends all processes of the server even after a signal.
+"""
 
 from __future__ import annotations
 

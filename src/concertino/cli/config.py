@@ -1,4 +1,8 @@
-"""`concertino config TARGET`: print what MCP clients need in their configuration for a server."""
+"""`concertino config TARGET`: print what MCP clients need in their configuration for a server.
+
+client_configuration.py formats the text for each client. This module turns the target, or the
+command after `--`, into a command that works in any folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`concertino dev TARGET`: serve a file that changes, without a restart of the client."""
+"""`concertino dev TARGET`: serve a file that changes, without a restart of the client.
+
+This process is a proxy. The server is another process, which imports the file
+(warm_server.py) and is replaced when the file was saved (proxy/reloading.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reports failed commands on stderr: in words, or with --json as one line of JSON."""
+"""Reports failed commands on stderr: in words, or with --json as one line of JSON.
+
+main() calls it when a command has raised CommandFailure.
+"""
 
 from __future__ import annotations
 

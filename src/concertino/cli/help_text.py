@@ -1,4 +1,7 @@
-"""The overview of all commands that `concertino --help` shows, and the examples of each command."""
+"""The overview of all commands that `concertino --help` shows, and the examples of each command.
+
+The parsers (parsers.py) use it when they print help.
+"""
 
 from __future__ import annotations
 

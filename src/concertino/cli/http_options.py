@@ -1,4 +1,8 @@
-"""The options of `concertino serve --http`: addresses, TLS, and who may connect."""
+"""The options of `concertino serve --http`: addresses, TLS, and who may connect.
+
+add_http_options() adds them to the parser. read_http_options() checks their combinations before
+anything is imported or opened, and returns HttpOptions (http/options.py).
+"""
 
 from __future__ import annotations
 

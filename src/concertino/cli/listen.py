@@ -1,4 +1,8 @@
-"""Serves many clients on sockets: `concertino serve TARGET...` with --unix, --tcp or --http."""
+"""Serves many clients on sockets: `concertino serve TARGET...` with --unix, --tcp or --http.
+
+The process serves until SIGTERM or SIGINT. Without these options, `concertino serve` serves one
+client over stdin and stdout (serve.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""LoadingBackend: a target that is loaded in a thread, while other targets are already served."""
+"""LoadingBackend: a target that is loaded in a thread, while other targets are already served.
+
+`concertino serve` makes one for each of several targets, so that a target which is slow to import,
+or fails, does not keep the others from being served.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`concertino login URL`: log in at a server that asks for it."""
+"""`concertino login URL`: log in at a server that asks for it.
+
+The login itself is made by authorization/flow.py. This module parses the options, shows the page or
+code to the user, and prints the result. `concertino call` offers a login through offer_login().
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`concertino new NAME`: write a small project with a server, its tests and its configuration."""
+"""`concertino new NAME`: write a small project with a server, its tests and its configuration.
+
+project_files.py has the texts of the files. This module checks the name, writes the files, and says
+what to do next.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Options that several commands share."""
+"""Options that several commands share.
+
+Each function adds options to a parser of argparse, so that they have the same names, types and help
+in all commands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Formats Markdown for a terminal: paragraphs are wrapped, and tables become lists."""
+"""Formats Markdown for a terminal: paragraphs are wrapped, and tables become lists.
+
+`concertino docs TOPIC` shows the pages of the documentation with it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`concertino plugin install|list|remove`: packages of plugins that others have written."""
+"""`concertino plugin install|list|remove`: packages of plugins that others have written.
+
+A plugin is a program that a hub starts, and that adds tools. This module shows a package to the
+user, and asks before it is installed.
+"""
 
 from __future__ import annotations
 

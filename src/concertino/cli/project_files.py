@@ -1,4 +1,7 @@
-"""project_files(): the texts of the files that `concertino new` writes."""
+"""project_files(): the texts of the files that `concertino new` writes.
+
+The texts are templates with names such as @NAME@, which are replaced by the user's choices.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`concertino proxy -- COMMAND...`: stand in front of any server, over stdin and stdout or HTTP."""
+"""`concertino proxy -- COMMAND...`: stand in front of any server, over stdin and stdout or HTTP.
+
+This module parses the options, and serves a Proxy (proxy/proxy.py) that starts the server or
+connects to it, with guards around it if options ask for them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`concertino serve TARGET...`: serve Python files, modules or folders of Markdown."""
+"""`concertino serve TARGET...`: serve Python files, modules or folders of Markdown.
+
+This module parses the options and serves over stdin and stdout. targets.py loads the targets, and
+listen.py serves over HTTP and other sockets.
+"""
 
 from __future__ import annotations
 

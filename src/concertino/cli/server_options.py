@@ -1,4 +1,8 @@
-"""The options of the commands that use a server, such as `call` and `shell`."""
+"""The options of the commands that use a server, such as `call` and `shell`.
+
+They say which server to start or connect to, how long to wait, and what to show. client_options()
+turns them into the arguments of a Client.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Functions for the commands that serve until a signal or the end of input."""
+"""Functions for the commands that serve until a signal or the end of input.
+
+They check the command line, and handle signals and the end of the client while the command still
+imports the user's code. After that, runtime/process.py does so.
+"""
 
 from __future__ import annotations
 

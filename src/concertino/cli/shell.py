@@ -1,4 +1,7 @@
-"""`concertino shell [-- COMMAND...]`: an interactive session with a server."""
+"""`concertino shell [-- COMMAND...]`: an interactive session with a server.
+
+This module parses the options and opens the input. shell_session.py runs the typed commands.
+"""
 
 from __future__ import annotations
 

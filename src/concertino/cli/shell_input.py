@@ -1,4 +1,8 @@
-"""LineInput: reads the lines of the interactive session, from a terminal, a file or a pipe."""
+"""LineInput: reads the lines of the interactive session, from a terminal, a file or a pipe.
+
+StreamInput reads a file or a pipe. TerminalInput (shell_terminal.py) reads what a person types; it
+needs the package prompt_toolkit.
+"""
 
 from __future__ import annotations
 

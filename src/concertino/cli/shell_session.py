@@ -1,4 +1,8 @@
-"""Shell: the interactive session. Runs typed commands, and shows notifications of the server."""
+"""Shell: the interactive session. Runs typed commands, and shows notifications of the server.
+
+A session has one server at a time, or none. ServerSession (server_session.py) sends the requests of
+a command; this module has the commands that only a session has, such as `open` and `subscribe`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Suggestions for mistyped words on the command line: names, options, commands and programs."""
+"""Suggestions for mistyped words on the command line: names, options, commands and programs.
+
+The parsers and the commands add them to the errors that they report to the user.
+"""
 
 from __future__ import annotations
 

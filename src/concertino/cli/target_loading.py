@@ -1,4 +1,8 @@
-"""load_or_exit(): loads the targets of `concertino serve`, or reports the error and exits."""
+"""load_or_exit(): loads the targets of `concertino serve`, or reports the error and exits.
+
+Loading a target imports the user's code, which may raise anything. An MCP client that waits for the
+server gets the error as the response to its first request, so that its user sees the reason.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`concertino token`: makes, lists and removes access tokens for `serve --auth-tokens FILE`."""
+"""`concertino token`: makes, lists and removes access tokens for `serve --auth-tokens FILE`.
+
+The file contains only digests of the tokens (verifiers/static_tokens.py). A new token is printed
+once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`concertino whoami`: the logins of this user, without their secrets."""
+"""`concertino whoami`: the logins of this user, without their secrets.
+
+A login is what `concertino login` has stored for one server: its tokens and this client's
+registration (authorization/logins.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The features of a proxy: what its server has declared, as the proxy's clients see it."""
+"""The features of a proxy: what its server has declared, as the proxy's clients see it.
+
+A Proxy declares to its clients what its server has declared: tools, prompts, resources and so on.
+Before the server has started, and if nothing is known from an earlier run, it declares everything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""read_own_file(): refuses a file that names programs and that other users can change."""
+"""read_own_file(): refuses a file that names programs and that other users can change.
+
+The readers of server files, such as mcp.json, use it. concertino starts the programs in such a
+file, so another user who could change the file could run programs as the present user.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""FileValue: a value of a configuration file with its line and column, for errors."""
+"""FileValue: a value of a configuration file with its line and column, for errors.
+
+parse_json() and parse_toml() return a whole file as a FileValue. A ValueReader (value_reader.py)
+checks the types of the values.
+"""
 
 from __future__ import annotations
 

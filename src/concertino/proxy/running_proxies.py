@@ -1,4 +1,8 @@
-"""read_servers(): asks all running proxies of this user for the state of their servers."""
+"""read_servers(): asks all running proxies of this user for the state of their servers.
+
+`concertino ps` calls it. A proxy is a process that has started servers and passes calls to them. It
+answers at a Unix socket (server_status.py).
+"""
 
 from __future__ import annotations
 

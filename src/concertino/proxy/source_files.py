@@ -1,4 +1,8 @@
-"""SourceFiles: detects that files were saved, by comparing their sizes and modification times."""
+"""SourceFiles: detects that files were saved, by comparing their sizes and modification times.
+
+`concertino dev` and `concertino proxy --watch` use it to restart a server with its new code
+(reloading.py), and a hub to restart its plugins.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads and writes small private files of the user's state. Each write replaces the whole file."""
+"""Reads and writes small private files of the user's state. Each write replaces the whole file.
+
+These are the user's approvals of servers (approvals.py), the stored features and lists of servers
+(manifest_cache.py), and the secret key with which both are authenticated.
+"""
 
 from __future__ import annotations
 

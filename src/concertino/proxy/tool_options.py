@@ -1,4 +1,8 @@
-"""Reads the keys of a server that change its tools: `rename` and `tools` under `x-concertino`."""
+"""Reads the keys of a server that change its tools: `rename` and `tools` under `x-concertino`.
+
+server_options.py calls it for each server of a server file, such as mcp.json. A Transform
+(transforms/transform.py) then makes the changes.
+"""
 
 from __future__ import annotations
 

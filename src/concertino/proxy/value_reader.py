@@ -1,4 +1,8 @@
-"""ValueReader: reads values of one configuration file, and raises errors with their places."""
+"""ValueReader: reads values of one configuration file, and raises errors with their places.
+
+A place is a line and a column. The readers of server files, such as mcp.json, take each value from
+a ValueReader, which checks its type.
+"""
 
 from __future__ import annotations
 

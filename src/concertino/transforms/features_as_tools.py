@@ -1,4 +1,8 @@
-"""FeaturesAsTools: offers prompts and resources as tools, for hosts that support only tools."""
+"""FeaturesAsTools: offers prompts and resources as tools, for hosts that support only tools.
+
+It adds the tools list_prompts, get_prompt, list_resources and read_resource. Calls of them become
+the MCP requests of the same meaning to the Backend inside.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""describe_found(): writes the tools that a search has found as JSON, within a token budget."""
+"""describe_found(): writes the tools that a search has found as JSON, within a token budget.
+
+ToolSearch returns this JSON as the result of find_tools. The model reads it and calls one of the
+tools, so a tool is shortened rather than left out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""read_tool_text(): extracts the searchable texts of a tool from its definition."""
+"""read_tool_text(): extracts the searchable texts of a tool from its definition.
+
+ToolSearch calls it for each tool of a list, and builds a ToolIndex of the results. Definitions come
+from any server, so members of wrong types are ignored.
+"""
 
 from __future__ import annotations
 
