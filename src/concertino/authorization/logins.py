@@ -69,6 +69,8 @@ class Login(Struct, frozen=True, kw_only=True):
     server: the URL of the MCP server.
     resource: the resource identifier, by which the authorization server knows the MCP server.
     issuer: the URL of the authorization server.
+    token_endpoint: the URL at which the authorization server issues and refreshes tokens.
+    revocation_endpoint: the URL at which it revokes tokens; "" if there is none.
     client: this client's registration at the authorization server.
     scopes: the scopes that were requested, and scopes that were granted in addition.
     expires_at: when the access token expires, in seconds since 1970; None if that is not known.

@@ -33,7 +33,13 @@ class Values(Struct, frozen=True):
 
 
 class OptionWords(Struct, frozen=True):
-    """An option: its spellings, a one-line description, and its values (None for a flag)."""
+    """An option of a command.
+
+    names: its spellings, such as ("-y", "--yes").
+    help: a one-line description.
+    values: the possible values; None for an option without a value.
+    is_repeatable: whether the option may be given several times.
+    """
 
     names: tuple[str, ...]
     help: str

@@ -20,6 +20,8 @@ __all__ = ["ConnectionOutput"]
 class ConnectionOutput:
     """Writes frames (JSON-RPC messages) to a Connection, in the fastest way that it supports.
 
+    limits: limit the size of a frame, and how much output may be buffered.
+
     Attributes:
     send_and_poll: writes a frame at once, and returns a line that has arrived, or else the number
         of buffered bytes. This is the Connection's method of the same name. If the Connection has

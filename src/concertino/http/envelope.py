@@ -47,7 +47,13 @@ class _Meta(Struct, frozen=True):
 
 
 class Params(Struct, frozen=True):
-    """The members of `params` that headers repeat, and the id in `notifications/cancelled`."""
+    """The members of `params` that the HTTP transport reads. A member that is missing is None.
+
+    meta: the members of `_meta`, such as the revision.
+    name, uri, task_id: what the header Mcp-Name repeats, by the method of the request.
+    request_id: the id of the cancelled request in `notifications/cancelled`.
+    protocol_version: the revision that a client requests with `initialize`.
+    """
 
     meta: _Meta | None = field(default=None, name="_meta")
     name: Any = None

@@ -49,6 +49,8 @@ class Exchange(Struct, eq=False):
     on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
     on_end: called when the response is complete, or cannot be sent any more.
     on_data: called with what the client sends after switch_protocols(); None before.
+    is_stream: whether the response is a stream of events, or another protocol.
+    is_done: whether the response is complete, or cannot be sent any more.
     is_subscription: whether this is a call that lasts until the client or the server ends it.
     is_passed_on: whether another process of the same server has passed the request on to this one.
         Then it must be answered here.

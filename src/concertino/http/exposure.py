@@ -29,6 +29,8 @@ def check_exposure(
 
     The identity is made of options.public_url. If that is not set but the server has authorization,
     it is made of the address of the first listener that is not a Unix socket.
+    options: the settings of the server.
+    listeners: the addresses at which clients reach the server.
     endpoint: the path of the MCP endpoint.
     Raises ValueError, whose text says what to do, if an option is missing or contradicts another.
     """

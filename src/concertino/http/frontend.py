@@ -128,6 +128,8 @@ def run_http(
 
     address: HOST:PORT, or unix:PATH.
     options: an HttpOptions; None for the defaults.
+    limits: the limits of each session, such as the size of a message; None for the defaults.
+    loop_factory: makes the event loop; None for asyncio's own.
     Raises TypeError for an address that is not a text.
     Raises ValueError for a malformed address, for certificate files that cannot be used, and for an
     address that other machines can reach without the options that it requires (http/exposure.py).

@@ -116,7 +116,9 @@ def encode_response(
 ) -> bytes:
     """Return a response with a JSON body, or with none.
 
+    body: the JSON; empty for no body.
     headers: more headers, as whole lines.
+    keep_alive: whether the connection stays open after the response.
     """
     if status is HTTPStatus.NO_CONTENT:
         return encode_head(status, headers, keep_alive=keep_alive)
@@ -129,6 +131,7 @@ def encode_json_head(
     """Return the head of a response whose JSON body has this length, in bytes; 0 for no body.
 
     headers: more headers, as whole lines.
+    keep_alive: whether the connection stays open after the response.
     """
     described = b"%bContent-Length: %d\r\n%b%b" % (
         JSON if length else b"",

@@ -31,7 +31,9 @@ QUIET_S = 0.05
 
 
 class Question:
-    """A request of a server before 2026-07-28 to its client.
+    """A request of a server before 2026-07-28 to its client, such as `elicitation/create`.
+
+    method, params: the method and the undecoded params of the request.
 
     Attributes:
     answer: a future with the client's undecoded result, or with an RpcError for the server.

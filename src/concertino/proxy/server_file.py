@@ -71,6 +71,9 @@ TRANSPORTS = {
 class InputEntry(Struct, frozen=True):
     """An input that a file declares: a value that the user gives when the servers are started.
 
+    id: the name of the input, which `${input:ID}` refers to.
+    description: what the value is, for the user.
+    default: the value if the user gives none; None if the user must give one.
     choices: the allowed values; empty if every value is allowed.
     is_secret: whether the value must not be shown.
     line, column: the place of the id in the file, from 1.

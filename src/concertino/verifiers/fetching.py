@@ -66,7 +66,9 @@ class IssuerClient:
     ) -> T | None:
         """Send a form with POST to a URL that the operator has configured.
 
+        url: the URL.
         fields: name -> value of each field of the form.
+        headers: headers in addition to those that every request has: name -> value.
         decoder: decodes the body of a response with the status 200.
         Returns the decoded response; None for a response with a status below 500 other than 200.
         Raises VerifierUnavailable if the issuer does not answer as expected.
