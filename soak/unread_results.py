@@ -1,15 +1,18 @@
 """Measure servers whose clients do not read: memory, dropped results, and what others notice.
 
     python soak/unread_results.py [--sizes 1,5,10] [--tools async,def,...] [--clients one,http,...]
+        [--values text|rows]
 
 Each line is a server process of its own, all of whose calls return results of one size that nobody
 reads. "Growth" is the peak of the resident memory (VmHWM) above the server at rest. Its bound is
 the limit of unread results, 64 MiB for one client and 256 MiB for all, and 64 MiB. Meanwhile
 another client sends requests. "Longest" is the CPU time of the longest iteration of the event loop,
 and "own" what the tool itself took of it: the time in which an `async` tool makes its results is
-not the server's. "Ping" is the most CPU time of the loop's thread from a request to its answer. A
-row that is over a bound, or whose longest iteration without the tool's own time is over 50 ms, is
-marked with an exclamation mark; with --strict the exit code is 1 then.
+not the server's. With `--values rows` the tools return a list of dicts, which becomes structured
+content and its text, so the message is more than twice as large as the JSON; 5 MB and more exceed
+the limit of a message. "Ping" is the most CPU time of the loop's thread from a request to its
+answer. A row that is over a bound, or whose longest iteration without the tool's own time is over
+50 ms, is marked with an exclamation mark; with --strict the exit code is 1 then.
 
 Tools:
 async       awaits 10 ms, then makes its result
@@ -49,6 +52,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from concertino import Server
 
@@ -76,30 +80,37 @@ async def watch() -> AsyncIterator[None]:
     yield
 
 
-def make(size: int) -> str:
+TEXT = "x" * 970
+
+
+def make_text(size: int) -> str:
     return "x" * size
 
 
+def make_rows(size: int) -> list[dict[str, Any]]:
+    return [{"number": number, "text": TEXT} for number in range(size // 1000)]
+
+
 @server.tool(name="async")
-async def wait_async(size: int, wait_s: float) -> str:
+async def wait_async(size: int, wait_s: float) -> RESULT:
     global begun, ended, own_s
     begun += 1
     await asyncio.sleep(wait_s)
     before = time.thread_time()
-    text = make(size)
+    result = MAKE(size)
     own_s += time.thread_time() - before
     ended += 1
-    return text
+    return result
 
 
 @server.tool(name="def")
-def wait_in_thread(size: int, wait_s: float) -> str:
+def wait_in_thread(size: int, wait_s: float) -> RESULT:
     global begun, ended
     begun += 1
     if wait_s:
         time.sleep(wait_s)
     ended += 1
-    return make(size)
+    return MAKE(size)
 
 
 @server.tool
@@ -109,6 +120,8 @@ async def counts(reset: bool = False) -> dict[str, float]:
         longest = 0.0, 0.0
     return {"begun": begun, "ended": ended, "longest_s": longest[0], "own_s": longest[1]}
 '''
+# The kind of value that tools return -> their annotation, and the function that makes the value.
+VALUES = {"text": ("str", "make_text"), "rows": ("list[dict[str, Any]]", "make_rows")}
 # The name of a row's tool -> the tool that is called, and the seconds for which it waits.
 TOOLS = {
     "async": ("async", 0.01),
@@ -201,8 +214,10 @@ def make_call(id: int | str, tool: str, **arguments: object) -> dict[str, Any]:
 class Server:
     """A server process."""
 
-    def __init__(self, folder: Path, is_http: bool) -> None:
-        (folder / "server.py").write_text(SOURCE)
+    def __init__(self, folder: Path, is_http: bool, values: str) -> None:
+        annotation, make = VALUES[values]
+        source = SOURCE.replace("RESULT", annotation).replace("MAKE", make)
+        (folder / "server.py").write_text(source)
         path = str(folder / "s")
         where = ["--http", "127.0.0.1:0"] if is_http else ["--unix", path]
         self._log = folder / "stderr"
@@ -244,14 +259,14 @@ class Server:
         self.process.wait()
 
 
-def measure(tool: str, clients: str, size: int) -> Row:
-    """Measure one row. size: the size of each result in bytes."""
+def measure(tool: str, clients: str, size: int, values: str) -> Row:
+    """Measure one row. size: the size of each result, or of its JSON, in bytes."""
     name, _, before = tool.rpartition("-")
     small_calls = SMALL_CALLS.get(before, 0)
     called, wait_s = TOOLS[name if small_calls else tool]
     count, calls = CLIENTS[clients]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        server = Server(Path(folder), clients == "http")
+        server = Server(Path(folder), clients == "http", values)
         stack.callback(server.close)
         wires = [Wire(server.address) for _ in range(count)]
         other = Wire(server.address)
@@ -317,6 +332,7 @@ def main() -> int:
     parser.add_argument("--sizes", default="1,5,10", help="of results, in MB")
     parser.add_argument("--tools", default=",".join(names))
     parser.add_argument("--clients", default=",".join(CLIENTS))
+    parser.add_argument("--values", choices=VALUES, default="text")
     parser.add_argument("--strict", action="store_true")
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
@@ -328,7 +344,7 @@ def main() -> int:
     for clients in args.clients.split(","):
         for tool in args.tools.split(","):
             for size in args.sizes.split(","):
-                row = measure(tool, clients, int(float(size) * 10**6))
+                row = measure(tool, clients, int(float(size) * 10**6), args.values)
                 over = row.growth_bytes > row.bound_bytes or row.longest_s - row.own_s > MAX_LOOP_S
                 is_over = is_over or over
                 print(
