@@ -12,7 +12,14 @@ from msgspec import Raw
 from concertino import Server, serve
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
-from concertino.runtime.result_turns import is_large_result, least_size, result_turns_of
+from concertino.runtime.result_turns import (
+    is_large_result,
+    least_size,
+    probable_size,
+    result_turns_of,
+)
+from concertino.runtime.tasks import busy_loops
+from concertino.schema import return_values
 from concertino.transports import connect, memory_pair
 from concertino.types.results import CallToolResult, TextContent
 
@@ -128,6 +135,173 @@ async def test_results_of_a_tool_known_for_small_ones_are_sent_in_turns_or_dropp
     assert "result of 5000000 bytes dropped: 16 MiB are unread" in errors[0]
     await client.aclose()
     await serving
+
+
+@on_a_loop
+async def test_values_are_converted_one_in_an_iteration_after_the_results_that_wait() -> None:
+    turns = result_turns_of(asyncio.get_running_loop())
+    done: list[str] = []
+
+    async def convert(name: str) -> None:
+        await turns.wait_to_convert()
+        done.append(name)
+        turns.count_conversion(2 * MIB)
+        turns.send_later(2 * MIB, lambda: done.append(f"{name} sent"))
+
+    tasks = [asyncio.create_task(convert(name)) for name in "abc"]
+    await asyncio.sleep(0)
+    turns.call_after_waiting(lambda: done.append("after"))
+    # A call that is cancelled while it waits leaves its turn to the next one.
+    tasks[1].cancel()
+    iterations: list[list[str]] = []
+    while len(done) < 5:
+        before = len(done)
+        await asyncio.sleep(0)
+        iterations.append(done[before:])
+    assert done == ["a", "a sent", "c", "c sent", "after"]
+    assert max(len([name for name in names if len(name) == 1]) for names in iterations) == 1
+    await asyncio.sleep(0)
+    assert not busy_loops
+
+
+@on_a_loop
+async def test_a_callback_comes_after_a_value_that_becomes_a_small_result() -> None:
+    turns = result_turns_of(asyncio.get_running_loop())
+    done: list[str] = []
+
+    async def convert() -> None:
+        await turns.wait_to_convert()
+        done.append("converted")
+
+    task = asyncio.create_task(convert())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    turns.call_after_waiting(lambda: done.append("after"))
+    await task
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert done == ["converted", "after"]
+
+
+class Conversions:
+    """A client of a server whose tool `rows` returns a list of dicts, and what is converted.
+
+    iterations: the sizes in bytes of the values that were encoded in each iteration of the loop.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
+        server = Server("server")
+        self.may_end = asyncio.Event()
+        self.begun = 0
+        self.iterations: list[list[int]] = [[]]
+
+        @server.tool
+        async def rows(size: int) -> list[dict[str, str]]:
+            self.begun += 1
+            await self.may_end.wait()
+            return [{"text": "x" * 988}] * (size // 1000)
+
+        encode = return_values._encode
+
+        def count(value: Any) -> bytes:
+            encoded = encode(value)
+            if len(encoded) > 1000:
+                self.iterations[-1].append(len(encoded))
+            return encoded
+
+        monkeypatch.setattr(return_values, "_encode", count)
+        self.ours, theirs = memory_pair()
+        serving = serve(server, theirs, limits=Limits(**limits))
+        self._serving = asyncio.create_task(serving)
+        self.client = connect(self.ours)
+        self.calls: list[asyncio.Task[Any]] = []
+
+    def call(self, size: int) -> None:
+        params = {"name": "rows", "arguments": {"size": size}}
+        self.calls.append(asyncio.create_task(self.client.request("tools/call", params)))
+
+    async def know(self, size: int) -> None:
+        """Let the tool return one result, so that it is known for its size."""
+        await self.client.request("initialize", INITIALIZE)
+        self.may_end.set()
+        self.call(size)
+        await self.calls.pop()
+        self.may_end.clear()
+
+    async def end_all(self) -> list[Any]:
+        """Let all calls end, and return their results and exceptions."""
+        self.may_end.set()
+        answers = asyncio.gather(*self.calls, return_exceptions=True)
+        while not answers.done():
+            self.iterations.append([])
+            await asyncio.sleep(0)
+        await self.client.aclose()
+        await self._serving
+        return answers.result()
+
+
+@on_a_loop
+async def test_large_lists_of_many_calls_are_converted_in_one_iteration_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conversions = Conversions(monkeypatch)
+    await conversions.know(1)
+    for _ in range(20):
+        conversions.call(2_000_000)
+    while conversions.begun < 21:
+        await asyncio.sleep(0)
+    answers = await conversions.end_all()
+    assert [len(answer["structuredContent"]["result"]) for answer in answers] == [2000] * 20
+    sizes = [sizes for sizes in conversions.iterations if sizes]
+    assert [len(item) for item in sizes] == [1] * 20
+
+
+@on_a_loop
+async def test_large_lists_without_memory_are_dropped_before_they_are_converted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conversions = Conversions(monkeypatch, max_unread_bytes=4 * MIB)
+    await conversions.know(1)
+    for _ in range(40):
+        conversions.call(1_000_000)
+    while conversions.begun < 41:
+        await asyncio.sleep(0)
+    answers = await conversions.end_all()
+    errors = [str(answer) for answer in answers if isinstance(answer, BaseException)]
+    text = "result of 1008000 bytes dropped: 4 MiB are unread; the call itself was carried out"
+    # The first list is converted at once, and its message of 2 MB waits. 22 lists may wait beside
+    # it, because 24 MiB fit altogether.
+    assert len([error for error in errors if text in error]) == 40 - 1 - 22
+    assert len([sizes for sizes in conversions.iterations if sizes]) == 1 + 22
+
+
+@on_a_loop
+async def test_a_result_beyond_the_limit_of_a_message_counts_as_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conversions = Conversions(monkeypatch, max_message_bytes=MIB, max_unread_bytes=4 * MIB)
+    await conversions.know(2_000_000)
+    for _ in range(20):
+        conversions.call(1)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    # 1 MiB is expected, and an eighth less after the error, which is small.
+    assert conversions.begun == 1 + 4
+    assert len(await conversions.end_all()) == 20
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        ("x" * 300_000, 300_000),
+        # Each item has 10 bytes beside its text.
+        ([{"a": "x" * 980, "b": 1}] * 1000, 1_010_000),
+        ([[1] * 10] * 10_000, 1_100_000),
+        ([], 262_144),
+    ],
+)
+def test_the_size_of_a_value_is_estimated_from_its_first_items(value: Any, size: int) -> None:
+    assert probable_size(value) == size
 
 
 @pytest.mark.parametrize(

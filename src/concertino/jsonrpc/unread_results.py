@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
+from concertino.errors import RpcError
 from concertino.jsonrpc.incoming_requests import IncomingRequest, Kind
 from concertino.jsonrpc.limits import Limits
 
-__all__ = ["LARGE_BYTES", "ProcessBudget", "UnreadResults", "kind_of"]
+__all__ = ["LARGE_BYTES", "ProcessBudget", "ResultDropped", "UnreadResults", "kind_of"]
 
 # Smaller responses never wait. At most max_in_flight of them can be made at the same time.
 LARGE_BYTES = 16 * 1024
@@ -52,6 +53,10 @@ PRESSURE_PART = 16
 MAX_KINDS = 4096
 # At most this many bytes of the name of a tool or prompt are part of a call's kind.
 MAX_NAME_BYTES = 256
+
+
+class ResultDropped(RpcError):
+    """There is no memory for the result of a call. The call has been carried out."""
 
 
 class ProcessBudget:

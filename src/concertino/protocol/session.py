@@ -331,7 +331,10 @@ class Session:
         peer = self.peer
         id = incoming.id
         if len(body) > JOINED_BYTES:
-            frame = b"".join((RESULT_HEAD % encode(id), body, b"}"))
+            head = RESULT_HEAD % encode(id)
+            if self._is_too_large(incoming, len(head) + len(body) + 1):
+                return True
+            frame = b"".join((head, body, b"}"))
             # Free its memory now: the transport may copy the frame.
             body = b""
         else:
@@ -351,12 +354,22 @@ class Session:
             peer.buffered_bytes = peer.send(frame, id)
             return True
 
-        limit = self._limits.max_message_bytes
-        if len(frame) > limit:
-            text = f"the result makes a message of {len(frame)} bytes; the limit is {limit} bytes"
-            self._respond_unencodable(incoming, text)
-        else:
+        if not self._is_too_large(incoming, len(frame)):
             peer.send_response(incoming, frame)
+        return True
+
+    def _is_too_large(self, incoming: SessionRequest, size: int) -> bool:
+        """Return whether a response exceeds the limit of a message. If so, answer with an error.
+
+        size: the length of the response in bytes.
+        """
+        limit = self._limits.max_message_bytes
+        if size <= limit:
+            return False
+        # Further calls of the tool would need as much memory, although only an error is sent.
+        self.peer.unread.on_response(incoming, limit)
+        text = f"the result makes a message of {size} bytes; the limit is {limit} bytes"
+        self._respond_unencodable(incoming, text)
         return True
 
     def _respond_unencodable(self, incoming: SessionRequest, text: str) -> None:

@@ -35,7 +35,7 @@ from concertino.runtime import call_answers
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.context import CallContext
 from concertino.runtime.result_turns import LARGE_BYTES, least_size, result_turns_of
-from concertino.runtime.tasks import eager_task_runner, loop_watch_of
+from concertino.runtime.tasks import busy_loops, eager_task_runner, loop_watch_of
 
 if TYPE_CHECKING:
     from concertino.runtime.call_connection import AnsweringConnection
@@ -235,7 +235,9 @@ class CallRunner:
             if (
                 error is None
                 and (
-                    request.expected_bytes >= LARGE_BYTES or self._unread.budget.held >= LARGE_BYTES
+                    request.expected_bytes >= LARGE_BYTES
+                    or self._unread.budget.held >= LARGE_BYTES
+                    or busy_loops
                 )
                 and self._postpones_or_drops(request, result)
             ):

@@ -5,6 +5,10 @@ requests of all other clients wait meanwhile. So only some large results are sen
 and the others wait. For most of them, UnreadResults (jsonrpc/unread_results.py) has reserved memory
 when their calls started. It reserves none for calls of tools that are known for small results; if
 such a call returns a large result, UnreadResults.may_postpone() says whether the result may wait.
+
+Making the result of a list or dict takes longer still: 1 MB of JSON is encoded and checked in 1 to
+5 ms. Values that many calls return at once therefore wait as well (wait_for_turn), and one of them
+is converted in an iteration.
 """
 
 from __future__ import annotations
@@ -12,20 +16,39 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct, structs
 
-__all__ = ["LARGE_BYTES", "ResultTurns", "is_large_result", "least_size", "result_turns_of"]
+from concertino.errors import INTERNAL_ERROR
+from concertino.jsonrpc.incoming_requests import IncomingRequest
+from concertino.jsonrpc.unread_results import ResultDropped
+from concertino.runtime.tasks import busy_loops, subject_of
+
+__all__ = [
+    "LARGE_BYTES",
+    "ResultTurns",
+    "count_conversion",
+    "is_large_result",
+    "least_size",
+    "probable_size",
+    "result_turns_of",
+    "wait_for_turn",
+]
 
 # When results of this size together have been sent in one iteration, the next ones wait.
 TURN_BYTES = 8 * 2**20
 # Results of at least this size are large, and may have to wait for a later iteration.
 LARGE_BYTES = 256 * 1024
+# To convert a value takes about as long as to send a result of this many times the size.
+CONVERSION_COST = 8
 # A result is probably large, too, if it contains a list or dict of this many items.
 LARGE_ITEMS = 1024
+# The size of an item that is neither a text nor a collection, with its key.
+ITEM_BYTES = 10
 # The size of a list or dict is estimated from its first items, and from the first items of these,
 # down to this depth.
 SAMPLE = 8
@@ -41,6 +64,11 @@ class ResultTurns:
         self._sent = 0
         # Size and function of each result that waits.
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
+        # A function for each value that waits to be converted. Values come after the results that
+        # wait, so that few converted values are in memory.
+        self._conversions: deque[Callable[[], object]] = deque()
+        # The call that converts its value in this or the next iteration.
+        self._converting: asyncio.Future[None] | None = None
         # Whether _begin_turn() will run in the next iteration.
         self._is_scheduled = False
 
@@ -62,20 +90,53 @@ class ResultTurns:
         self._schedule()
 
     def call_after_waiting(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the results that wait now were sent; at once if none waits."""
-        if self._waiting:
+        """Call `callback` when the results and values that wait now were sent; or at once."""
+        if self._conversions or self._converting:
+            self._conversions.append(callback)
+            # The value that is converted now may become a small result, which schedules nothing.
+            self._schedule()
+        elif self._waiting:
             self._waiting.append((0, callback))
         else:
             callback()
 
+    async def wait_to_convert(self) -> None:
+        """Return when a large value may be converted. Then convert it without awaiting before."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._conversions.append(partial(self._begin_conversion, turn))
+        self._schedule()
+        try:
+            await turn
+        finally:
+            if self._converting is turn:
+                self._converting = None
+
+    def must_wait(self) -> bool:
+        """Return whether a large value may not be converted in this iteration."""
+        is_waiting = self._waiting or self._conversions or self._converting
+        return bool(is_waiting) or self._sent >= TURN_BYTES
+
+    def _begin_conversion(self, turn: asyncio.Future[None]) -> None:
+        """Let a value be converted, unless its call was cancelled."""
+        if not turn.done():
+            self._converting = turn
+            turn.set_result(None)
+
+    def count_conversion(self, size: int) -> None:
+        """Count a value that was converted in this iteration. size: that of its JSON in bytes."""
+        self._sent += size * CONVERSION_COST
+        self._schedule()
+
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
+            busy_loops.add(self._loop)
             self._loop.call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        """Send results that wait. Runs at the beginning of the next iteration."""
+        """Send results that wait, or let a value be converted. Runs early in each iteration."""
         self._is_scheduled = False
+        busy_loops.discard(self._loop)
         self._sent = 0
         while self._waiting and self._sent < TURN_BYTES:
             size, send = self._waiting.popleft()
@@ -83,6 +144,12 @@ class ResultTurns:
             # Schedule first: `send` may raise.
             self._schedule()
             send()
+        while self._conversions and not (self._waiting or self._sent or self._converting):
+            if len(self._conversions) > 1:
+                self._schedule()
+            self._conversions.popleft()()
+        if self._conversions:
+            self._schedule()
 
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, ResultTurns] = WeakKeyDictionary()
@@ -92,8 +159,38 @@ def result_turns_of(loop: asyncio.AbstractEventLoop) -> ResultTurns:
     """Return the ResultTurns of a loop; all connections on the loop share it."""
     turns = _turns.get(loop)
     if turns is None:
+        busy_loops.difference_update([item for item in list(busy_loops) if item.is_closed()])
         turns = _turns[loop] = ResultTurns(loop)
     return turns
+
+
+async def wait_for_turn(value: Any) -> None:
+    """Wait until a handler's value may be converted to a result, if it is large.
+
+    Raises ResultDropped if a small result was expected and there is no memory for a large one.
+    """
+    task = asyncio.current_task()
+    turns = result_turns_of(asyncio.get_running_loop())
+    if task is None or not turns.must_wait() or not is_large_result(value):
+        return
+    call = subject_of(task)
+    unread = call.unread if isinstance(call, IncomingRequest) else None
+    if isinstance(call, IncomingRequest) and unread and call.expected_bytes < LARGE_BYTES:
+        size = probable_size(value)
+        if not unread.may_postpone(size):
+            raise ResultDropped(INTERNAL_ERROR, unread.drop(size))
+        unread.postpone(call, size)
+        try:
+            await turns.wait_to_convert()
+        finally:
+            unread.end_postponed(size)
+    else:
+        await turns.wait_to_convert()
+
+
+def count_conversion(size: int) -> None:
+    """Count a large value that was converted on this loop. size: that of its JSON in bytes."""
+    result_turns_of(asyncio.get_running_loop()).count_conversion(size)
 
 
 def least_size(result: Any) -> int:
@@ -105,6 +202,14 @@ def least_size(result: Any) -> int:
         return _measure(result, 0)
     except Exception:
         return 0
+
+
+def probable_size(value: Any) -> int:
+    """Return about how many bytes a large value has as JSON, judged by its first items."""
+    try:
+        return max(LARGE_BYTES, _measure(value, ITEM_BYTES, is_whole=True))
+    except Exception:
+        return LARGE_BYTES
 
 
 def is_large_result(value: Any) -> bool:
@@ -119,8 +224,11 @@ def is_large_result(value: Any) -> bool:
         return True
 
 
-def _measure(value: Any, item_bytes: int, depth: int = SAMPLE_DEPTH) -> int:
-    """Return the length of the texts in a value, and item_bytes for each item of a collection."""
+def _measure(value: Any, item_bytes: int, depth: int = SAMPLE_DEPTH, is_whole: bool = False) -> int:
+    """Return the length of the texts in a value, and item_bytes for each item of a collection.
+
+    is_whole: whether to count all items of a collection as if they were like the first ones.
+    """
     if isinstance(value, str | bytes | Raw):
         return len(cast("str", value))
     items: Collection[Any] = ()
@@ -132,6 +240,10 @@ def _measure(value: Any, item_bytes: int, depth: int = SAMPLE_DEPTH) -> int:
         items = cast("list[Any]", value)
     length = len(items) * item_bytes
     if depth:
+        sample = 0
         for item in islice(items, SAMPLE):
-            length += _measure(item, item_bytes, depth - 1)
+            sample += _measure(item, item_bytes, depth - 1, is_whole)
+        if is_whole and len(items) > SAMPLE:
+            sample = sample * len(items) // SAMPLE
+        length += sample
     return length

@@ -35,6 +35,7 @@ __all__ = [
     "DONE",
     "LoopWatch",
     "ReadBatch",
+    "busy_loops",
     "do_nothing",
     "eager_task_runner",
     "hide_from_all_tasks",
@@ -125,6 +126,12 @@ def hide_from_all_tasks(task: asyncio.Task[Result]) -> asyncio.Task[Result]:
     """
     _unregister_task(task)
     return task
+
+
+# The loops on which large results are sent or converted in the current iteration, or wait for it
+# (runtime/result_turns.py). While the set is empty, a call need not look for its loop, which takes
+# half a microsecond.
+busy_loops: set[asyncio.AbstractEventLoop] = set()
 
 
 class ReadBatch:

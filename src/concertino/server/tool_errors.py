@@ -22,6 +22,7 @@ from concertino.errors import (
     invalid_params,
     unknown_name,
 )
+from concertino.jsonrpc.unread_results import ResultDropped
 from concertino.schema.violations import SchemaViolation
 from concertino.types.results import CallToolResult, error_result
 
@@ -66,9 +67,9 @@ def find_passthrough(error: BaseException) -> BaseException | None:
     """Return the exception in `error` that the runtime must handle; None if there is none.
 
     These are the exceptions of Context.ask(), which say that the handler needs an answer of its
-    client or that the client cannot answer, and InsufficientScope. They are not errors of the
-    handler, so they must not become error results. If `error` is an exception group, the group is
-    searched for such an exception.
+    client or that the client cannot answer, InsufficientScope, and ResultDropped. They are not
+    errors of the handler, so they must not become error results. If `error` is an exception group,
+    the group is searched for such an exception.
     """
     if isinstance(error, PASSTHROUGH):
         return error
@@ -81,7 +82,13 @@ def find_passthrough(error: BaseException) -> BaseException | None:
     return next((found for exc in inner if (found := find_passthrough(exc)) is not None), None)
 
 
-PASSTHROUGH = (Suspended, MissingCapability, InvalidClientResponse, InsufficientScope)
+PASSTHROUGH = (
+    Suspended,
+    MissingCapability,
+    InvalidClientResponse,
+    InsufficientScope,
+    ResultDropped,
+)
 
 
 def describe_exception(error: BaseException) -> str:

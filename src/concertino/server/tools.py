@@ -20,6 +20,7 @@ from msgspec.json import encode
 
 from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import RegistrationError, ToolError, invalid_params
+from concertino.runtime.tasks import busy_loops
 from concertino.schema.arguments import InvalidArguments, argument_decoder
 from concertino.schema.return_values import (
     InvalidResult,
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Struct)
 # 2026-07-28 server/tools "Tool Names"
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+# Structured content of this many bytes takes the event loop a noticeable time.
+LARGE_CONTENT = 256 * 1024
 NO_ARGUMENTS = Raw(b"{}")
 # Occurs in the JSON of each input schema that marks an argument to be repeated in an HTTP header.
 PARAM_ANNOTATION = b'"x-mcp-header"'
@@ -108,6 +111,16 @@ class RegisteredTool(Struct):
     guard: Backend | None = None
     removed: bool = False
     param_headers: ParamHeaders = {}
+
+
+def _count_if_large(result: CallToolResult) -> CallToolResult:
+    """Return a result. If it is large, other large values wait for the next loop iteration."""
+    content = result.structured_content
+    if type(content) is Raw and len(content) >= LARGE_CONTENT:
+        from concertino.runtime.result_turns import count_conversion
+
+        count_conversion(len(content))
+    return result
 
 
 class Tools(Registry[RegisteredTool]):
@@ -235,7 +248,16 @@ class Tools(Registry[RegisteredTool]):
             else:
                 work = partial(tool.handler, *args, **kwargs)
                 value = await maybe_await(await self._in_thread(work))
-            return tool.shape(value)
+            if type(value) is str:
+                return tool.shape(value)
+
+            # Many calls may return large values in the same iteration of the loop. Imported here,
+            # because few servers need it.
+            if busy_loops:
+                from concertino.runtime.result_turns import wait_for_turn
+
+                await wait_for_turn(value)
+            return _count_if_large(tool.shape(value))
         except InvalidArguments as exc:
             from concertino.backend.call_hooks import record_refused_arguments
 
