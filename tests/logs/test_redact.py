@@ -745,8 +745,27 @@ def test_bearer_in_any_case_is_found_anywhere_in_a_text(before: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("postgres://ann:s3cret@db/x failed", "postgres://ann:[REDACTED]@db/x failed"),
+        ("to 'redis://:hush@h:6379/0'", "to 'redis://:[REDACTED]@h:6379/0'"),
+        (
+            "https://ann:a:b%40c@h and amqp://b:d@h",
+            "https://ann:[REDACTED]@h and amqp://b:[REDACTED]@h",
+        ),
+    ],
+)
+def test_the_password_in_a_url_is_hidden(text: str, redacted: str) -> None:
+    assert Redactor().text(text) == redacted
+    assert json.loads(Redactor().frame(json.dumps([text]).encode())) == [redacted]
+    assert not redact.make_clean_check(1000)(text)
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        "see http://host:8080/@ann, https://ann@host and git@host:x",
+        "a://b:c d@e",
         "sk-loading-spinner-container is a class",
         "task-1234567890123456789",
         "bearer authentication is required; the bearer token is missing",
@@ -763,7 +782,8 @@ def test_what_only_begins_as_a_token_stays(text: str) -> None:
 @pytest.mark.parametrize(
     "piece",
     [
-        "eyJ", "eyJaaaaaa.", "eyJaaaaaa-", "sk-", "sk-a", "-sk-", "ghp_", "ghp_a-", "bearer ",
+        "a://b:c", "://", ":@", "eyJ", "eyJaaaaaa.", "eyJaaaaaa-", "sk-", "sk-a", "-sk-", "ghp_",
+        "ghp_a-", "bearer ",
         "bearer\t\t", "'", '"',
         "'password':", "'password': '", "password=", "password='\\", "-----BEGIN ",
         "-----BEGIN A PRIVATE KEY-----",

@@ -350,6 +350,7 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
             or "J" in text
             or "E" in text
             or "R" in text
+            or "@" in text
             # Each spelling of `bearer` contains this, or one of the capital letters above.
             or "earer" in text
         ):
@@ -499,9 +500,9 @@ def _is_json(frame: bytes) -> bool:
 # The first characters of a JSON object or array.
 _JSON_FIRST = frozenset("{[ \t\r\n")
 
-# Each token of a known shape contains one of these characters, or `earer`. Nearly all secrets
-# contain one of them, too.
-_TOKEN_CHARACTERS = frozenset("_-AJER")
+# Each token of a known shape contains one of these characters, or `earer`, or stands before an `@`.
+# Nearly all secrets contain one of them, too.
+_TOKEN_CHARACTERS = frozenset("_-AJER@")
 
 # The characters that have a short escape.
 _SHORT_ESCAPED = "\"'\\\b\f\n\r\t"

@@ -95,7 +95,7 @@ def may_have_tokens(text: str) -> bool:
     """Return False only if a text certainly has no token of a known shape.
 
     Each token contains one of `_`, `-`, `A`, `J`, or comes after `bearer` or `authorization` in
-    upper or lower case. `authorization` counts only before `:` or `=`.
+    upper or lower case, or before the `@` of a URL. `authorization` counts only before `:` or `=`.
     """
     # Search for one character first, which is fifty times as fast as searching for several.
     return (
@@ -104,6 +104,7 @@ def may_have_tokens(text: str) -> bool:
         or ("A" in text and ("AKIA" in text or "ASIA" in text or "AIza" in text))
         or ("J" in text and "eyJ" in text)
         or "earer" in text
+        or ("@" in text and "://" in text)
         or (
             ("E" in text or "R" in text or "A" in text)
             and ("b" in text or "B" in text)

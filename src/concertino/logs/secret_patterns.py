@@ -1,6 +1,7 @@
 r"""Finds tokens of known shapes, and quoted fields with secret names, in a text.
 
-A token is recognized by its prefix (`ghp_`, `sk-`, `AKIA`, `eyJ` of a JSON Web Token, `Bearer`).
+A token is recognized by its prefix (`ghp_`, `sk-`, `AKIA`, `eyJ` of a JSON Web Token, `Bearer`),
+and a password in a URL by its place: `postgres://user:password@host`.
 A field is recognized by its name: `"password": "x"`, and `{'password': 'x'}` or `password='x'`, as
 repr() writes dicts and objects.
 
@@ -58,7 +59,8 @@ _TOKEN = (
             r"(?:-----END [A-Z ]{0,40}-----)?",
         )
     )
-    + ")"
+    # The password in a URL.
+    + r""")|://(?<=[A-Za-z0-9]://)[^\s/:@'"\\]{0,64}+:([^\s/@'"\\]{1,256}+)@"""
 )
 
 # The beginning of a field, up to its value: `'password': '` or `password='`.
