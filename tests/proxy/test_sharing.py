@@ -57,6 +57,7 @@ def test_sessions_of_one_user_get_their_own_process_if_the_server_cannot_tell_th
     [
         # What the user has chosen stays.
         ("shared", True, True, True),
+        ("principal", True, True, False),
         # A connection that cannot be opened again is there for all.
         ("session", False, True, True),
         ("session", True, False, False),

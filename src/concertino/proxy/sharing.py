@@ -38,6 +38,8 @@ class ServerSharing:
             raise ValueError(f"isolation: expected one of {expected}, got {isolation!r}")
         self._name = name
         self._isolation = isolation
+        # Whether the user has left the choice to this object.
+        self._is_auto = isolation == "auto"
         self._can_reopen = can_reopen
 
     def key_of(self, session: CallerSession | None) -> object:
@@ -73,12 +75,13 @@ class ServerSharing:
                 self._isolate("it has log levels")
 
     def on_question(self) -> None:
-        """Give each new session a connection of its own, because the server asks its client.
+        """Give each new session a connection of its own if isolation is "auto".
 
+        Called when the server asks its client something.
         A server before 2026-07-28 does not say for which call it asks. If several sessions of a
         user shared a connection, the wrong one might get the question.
         """
-        if self._isolation == "principal":
+        if self._is_auto and self._isolation == "principal":
             self._isolate("it asks its client something")
 
     def _isolate(self, reason: str) -> None:
