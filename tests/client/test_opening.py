@@ -115,6 +115,23 @@ async def test_an_error_that_only_newer_servers_have_does_not_lead_to_the_handsh
     assert script.of("initialize") == []
 
 
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (-32601, "does not speak 2026-07-28: no"),
+        (-32603, "refused server/discover: no"),
+    ],
+)
+@on_a_loop
+async def test_a_modern_server_that_cannot_start_is_not_called_an_older_one(
+    code: int, problem: str
+) -> None:
+    ours, theirs = memory_pair()
+    Script(theirs, {"server/discover": refuses(code)})
+    with pytest.raises(Incompatible, match=problem):
+        await Client(ours, era="modern").open()
+
+
 @pytest.mark.requirement("ER-4", side="client")
 @on_a_loop
 async def test_a_server_that_only_speaks_other_versions_is_told_from_one_that_does_not_answer() -> (

@@ -34,6 +34,7 @@ from concertino.client.conversation import Conversation, ServerDescription, list
 from concertino.client.pending_request import quote_frame
 from concertino.errors import (
     HTTP_FAILURE,
+    INTERNAL_ERROR,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
     Disconnected,
@@ -210,7 +211,11 @@ async def _discover(
         ):
             return False
         if required or exc.code in MODERN_ERRORS:
-            text = f"the server does not speak {MODERN.name}: {exc} {_quote_data(exc)}".rstrip()
+            # A server with an internal error, such as one that cannot start, may speak it.
+            problem = f"does not speak {MODERN.name}"
+            if exc.code == INTERNAL_ERROR:
+                problem = "refused server/discover"
+            text = f"the server {problem}: {exc} {_quote_data(exc)}".rstrip()
             raise Incompatible(text) from exc
         return False
     except (ProtocolError, TimedOut) as exc:
