@@ -433,8 +433,9 @@ def test_a_result_that_refers_to_itself_becomes_one_that_says_so():
     )
 
 
-def test_a_result_of_the_limit_is_sent_and_one_byte_more_is_refused():
-    limit = 1000
+# The message of a large result is put together in another way.
+@pytest.mark.parametrize("limit", [1000, 100_000])
+def test_a_result_of_the_limit_is_sent_and_one_byte_more_is_refused(limit: int):
     room = limit - len('{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":""}]}}')
     rig = Rig(max_message_bytes=limit).opened()
     fits = rig.answer(rig.call(1, "tools/call"), CallToolResult([TextContent("x" * room)]))
@@ -446,13 +447,14 @@ def test_a_result_of_the_limit_is_sent_and_one_byte_more_is_refused():
         "content": [
             {
                 "type": "text",
-                "text": "the result makes a message of 1001 bytes; the limit is 1000 bytes",
+                "text": f"the result makes a message of {limit + 1} bytes; "
+                f"the limit is {limit} bytes",
             }
         ],
         "isError": True,
     }
     answer = rig.answer(
-        rig.call(3, "tools/list"), ListToolsResult([Tool("x" * 1000, {"type": "object"})])
+        rig.call(3, "tools/list"), ListToolsResult([Tool("x" * limit, {"type": "object"})])
     )
     assert code(answer) == INTERNAL
 

@@ -72,6 +72,8 @@ S = TypeVar("S", bound=Struct)
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 # Structured content of this many bytes takes the event loop a noticeable time.
 LARGE_CONTENT = 256 * 1024
+# The types of values without items. Results of large texts wait when they are sent.
+_SCALARS = frozenset((str, int, float, bool, type(None)))
 NO_ARGUMENTS = Raw(b"{}")
 # Occurs in the JSON of each input schema that marks an argument to be repeated in an HTTP header.
 PARAM_ANNOTATION = b'"x-mcp-header"'
@@ -248,7 +250,7 @@ class Tools(Registry[RegisteredTool]):
             else:
                 work = partial(tool.handler, *args, **kwargs)
                 value = await maybe_await(await self._in_thread(work))
-            if type(value) is str:
+            if type(value) in _SCALARS:
                 return tool.shape(value)
 
             # Many calls may return large values in the same iteration of the loop. Imported here,
