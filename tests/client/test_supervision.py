@@ -153,6 +153,27 @@ async def test_subscriptions_the_log_level_and_changes_hold_on(era: Any, tmp_pat
 
 @ERAS
 @on_a_loop
+async def test_functions_of_the_client_that_fail_lose_no_subscription(
+    era: Any, tmp_path: Path
+) -> None:
+    updated: list[str] = []
+
+    def fail(uri: str) -> None:
+        updated.append(uri)
+        raise ValueError(uri)
+
+    settings: dict[str, Any] = {"updated": fail}
+    async with Client(counting_server(tmp_path, era), era=era, restart=SOON, **settings) as client:
+        await client.watch(frozenset(("w:1", "w:2")))
+        await client.subscribe("x:1")
+        with pytest.raises(Disconnected):
+            await client.call_tool("x", {"do": "die"})
+        await until(lambda: sorted(updated) == ["w:1", "w:2", "x:1"])
+        assert "x:1" in str((await client.call_tool("x", into=dict))["watched"])
+
+
+@ERAS
+@on_a_loop
 async def test_a_server_that_ends_again_while_it_is_set_up_loses_no_subscription(
     era: Any, tmp_path: Path
 ) -> None:

@@ -108,7 +108,7 @@ class NotificationDispatcher:
         self._start_task = start_task
         self._log = log
         # Name of a list for which on_list_changed is running -> whether the list has changed again
-        # since the call.
+        # since that call of on_list_changed began.
         self._changing: dict[str, bool] = {}
 
     def dispatch(self, method: str, params: Mapping[str, Raw]) -> None:
@@ -160,12 +160,13 @@ class NotificationDispatcher:
         try:
             while True:
                 self._changing[name] = False
-                result = handler(name)
-                if isawaitable(result):
-                    await result
+                try:
+                    result = handler(name)
+                    if isawaitable(result):
+                        await result
+                except Exception:
+                    self._log.exception("the changed function of this client failed")
                 if not self._changing[name]:
                     break
-        except Exception:
-            self._log.exception("the changed function of this client failed")
         finally:
             del self._changing[name]

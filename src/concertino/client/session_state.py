@@ -23,8 +23,8 @@ class SessionState:
 
     subscribe() and unsubscribe() are for users, who name one resource at a time. watch() is for
     proxies, which name all resources that their own clients subscribe to; a server of 2026-07-28
-    then gets one subscription instead of many. These methods raise NotSupported if the server does
-    not declare the capability, RpcError, TimedOut, Disconnected and ProtocolError.
+    then gets one subscription instead of many. These methods raise RpcError, TimedOut,
+    Disconnected, ProtocolError, and NotSupported if the server does not declare the capability.
 
     connection: sends the requests.
     settings: the arguments of the Client.
@@ -162,8 +162,15 @@ class SessionState:
         if uris:
             await self.watch(uris)
         for uri in uris:
-            if self._handlers.on_resource_updated is not None:
+            self._report_update(uri)
+
+    def _report_update(self, uri: str) -> None:
+        """Call the user's function `updated` for a resource, and log its exception."""
+        if self._handlers.on_resource_updated is not None:
+            try:
                 self._handlers.on_resource_updated(uri)
+            except Exception:
+                self._log.exception("the updated function of this client failed")
 
     async def restore(self) -> None:
         """Request the log level and the subscriptions again, after a restart of the server.
@@ -171,7 +178,6 @@ class SessionState:
         All lists and subscribed resources are reported as changed, because they may have changed
         in the meantime. If the server ends again, this method returns, and is called again later.
         """
-        handlers = self._handlers
         try:
             if self._log_level is not None:
                 await self._send_log_level(self._log_level)
@@ -189,15 +195,13 @@ class SessionState:
         for uri in list(self._subscriptions):
             try:
                 await self._subscribe(uri)
-                if handlers.on_resource_updated is not None:
-                    handlers.on_resource_updated(uri)
             except Disconnected:
                 return
             except ConcertinoError as exc:
                 self._subscriptions.pop(uri, None)
                 self._log.error("the subscription to %s is lost: %s", uri[:200], exc)
-            except Exception:
-                self._log.exception("the updated function of this client failed")
+            else:
+                self._report_update(uri)
 
     async def listen_for_changes(self) -> None:
         """Subscribe to changes of lists, if the Client has the function `changed`.
