@@ -11,6 +11,7 @@ Needs httptools and h11.
 from __future__ import annotations
 
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import h11
 
@@ -26,6 +27,7 @@ TOKENS = (
     b"POST /mcp HTTP/1.1\r\nHost: a\r\n",
     b"GET / HTTP/1.1\r\n",
     b"GET / HTTP/1.0\r\n",
+    b"GET http://b:1/mcp?x HTTP/1.1\r\n",
     b"Host: a\r\n",
     b"Content-Length: 3\r\n",
     b"Content-Length: 0\r\n",
@@ -155,7 +157,13 @@ def _read_with_h11(peer: h11.Connection) -> AcceptedRequest:
     while isinstance(part := peer.next_event(), h11.Data):
         body += part.data
     assert isinstance(part, h11.EndOfMessage), f"h11 needs more than we do: {part}"
-    path = head.target.partition(b"?")[0].decode("ascii", "replace")
+    target = head.target.decode("ascii", "replace")
+    if not target.startswith("/") and target != "*":
+        # RFC 9112, section 3.2.2: the host in a whole URL counts, and not the header.
+        url = urlsplit(target)
+        headers[b"host"] = url.netloc.encode()
+        target = url._replace(scheme="", netloc="", path=url.path or "/").geturl()
+    path = target.partition("?")[0]
     keeps = peer.our_state is not h11.MUST_CLOSE
     return AcceptedRequest(head.method.decode("ascii"), path, headers, body, keeps, 0)
 

@@ -53,7 +53,8 @@ def test_the_memory_runs_out_wherever_something_is_made(scenario: str):
         for n in range(1, counted.calls + 1):
             tried += 1
             assert faults.out_of_memory(scenario, name, n) == [], (name, n)
-    assert tried > 60
+    # Not all names are in vain.
+    assert tried > 50
 
 
 def test_a_call_that_is_forgotten_for_want_of_memory_is_found():
