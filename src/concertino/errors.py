@@ -114,7 +114,7 @@ class RegistrationError(ConcertinoError):
 
 
 class NotRegistered(ConcertinoError, KeyError):
-    """No tool, prompt or resource that could be removed or hidden has this name.
+    """Raised when a tool, prompt or resource is to be removed or hidden, and none has this name.
 
     The text contains the most similar name that is registered.
     """

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["LazyDescription", "lazy_names", "load"]
 
 # If more objects than this are frozen (ignored by the garbage collector), the application has
-# called gc.freeze(). CPython 3.12 itself freezes 375 objects; an application has more than 1000.
+# called gc.freeze(). CPython 3.12 itself freezes 375 objects; an application that calls
+# gc.freeze() freezes more than 1000.
 FROZEN = 1000
 
 

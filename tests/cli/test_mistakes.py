@@ -161,7 +161,7 @@ COMMAND_LINES = [
         ["dev", "."],
         2,
         "concertino dev: .: expected file.py, file.py:attribute or package.module:attribute\n"
-        "  a folder of Markdown notices changes by itself: concertino serve .",
+        "  for a folder of Markdown, `concertino serve` notices changes: concertino serve .",
     ),
     Mistake(
         "a module without an attribute, served while it is written",

@@ -1,8 +1,8 @@
 """Backend, the interface of objects that handle MCP calls, and Context, the interface of one call.
 
-interface.py is the place to begin. call_hooks.py and callback_calls.py have optional interfaces for
-faster calls, wrappers.py the base classes for backends around other backends. The public names of
-this package are listed below; each is imported on its first use.
+interface.py is the place to begin. call_hooks.py and callback_calls.py have optional interfaces
+that make calls faster. wrappers.py has the base classes for backends around other backends. The
+public names of this package are listed below; each is imported on its first use.
 """
 
 from __future__ import annotations

@@ -74,13 +74,13 @@ class ServerProcess:
     The constructor starts the command, and raises OSError if that fails.
 
     command: the program and its arguments.
-    setup: the kinds of stdin, stdout and stderr that the process gets.
+    setup: whether stdin, stdout and stderr of the process are pipes, sockets, files or terminals.
     environment: the environment of the process; None for that of this process.
 
     Attributes:
-    ends: the descriptors at the check's ends of the server's stdin, stdout and stderr.
+    ends: our descriptors for the server's stdin (to write), stdout and stderr (to read).
     output: the messages that the process has written to stdout.
-    stderr: the end of what the process has written to stderr.
+    stderr: the last part of what the process has written to stderr.
     popen: the process.
     pid: the id of the process, and of its process group.
     eof: whether stdout has ended.

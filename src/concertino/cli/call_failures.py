@@ -145,7 +145,7 @@ def describe_missing_parts(stderr: str) -> list[str]:
     plugins of a hub, a process that starts plugins and passes calls to them.
     """
     parts = re.findall(r"\[ERROR\] \[composition\] cannot start: (.*)", stderr)
-    # The hub says how many plugins run when all have started or failed, or need much longer.
+    # The hub logs this line when each plugin has started or failed, or when it waits no longer.
     summary = re.search(r"of (\d+) plugins run(?:; still starting: (.*))?\n", stderr)
     if summary is None:
         return parts
@@ -248,8 +248,9 @@ async def explain_refusal(
     error: RpcError,
     server: Sequence[str],
 ) -> CommandFailure:
-    """Return the CommandFailure for an error response of the server.
+    """Return the CommandFailure for an error response to a call of a tool, prompt or resource.
 
+    explain_failure() is for all other errors.
     This asks the server for its tools, prompts or resources, to suggest a similar name.
     kind: "tool", "prompt" or "resource".
     name: the name or URI in the request.

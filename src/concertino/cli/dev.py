@@ -60,13 +60,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     """Serve the target until the client disconnects, and end the process."""
     reject_extra_args(args, server)
-    # A target is file.py, file.py:attribute or package.module:attribute.
+    # A target is file.py, file.py:attribute or package.module:attribute. Without a colon, `source`
+    # is empty, and `attribute` is the whole target.
     source, _, attribute = args.target.rpartition(":")
     file = Path(args.target if not attribute or args.target.endswith(".py") else source)
     if not source and file.suffix != ".py":
         expected = "expected file.py, file.py:attribute or package.module:attribute"
         if Path(args.target).is_dir():
-            hint = f"a folder of Markdown notices changes by itself: concertino serve {args.target}"
+            hint = (
+                "for a folder of Markdown, `concertino serve` notices changes: "
+                f"concertino serve {args.target}"
+            )
             raise UsageError(f"{args.target}: {expected}", hint)
         raise UsageError(f"{args.target}: {expected}{suggest_target(args.target)}")
     if file.suffix == ".py" and not file.is_file():

@@ -32,7 +32,8 @@ class LibraryOptions(Struct, frozen=True):
 
     resources, prompts: the folders of the library's Markdown files; None if no option names one.
     scheme: the scheme of the resources' URIs; None for the default.
-    name, version: the name and version of the library, or of a composition of several targets.
+    name, version: the name and version that clients see: of the library, or of the server that
+        joins several targets of one command.
     """
 
     resources: str | None = None

@@ -70,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     """Run the hub, which starts plugins and passes calls to them, and end the process.
 
-    Exit codes: 0 after a signal, 1 when it cannot listen, 2 when the file cannot be used.
+    Exit codes: 0 after a signal, 1 when it cannot listen, 2 when the plugins file cannot be used.
+    server: the words after `--`. There must be none.
     """
     reject_extra_args(args, server)
     writer = bounded_stderr()

@@ -12,7 +12,7 @@ from textwrap import wrap
 __all__ = ["lay_out"]
 
 FENCE = re.compile(r"\s*(```|~~~)")
-# The mark of a list item. The text is indented by the length of the match.
+# The mark of a list item. Further lines of the item are indented by the length of the match.
 ITEM = re.compile(r"(\s*)([-*]|\d+\.)\s+")
 # A link or an image. Bare addresses do not match.
 LINK = re.compile(r"!?\[([^\]]+)\]\(([^)\s]+)\)")

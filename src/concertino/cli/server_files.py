@@ -41,11 +41,11 @@ OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 
 
 class ServerFileOptions(Struct, frozen=True):
-    """The values of the options for a server file.
+    """The values of the options for a server file (mcp.json and the like, a list of servers).
 
     trust: whether to approve the servers of the file as they are now.
     inputs: the values of the file's `${input:ID}` variables, by id.
-    name, version: the name and version of the server that clients see.
+    name, version: the name and version of the one server that clients see in place of all.
     """
 
     trust: bool = False

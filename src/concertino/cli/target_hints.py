@@ -1,4 +1,7 @@
-"""Hints for the user if `concertino serve` finds no server in a target."""
+"""Hints for the user if `concertino serve` finds no server in a target.
+
+A target is file.py, file.py:attribute or package.module:attribute.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ __all__ = ["describe_hidden_server", "suggest_target"]
 
 
 def suggest_target(target: str) -> str:
-    """Return `; did you mean ...?` for a target of `concertino serve` that does not exist.
+    """Return the end of the error message for a target that does not exist.
 
-    If no target is similar, return the place where the target was searched.
+    This is the question whether a similar target was meant, or else the folder that is missing, or
+    for a file name without a folder the working directory. It is "" if nothing of these helps.
     """
     module = Path(target.replace(".", os.sep) + ".py")
     if not target.endswith(".py") and target and ":" not in target:

@@ -55,8 +55,8 @@ def compose(
         )
     if not isinstance(cast("object", strict), bool):
         raise RegistrationError(
-            f"compose: strict: expected True or False, got {type(strict).__name__}; no part can "
-            f"have this name"
+            f"compose: strict: expected True or False, got {type(strict).__name__}; `strict` is an "
+            "option, so no part can have this name"
         )
     for name, part in parts.items():
         if (got := describe_non_backend(part)) is not None:

@@ -77,8 +77,8 @@ class PartPages:
 
         parts: name and backend of the parts to ask.
         listing: the list method, such as `tools/list`, and the names of its members.
-        call: the client's request. Only the first part gets its cursor; the other parts are asked
-            for their first page.
+        call: the client's request. Its cursor is a place in the list of the first part. Nothing of
+            the other parts' lists was read before, so they are asked for their first page.
         context: the context of this request.
         Raises the error of a part if limit_s is None.
         """

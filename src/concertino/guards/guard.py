@@ -238,13 +238,15 @@ class Guard(BackendWrapper):
         context: Context,
         slot: HooksSlot,
     ) -> Work:
-        """Begin a call, and return a coroutine that handles or refuses it.
+        """Check a call, and return the coroutine that handles it.
 
+        If a limit of this guard refuses the call, the coroutine returns or raises the refusal.
         context: the context of the call. If this guard has `redact`, the context must remove
             secrets from the messages of the handler.
-        slot: its attribute `hooks` is set to the hooks that the caller must call at the end of the
-            call, if there are any.
-        Raises RpcError for an operation that clients may not call.
+        slot: its attribute `hooks` is set to the functions that the runtime must call when the
+            MCP call ends. It stays None if there are none.
+        Raises RpcError at once, without a coroutine, for a tool, prompt or resource that clients
+        may not call.
         """
         name = call.name if call.method in KINDS else None
         if name is None or self._is_stored_result(call.method, name):

@@ -86,7 +86,8 @@ def _is_excluded(host: str, port: int) -> bool:
 async def open_tunnel(proxy: ProxyAddress, host: str, port: int) -> asyncio.Transport:
     """Connect to a server through a proxy, and return the transport of the connection.
 
-    The transport still has the protocol of the tunnel; the caller sets another protocol.
+    The transport still has the asyncio protocol that has read the proxy's response. The caller
+    replaces it by its own with set_protocol().
     host, port: the server to connect to.
     Raises OSError if the proxy cannot be reached or refuses the connection.
     """

@@ -124,7 +124,7 @@ class RequestSender:
     ) -> None:
         """Send the request of an exchange on an idle or a new connection.
 
-        Raises nothing: if the request cannot be sent, on_failure is called.
+        Raises nothing: if the request cannot be sent, the on_failure of this object is called.
         authorization: the value of the header Authorization; None to get it from the credentials.
         fresh: whether to open a new connection instead of using an idle one.
         """

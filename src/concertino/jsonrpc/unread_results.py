@@ -125,11 +125,13 @@ class ProcessBudget:
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
 
     def guess_for_process(self, kind: Kind) -> int:
-        """Return how many bytes a result of such a kind counts in the limit of the process.
+        """Return how many bytes a result that is not made yet reserves in the process's limit.
 
-        The number begins at the size of the largest possible result, because this limit must hold
-        even if all results have that size. It falls in proportion to guess(), which begins lower:
-        a connection may exceed its own limit a little.
+        kind: the kind of call (its method and the name of its tool), which has never returned.
+        At first this is the size of the largest possible result, because the limit of the process
+        must hold even if all results are that large. While calls of the kind run and return
+        nothing, lower_guess() lowers guess(), so that more of them may start, and this number falls
+        by the same factor.
         """
         return self.guess(kind) * self._largest_bytes // self._first_guess
 

@@ -58,6 +58,8 @@ def unescape(text: str) -> tuple[str, Level]:
 def map_back(levels: Sequence[Level], place: int) -> int:
     """Return the position in the original text for a position in the unescaped text.
 
+    A text may have been escaped several times, such as JSON in a string of JSON. Then unescape() is
+    called several times, each time with the text that the call before has returned.
     The start of an unescaped character maps to the start of its escape, and the end of the
     character to the end of its escape.
     levels: what each unescape() has returned, in the order of the calls.

@@ -255,8 +255,8 @@ class NatsConnection(asyncio.Protocol):
             raise Disconnected(f"{self.server}: the TLS handshake failed: {exc}") from None
         if secure is None:
             raise Disconnected(f"{self.server}: the server disconnected in the TLS handshake")
-        # Output should wait before it is encrypted, where _buffer_size() counts it. So the
-        # transport for the encrypted bytes gets asyncio's small default limit.
+        # _buffer_size() counts the output that waits to be encrypted. So that the output waits
+        # there, the transport for the encrypted bytes gets asyncio's small default limit.
         transport.set_write_buffer_limits()
         secure.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._transport = secure

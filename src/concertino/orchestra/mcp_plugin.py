@@ -3,8 +3,9 @@
 A hub starts plugins, programs with tools, and forwards requests to them. For each entry with
 `protocol: mcp` in its plugins file, it starts `concertino plugin mcp`. This process starts the MCP
 server, or connects to it, by a Proxy with the guards and the isolation of the entry. The plugin
-offers the server's tools and prompts as its own. To the hub, the server's resources are documents
-of the storage type RESOURCES (mcp_resources.py). When a list of the server changes, the plugin
+offers the server's tools and prompts as its own. The plugin protocol has no resources, but plugins
+may store documents: to the hub, the server's resources are documents of the storage type RESOURCES
+(mcp_resources.py). When a list of the server changes, the plugin
 registers again, and the hub fetches the lists.
 """
 

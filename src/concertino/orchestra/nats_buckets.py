@@ -63,9 +63,11 @@ def create_buckets(
 
 
 def buckets_of(owner: str) -> Mapping[str, float]:
-    """Return the buckets of a plugin, or of the front ends, as name -> lifetime.
+    """Return the key-value buckets of one owner in NATS, as name -> lifetime.
 
     The lifetime is how long the bucket keeps a value, in seconds; 0 for ever.
+    owner: the id of a plugin; HUB, which has none; or FRONT_END for the processes that serve MCP
+        over HTTP on several machines.
     """
     if owner == FRONT_END:
         return FRONT_END_BUCKETS

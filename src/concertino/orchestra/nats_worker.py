@@ -117,7 +117,8 @@ class _Caller(RpcServer):
 class NatsWorker:
     """Answers the requests that arrive on one connection. A NatsListener owns it.
 
-    cluster: gets a notice when the connection is in use, so that it stays open.
+    cluster: the connections of this process to the NATS cluster. It is told when this connection
+        is used, so that it does not close the connection as idle.
     name: the id of the plugin that this process runs; `orchestrator` for a hub.
     answer: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
@@ -126,9 +127,9 @@ class NatsWorker:
         None if hubs should not find this process.
 
     Attributes:
-    id: the id of the process in the cluster, and a random hexadecimal number. Callers and hubs know
-        this worker by it.
-    refusal: why the server does not allow this process to answer requests; "" if it does.
+    id: the id by which callers and hubs know this worker: the id of the process in the cluster,
+        followed by a random hexadecimal number.
+    refusal: why the NATS server does not allow this process to answer requests; "" if it does.
     """
 
     def __init__(

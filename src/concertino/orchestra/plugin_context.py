@@ -60,7 +60,7 @@ _CALLER, _STREAM_CALLER = DetachedCaller(), _StreamCaller()
 class PluginContext:
     """The Context of one call. Create it in the task that handles the call; threads may use it.
 
-    backend: the plugin itself, whose tools call_tool() calls.
+    backend: the plugin. call_tool() calls its tools.
     name: the plugin's id, for log lines.
     request: the request of the hub, with the names of the caller and its session.
     chunks: sends progress as chunks; None if the tool is not called as a stream.

@@ -161,8 +161,8 @@ def publish_request(
     """Return the request that publishes an event at the hub.
 
     type: what has happened, such as "created"; may be empty.
-    audience: the user whose MCP clients get the event: the subject of the user's access token, or
-        the URL of its issuer, a space and the subject. Empty for all clients.
+    audience: the user whose MCP clients get the event, as "SUBJECT" or "ISSUER SUBJECT" of the
+        user's access token, where ISSUER is a URL. Empty for all clients.
     source: the id of the plugin that publishes the event.
     Raises NotAStruct for a payload that cannot be written as JSON, and PackedTooLarge.
     """

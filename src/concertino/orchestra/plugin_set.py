@@ -134,7 +134,7 @@ class PluginSet:
         entry has changed is replaced: its new process gets all calls as soon as it has started, and
         the old one ends after its calls. All other plugins run on.
         Waits until the replaced plugins have started. Raises ValueError, and changes nothing, if a
-        dependency is missing or dependencies form a circle.
+        dependency is missing or dependencies form a cycle.
         """
         before = self.by_id
         added = self._put(entries)
@@ -174,7 +174,8 @@ class PluginSet:
     async def restart_plugin(self, id: str) -> None:
         """End a plugin's process after its calls, and start it again.
 
-        Waits until the new process has started or failed, but at most 15 seconds.
+        Waits until the new process has started or failed, at most 15 seconds after the old one
+        has ended.
         """
         assert self._environment is not None, "the hub has not been launched"
         until = asyncio.get_running_loop().time() + self._stop_s
@@ -226,7 +227,7 @@ def is_same(entry: PluginEntry, other: PluginEntry) -> bool:
 def sort_by_dependency(entries: Sequence[PluginEntry]) -> list[PluginEntry]:
     """Return the entries in the same order, except that dependencies come first.
 
-    Raises ValueError if a dependency is missing, or if there is a circle of dependencies.
+    Raises ValueError if a dependency is missing, or if there is a cycle of dependencies.
     """
     order: dict[str, PluginEntry] = {}
     left = {entry.id: entry for entry in entries}

@@ -121,13 +121,15 @@ async def dial(
 
 
 class QuicLink(RpcClient):
-    """The client of one QUIC connection. Implements ForwardingConnection.
+    """Sends requests over one QUIC connection, and passes each response to its request.
 
+    Implements ForwardingConnection (rpc_interface.py): messages may be sent as bytes, too.
     The key of a request, by which RpcClient finds the request for a response, is a number that
     counts the requests of this connection.
 
     Attribute:
-    connection: the QUIC connection, which calls the on_... methods. It sets this attribute itself.
+    connection: aioquic's protocol object. It sets this attribute when it is created, and then
+        calls the methods on_... of this object.
     """
 
     connection: _QuicClientConnection

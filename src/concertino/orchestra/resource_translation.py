@@ -188,9 +188,10 @@ def _storage_path(uri: str) -> str:
 
 
 def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
-    """Return the result of a resources/read.
+    """Translate the response of a plugin into the result of a client's resources/read.
 
-    answer: the response to read_request().
+    uri: the URI that the client has asked for.
+    answer: the response to the request that read_request() has made.
     Raises ResourceNotFound if the resource does not exist, and RpcError for any other error.
     """
     codes = answer.storage_read.failure.code, answer.tool_call.error_code

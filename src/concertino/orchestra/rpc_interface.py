@@ -12,6 +12,9 @@ event loop in which it was created.
 A request can be cancelled: on a Unix socket with a StreamCancel that has the request's id, and over
 QUIC with a reset of its stream. There is no response then. Go programs ignore the cancellation and
 finish the request.
+
+To call a tool as a stream, the caller sends a stream_start instead of a tool_call. The peer answers
+with any number of stream_chunks and then one stream_end.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ class RemotePeer(Struct, frozen=True):
 
     address: the address of the connection, for messages.
     name: the name in its verified certificate; None on a Unix socket, which has no certificates.
-    pid, uid: the process id and user id when the peer connected; None on QUIC.
+    pid, uid: the process id and user id when the peer connected on a Unix socket; None otherwise.
     """
 
     address: str
@@ -71,8 +74,8 @@ class RemotePeer(Struct, frozen=True):
     def may_register_as(self, plugin: str) -> bool:
         """Return whether this peer may register under a plugin id.
 
-        Over QUIC the certificate must contain the plugin's name. On a Unix socket any id is
-        allowed, because only processes of the same user can connect.
+        Over QUIC the certificate must be one for PLUGIN or PLUGIN-client, where PLUGIN is the id.
+        On a Unix socket any id is allowed, because only processes of the same user can connect.
         """
         return (
             self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")
@@ -198,8 +201,8 @@ class RpcListener(Protocol):
 def error_response(id: str, code: str, message: str) -> PluginResponse:
     """Return the error response to a request of any kind: the response of a failed tool call.
 
-    The protocol has no other error response. For failed requests for prompts and storage see
-    failures.py.
+    A failed request of any kind gets a failed tool_call, because the protocol has no general error
+    response. failures.py makes the errors of prompts and storage.
     """
     return PluginResponse(
         request_id=id, tool_call=ToolResponse(error_code=code, error_message=message)

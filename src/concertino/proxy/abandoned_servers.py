@@ -38,7 +38,7 @@ States = Mapping[int, ProcessState]
 
 
 class AbandonedServer(Struct, frozen=True):
-    """An abandoned process and its descendants.
+    """A server that runs although the program that started it has ended, and its descendants.
 
     started_at: the start time of the process, in clock ticks since the boot. Together with the pid
         it identifies the process, because the system may give the pid to another process later.
@@ -46,8 +46,8 @@ class AbandonedServer(Struct, frozen=True):
     age_s: the time since its start, in seconds.
     memory_bytes: the resident memory of the process and its descendants.
     processes: the number of processes: 1 and the number of descendants.
-    reason: a sentence for the user that names the process that has ended, or the file that
-        contains the command.
+    reason: a sentence for the user with the reason why the process counts as abandoned: it names
+        the program that started the process and has ended, or the host's file with the command.
     members: the process id and the start time of each of these processes.
     """
 

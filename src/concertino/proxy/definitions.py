@@ -93,14 +93,13 @@ def define_server(
     env_file: the variables in the server's `envFile`.
     key: the user's secret key for the digests of values that users do not see.
     """
-    # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too. learn()
-    # tells it to the Redactor, which hides secrets in logs and shown texts, for example in an
-    # argument. Call learn() only once, because each call builds the Redactor again. As two
-    # variables of one name may have different defaults, each name gets a number, which the Redactor
-    # ignores.
+    # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too, and must
+    # be hidden in logs and shown texts.
     defaults = [
         pair for template in _list_templates(entry) for pair in find_defaults(template.text)
     ]
+    # Two variables of one name may have different defaults, so each name gets a number, which
+    # learn() ignores. It is called once for all, because each call builds the Redactor again.
     learn({f"{name}__{number}": text for number, (name, text) in enumerate(defaults)})
     return make_definition(_make_member_texts(entry, file, env_file), key)
 

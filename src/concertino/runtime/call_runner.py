@@ -163,6 +163,7 @@ class CallRunner:
             cancel = begin(request.call, CallContext(connection, request), self, request)
             if cancel is None:
                 return start_task(request)
+            # ENDED says that the call was answered already.
             if cancel is not ENDED:
                 add_running(request)
                 request.on_cancel = partial(self._cancel_callback, request, cancel)
@@ -230,7 +231,9 @@ class CallRunner:
     ) -> None:
         """Answer a call whose handler has returned `result` or raised `error`."""
         if request.on_cancel is not None:
-            # The call was suspended, so many others may end in this loop iteration as well.
+            # The call was suspended, so many others may end in this loop iteration as well. Large
+            # results are then sent in turns, because together they would block the loop. Most calls
+            # have small results, and go without the check.
             call_answers.release_task(request)
             if (
                 error is None
@@ -249,7 +252,7 @@ class CallRunner:
         if request.batch is not None or self._end.is_draining:
             self._connection.schedule_flush()
 
-        # See CallHooks in protocol/call_hooks.py.
+        # The permit of this call lets the next call of the operation begin.
         accepts_text = None
         hooks = request.hooks
         if hooks is not None:
@@ -268,10 +271,10 @@ class CallRunner:
         return call_answers.finish_call(self._connection, request, result)
 
     def _postpones_or_drops(self, request: SessionRequest, result: Struct | Raw) -> bool:
-        """Postpone a large result to a later loop iteration, if too much was sent in this one.
+        """Send a large result in a later loop iteration, if this one has already sent much.
 
         A result for which there is no memory is dropped before it is encoded, and the call fails.
-        Returns False if the result must be sent now.
+        Returns False if the caller must send the result now.
         """
         turns = result_turns_of(self._connection.loop)
         size = request.expected_bytes

@@ -113,9 +113,9 @@ class ShutdownWatchdog:
         called_or_eof.poll()
 
         began = time.monotonic()
-        # This loop runs if the input has ended and this object was not called. If the event loop is
-        # not blocked, it has only paused reading, so keep waiting for the call. If it is blocked,
-        # it cannot notice the end of the input, so the time limit counts from now.
+        # This loop runs if the input has ended and this object was not called. A loop that is not
+        # blocked has paused reading and will notice the end of the input later, so keep waiting
+        # for the call. A blocked one cannot notice it, so the time limit counts from now.
         while not called.poll(0):
             began = time.monotonic()
             if not self._runs_loop(self._timeout_s):

@@ -63,5 +63,6 @@ def _nan_place(value: Any, path: str) -> str | None:
 
     Returns None if there is none.
     """
-    # The hook gets only msgspec.Raw objects. They contain JSON text, which has neither number.
+    # to_builtins() calls the hook for msgspec.Raw objects only, and they become None. JSON text has
+    # neither number.
     return nan_path(to_builtins(value, enc_hook=lambda _: None), path)

@@ -398,9 +398,12 @@ class _SyncScope:
         return values
 
     def close(self, failure: BaseException | None) -> Iterator[Provider]:
-        """Close all open providers in reverse order. Log the exceptions of those that fail.
+        """Close all open providers in reverse order. The caller iterates to the end.
 
-        Yields each provider before it is closed, so that the caller can log its name.
+        Each provider is yielded before it is closed, so that the caller can log its name. This
+        method logs exceptions of providers, and goes on with the next one.
+        failure: the exception with which the call has failed, which each provider gets; None if
+            the call has succeeded.
         """
         while self._open:
             provider, manager = self._open.pop()

@@ -72,7 +72,8 @@ S = TypeVar("S", bound=Struct)
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 # Structured content of this many bytes takes the event loop a noticeable time.
 LARGE_CONTENT = 256 * 1024
-# The types of values without items. Results of large texts wait when they are sent.
+# The types of values that need not wait for a turn, because they are converted quickly. A large
+# text waits later, when it is sent.
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 NO_ARGUMENTS = Raw(b"{}")
 # Occurs in the JSON of each input schema that marks an argument to be repeated in an HTTP header.

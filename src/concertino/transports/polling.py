@@ -54,10 +54,10 @@ class PollingConnection(PipeConnection):
 
         If client and server run on the same core, the server has usually answered before the write
         returns. Reading at once saves a loop iteration: on Python 3.13 a call takes 4.6 us instead
-        of 7.6 us (bench/clients.py). A poll that finds nothing costs 1 us. Therefore no poll is
-        made before the next read after such a poll; if the poll after that finds nothing either,
-        none is made before the next 2 reads, and so on with 4 and 8. At most MAX_POLLS polls
-        succeed in a row, so that the loop runs regularly.
+        of 7.6 us (bench/clients.py). A poll that finds nothing costs 1 us, so such polls become
+        rare: after the first one, the next read goes without a poll; after the second one in a
+        row, the next 2 reads, then 4, then 8. At most MAX_POLLS polls succeed in a row, so that
+        the loop runs regularly.
         """
         polls = self._polls
         output = self._output

@@ -305,7 +305,7 @@ class CallToolResult(
         return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
 
     def json(self) -> Any:
-        """Return the structured content as Python values; if there is none, the text as JSON.
+        """Return the structured content as Python values; if there is none, parse the text as JSON.
 
         Raises ValueError if there is no structured content and the text is not JSON.
         """
