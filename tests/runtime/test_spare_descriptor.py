@@ -97,6 +97,22 @@ def test_threads_can_import_at_the_same_time(tmp_path: Path) -> None:
     assert run(code, tmp_path) == "True"
 
 
+def test_a_descriptor_that_is_gone_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    """The C library opens a file when many threads have started."""
+    (tmp_path / "late.py").write_text("print('imported')\n")
+    code = (
+        "from importlib.machinery import SourceFileLoader\n"
+        "get_code = SourceFileLoader.get_code\n"
+        "failures = [OSError(24, 'Too many open files') for _ in range(2)]\n"
+        "def fail_twice(self, name):\n"
+        "    if failures:\n        raise failures.pop()\n"
+        "    return get_code(self, name)\n"
+        "SourceFileLoader.get_code = fail_twice\n"
+        "import late"
+    )
+    assert run(code, tmp_path) == "imported"
+
+
 def test_a_file_that_got_the_number_of_the_descriptor_stays_open(tmp_path: Path) -> None:
     """Code that makes the process a daemon closes all descriptors, and then opens others."""
     code = (

@@ -64,7 +64,9 @@ def greet(name: str) -> str:
 LISTEN = {"notifications": {"resourceSubscriptions": ["memo://one"]}}
 CAPABLE = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
 ASK = request(1, "tools/call", {"name": "ask", "_meta": CAPABLE}, modern=True)
-NESTED = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b"[" * 2000 + b"]" * 2000 + b"}\n"
+NESTED = (
+    b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+)
 # What is sent -> the beginning of the first answer.
 ANSWERS: dict[str, tuple[bytes, str]] = {
     "text that is no JSON": (b"{oops\n", '{"jsonrpc":"2.0","error":{"code":-32700'),

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
+from errno import EMFILE
+from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 __all__ = ["keep_spare_descriptor"]
+
+T = TypeVar("T")
+# The C library opens a file for a moment when the eighth thread of a process asks it for memory. If
+# that takes the free descriptor, reading is tried again after this time, in seconds, so many times.
+AGAIN_S = 0.001
+TRIES = 10
 
 
 def keep_spare_descriptor() -> None:
@@ -55,7 +64,9 @@ class _SpareDescriptor:
             return None
         with self:
             for finder in sys.meta_path:
-                spec = None if finder is self else finder.find_spec(name, path, target)
+                spec = None
+                if finder is not self:
+                    spec = _try_often(partial(finder.find_spec, name, path, target))
                 if spec is not None:
                     if spec.loader is not None:
                         spec.loader = cast("Any", _SpareLoader(spec.loader, self))
@@ -98,7 +109,7 @@ class _SpareLoader:
             module.__spec__.loader = self._loader
         try:
             with self._spare:
-                code = self._loader.get_code(module.__name__)
+                code = _try_often(partial(self._loader.get_code, module.__name__))
         except AttributeError:
             # The loader is of another package and can only execute modules.
             code = None
@@ -106,6 +117,18 @@ class _SpareLoader:
             self._loader.exec_module(module)
         else:
             exec(code, module.__dict__)
+
+
+def _try_often(read: Callable[[], T]) -> T:
+    """Return the result of a function that opens files, and call it again if none is free."""
+    for _ in range(TRIES):
+        try:
+            return read()
+        except OSError as exc:
+            if exc.errno != EMFILE:
+                raise
+            time.sleep(AGAIN_S)
+    return read()
 
 
 def _open_spare() -> int:
