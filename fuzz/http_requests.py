@@ -18,7 +18,7 @@ import h11
 from concertino.http.request_head import MAX_HEADERS, HeadParser, HttpError
 from concertino.http.request_reader import MAX_HEAD_BYTES, HttpRequest, RequestReader
 
-__all__ = ["MAX_BYTES", "TOKENS", "AcceptedRequest", "one", "read_requests"]
+__all__ = ["MAX_BYTES", "TOKENS", "AcceptedRequest", "one", "read_requests", "split_target"]
 
 MAX_BYTES = 700
 MAX_BODY_BYTES = 256
@@ -157,15 +157,22 @@ def _read_with_h11(peer: h11.Connection) -> AcceptedRequest:
     while isinstance(part := peer.next_event(), h11.Data):
         body += part.data
     assert isinstance(part, h11.EndOfMessage), f"h11 needs more than we do: {part}"
-    target = head.target.decode("ascii", "replace")
-    if not target.startswith("/") and target != "*":
-        # RFC 9112, section 3.2.2: the host in a whole URL counts, and not the header.
-        url = urlsplit(target)
-        headers[b"host"] = url.netloc.encode()
-        target = url._replace(scheme="", netloc="", path=url.path or "/").geturl()
-    path = target.partition("?")[0]
+    host, path = split_target(head.target.decode("ascii", "replace"))
+    if host:
+        headers[b"host"] = host.encode()
     keeps = peer.our_state is not h11.MUST_CLOSE
     return AcceptedRequest(head.method.decode("ascii"), path, headers, body, keeps, 0)
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Return the host and the path in the target of a request; "" for no host.
+
+    If the target is a whole URL, its host counts, and not the header (RFC 9112, section 3.2.2).
+    """
+    if target.startswith("/") or target == "*":
+        return "", target.partition("?")[0]
+    url = urlsplit(target)
+    return url.netloc, url.path or "/"
 
 
 def _answer(peer: h11.Connection) -> bool:

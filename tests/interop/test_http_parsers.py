@@ -51,7 +51,7 @@ def read_with_node(port: int, stream: bytes) -> list[Read]:
     found: list[Read] = []
     for text in re.findall(rb"^X-Read: (\S+)\r$", data, re.MULTILINE):
         method, target, body = json.loads(base64.b64decode(text))
-        found.append((method, target.partition("?")[0], body.encode("latin-1")))
+        found.append((method, http_requests.split_target(target)[1], body.encode("latin-1")))
     return found
 
 
