@@ -128,6 +128,16 @@ async def worker(
             await listener.close()
 
 
+async def take_places(
+    link: NatsLink, holding: Holding, count: int
+) -> list[asyncio.Task[PluginResponse]]:
+    """Return so many requests, of which the worker has begun each."""
+    requests = [asyncio.create_task(link.request(call(), 60)) for _ in range(count)]
+    for _ in requests:
+        await holding.began.acquire()
+    return requests
+
+
 @asynccontextmanager
 async def caller(
     callee: str, address: str = "", from_: str = "orchestrator"
@@ -617,9 +627,7 @@ async def test_hubs_of_one_cluster_are_told_apart_and_have_a_share_each(
         return await holding(request, peer)
 
     async with worker(name, answer), caller(name) as one, caller(name) as other:
-        requests = [asyncio.create_task(one.request(call(), 60)) for _ in range(6)]
-        for _ in requests:
-            await holding.began.acquire()
+        requests = await take_places(one, holding, 6)
         assert not (await one.request(call(), 60)).tool_call.success
         requests.append(asyncio.create_task(other.request(call(), 60)))
         await holding.began.acquire()
@@ -643,9 +651,7 @@ async def test_processes_of_a_plugin_share_the_places_of_one_caller(
         caller(name, from_="tools.a") as one,
         caller(name, from_="tools.a") as other,
     ):
-        requests = [asyncio.create_task(one.request(call(), 60)) for _ in range(6)]
-        for _ in requests:
-            await holding.began.acquire()
+        requests = await take_places(one, holding, 6)
         assert not (await other.request(call(), 60)).tool_call.success
         holding.go.set()
         await asyncio.gather(*requests)
@@ -660,9 +666,7 @@ async def test_one_caller_cannot_take_all_places_of_a_worker(
     name = fresh_name()
     holding = Holding()
     async with worker(name, holding), caller(name) as link:
-        requests = [asyncio.create_task(link.request(call(), 60)) for _ in range(6)]
-        for _ in requests:
-            await holding.began.acquire()
+        requests = await take_places(link, holding, 6)
         refused = await link.request(call(), 60)
         assert refused.tool_call.error_message == (
             f"{name}: 2 requests for a worker were refused: "

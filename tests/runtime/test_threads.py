@@ -24,6 +24,12 @@ from concertino.types.results import CallToolResult, TextContent
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
+async def until_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with asyncio.timeout(10):
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+
+
 def test_a_job_runs_elsewhere_and_its_value_comes_back() -> None:
     async def main() -> tuple[int, bool]:
         threads = Threads(2)
@@ -158,9 +164,7 @@ def test_the_log_names_what_holds_the_threads_and_not_what_waits(
     async def main() -> None:
         threads = Threads(2)
         jobs = [asyncio.create_task(threads.run(job)) for job in (holder, holder, waiter)]
-        async with asyncio.timeout(10):
-            while not caplog.records:
-                await asyncio.sleep(0.01)
+        await until_logged(caplog)
         gate.set()
         await asyncio.gather(*jobs)
         threads.close()
@@ -184,9 +188,7 @@ def test_the_log_names_what_holds_the_threads_also_after_other_jobs_have_waited_
         # One of these jobs waits for a thread for less than BLOCKED_S, so a check is due.
         await asyncio.gather(*(threads.run(lambda: None) for _ in range(3)))
         jobs = [asyncio.create_task(threads.run(lambda: gate.wait(10))) for _ in range(3)]
-        async with asyncio.timeout(10):
-            while not caplog.records:
-                await asyncio.sleep(0.01)
+        await until_logged(caplog)
         gate.set()
         await asyncio.gather(*jobs)
         threads.close()
