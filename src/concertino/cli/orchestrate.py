@@ -90,10 +90,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         except InvalidPluginsFile as exc:
             log.error("%s", exc)
             exit_process(USAGE, writer)
-        for warning in file.warnings:
-            log.warning("%s", warning)
-        for entry in file.disabled:
-            log.info("%s is not started: enabled is not true", entry.id)
+        file.log_notes(log)
         raise_descriptor_limit()
         asyncio.run(_run_hub(Hub, file, args, log))
         code = 0

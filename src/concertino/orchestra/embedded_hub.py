@@ -62,10 +62,7 @@ class EmbeddedHub(HubBackend):
         Raises OSError and CertificateError when the hub cannot listen.
         """
         await super().start(outlet)
-        for warning in self._file.warnings:
-            log.warning("%s", warning)
-        for disabled in self._file.disabled:
-            log.info("%s is not started: enabled is not true", disabled.id)
+        self._file.log_notes(log)
         self._hub = Hub(self._file, is_private=True, cluster=self.cluster, stop_s=STOP_S)
         # refresh() sends a notification only if a client has got an older version of a list.
         self._hub.on_change = lambda _: self._run(self.refresh())

@@ -15,6 +15,7 @@ without encryption. This package has no such listener, and ignores the member wi
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,10 +66,13 @@ class PluginsFile(Struct, frozen=True):
         """The entries of the plugins that the hub starts."""
         return tuple(entry for entry in self.plugins if entry.enabled)
 
-    @property
-    def disabled(self) -> tuple[PluginEntry, ...]:
-        """The entries of the plugins that the hub does not start."""
-        return tuple(entry for entry in self.plugins if not entry.enabled)
+    def log_notes(self, log: logging.Logger) -> None:
+        """Log the warnings, and each plugin that is not started because it is not enabled."""
+        for warning in self.warnings:
+            log.warning("%s", warning)
+        for entry in self.plugins:
+            if not entry.enabled:
+                log.info("%s is not started: enabled is not true", entry.id)
 
 
 def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
