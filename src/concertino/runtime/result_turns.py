@@ -174,9 +174,8 @@ async def wait_for_turn(value: Any) -> None:
     if task is None or not turns.must_wait() or not is_large_result(value):
         return
     call = subject_of(task)
-    unread = call.unread if isinstance(call, IncomingRequest) else None
-    if isinstance(call, IncomingRequest) and unread and call.expected_bytes < LARGE_BYTES:
-        size = probable_size(value)
+    if isinstance(call, IncomingRequest) and call.unread and call.expected_bytes < LARGE_BYTES:
+        unread, size = call.unread, probable_size(value)
         if not unread.may_postpone(size):
             raise ResultDropped(INTERNAL_ERROR, unread.drop(size))
         unread.postpone(call, size)

@@ -70,7 +70,8 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Struct)
 # 2026-07-28 server/tools "Tool Names"
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-# Structured content of this many bytes takes the event loop a noticeable time.
+# Structured content of this many bytes takes the event loop a noticeable time. The value is that of
+# LARGE_BYTES in runtime/result_turns.py, which is not imported before the first response.
 LARGE_CONTENT = 256 * 1024
 # The types of values that need not wait for a turn, because they are converted quickly. A large
 # text waits later, when it is sent.
@@ -255,7 +256,7 @@ class Tools(Registry[RegisteredTool]):
                 return tool.shape(value)
 
             # Many calls may return large values in the same iteration of the loop. Imported here,
-            # because few servers need it.
+            # because it is not needed before the first response.
             if busy_loops:
                 from concertino.runtime.result_turns import wait_for_turn
 
