@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self, TypeVar, get_args, overload
@@ -21,13 +21,8 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from concertino.client.channel_ending import UnreadRequest
-from concertino.client.client_connection import (
-    FOREVER,
-    ClientConnection,
-    ConnectionFacts,
-    ConnectionSettings,
-    Timeouts,
-)
+from concertino.client.client_connection import ClientConnection, ConnectionSettings, Timeouts
+from concertino.client.forwarding import ForwardingMethods
 from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage, NotificationHandlers
 from concertino.client.option_checks import check_functions, check_sink, check_type
@@ -37,7 +32,7 @@ from concertino.client.output_validation import (
     decode_result,
     decode_result_as,
 )
-from concertino.client.pending_request import ForwardedReply, Progress
+from concertino.client.pending_request import Progress
 from concertino.client.request_handlers import AnswerAny, Elicit, RequestHandlers, Roots, Sample
 from concertino.client.server_stderr import Sink
 from concertino.client.session_state import SessionState
@@ -46,8 +41,6 @@ from concertino.client.targets import Target, parse_target
 from concertino.client.tool_results import ToolResults
 from concertino.jsonrpc.limits import Limits
 from concertino.near_names import hint_keywords
-from concertino.protocol.call import Call, ClientFacts
-from concertino.protocol.pagination import Page, read_all_pages
 from concertino.schema.json_values import encode_finite
 from concertino.types.completion import (
     CompleteParams,
@@ -79,10 +72,9 @@ from concertino.types.results import (
 __all__ = ["Client", "Timeouts"]
 
 T = TypeVar("T")
-PageT = TypeVar("PageT", bound=Page)
 
 
-class Client(ConnectionFacts):
+class Client(ForwardingMethods):
     """A client for one server. Use it with `async with`, or call open() and aclose().
 
     A Client belongs to the event loop that opens it, and can be opened once.
@@ -383,7 +375,7 @@ class Client(ConnectionFacts):
         return await self._results.list_tools()
 
     async def _fetch_tools(self, timeout_s: float | None = None) -> list[Tool]:
-        return await self._list_all(
+        return await self._connection.fetch_list(
             "tools/list", ListToolsResult, lambda page: page.tools, timeout_s
         )
 
@@ -397,7 +389,7 @@ class Client(ConnectionFacts):
         Raises NotSupported if the server does not declare the capability `resources`, RpcError,
         TimedOut, Disconnected and ProtocolError.
         """
-        return await self._list_all(
+        return await self._connection.fetch_list(
             "resources/list", ListResourcesResult, lambda page: page.resources
         )
 
@@ -408,7 +400,7 @@ class Client(ConnectionFacts):
         Raises NotSupported if the server does not declare the capability `resources`, RpcError,
         TimedOut, Disconnected and ProtocolError.
         """
-        return await self._list_all(
+        return await self._connection.fetch_list(
             "resources/templates/list",
             ListResourceTemplatesResult,
             lambda page: page.resource_templates,
@@ -464,7 +456,9 @@ class Client(ConnectionFacts):
         Raises NotSupported if the server does not declare the capability `prompts`, RpcError,
         TimedOut, Disconnected and ProtocolError.
         """
-        return await self._list_all("prompts/list", ListPromptsResult, lambda page: page.prompts)
+        return await self._connection.fetch_list(
+            "prompts/list", ListPromptsResult, lambda page: page.prompts
+        )
 
     async def get_prompt(
         self,
@@ -545,60 +539,6 @@ class Client(ConnectionFacts):
         raw = await self._connection.call(method, body, "", timeout_s, progress, meta)
         return raw if into is Raw else decode_result_as(method, raw, Any if into is None else into)
 
-    def forward(
-        self,
-        call: Call,
-        caller: ClientFacts,
-        *,
-        level: Level | None = None,
-        timeout_s: float = FOREVER,
-        progress: Progress | None = None,
-    ) -> Awaitable[Raw]:
-        """Forward the call of another client to the server, and return its result, undecoded.
-
-        This is for proxies. The params stay as they are, apart from what the server's revision
-        requires in `_meta`. This client does not answer the questions of a 2026-07-28 server: it
-        returns the `input_required` result, with `inputRequests` and `requestState`. The proxy lets
-        the other client answer, and forwards the call again, with the client's answers as
-        call.answers and the JSON of `requestState` as call.state.
-
-        call: the request of the other client.
-        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
-        level: the lowest level of the log messages that the other client requests; None for no log
-            messages. Servers before 2026-07-28 do not get it.
-        timeout_s: how many seconds to wait for the response, and after each progress for the next
-            one. By default there is no limit: the proxy cancels the task that awaits the result, if
-            the other client cancels its call.
-        progress(done, total, message): a function called for each progress notification of the
-            server; None if the other client has not requested progress.
-        Raises RpcError for an error response, TimedOut, Disconnected if the server ends, and
-        ProtocolError if the response is malformed.
-        """
-        return self._connection.forward(call, caller, level, timeout_s, progress)
-
-    def begin_forward(
-        self,
-        call: Call,
-        caller: ClientFacts,
-        level: Level | None,
-        callback: Callable[[Any], object],
-    ) -> ForwardedReply | None:
-        """Forward the call of another client without a task: pass its outcome to a function.
-
-        This is for proxies, and saves them the time that a task takes. There is no time limit.
-
-        call: the request of the other client.
-        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
-        level: the lowest level of the log messages that the other client requests; None for no log
-            messages.
-        callback: called once, with the ForwardedReply (client/pending_request.py) that this method
-            returns, when the response has arrived or the connection has ended; must not raise. It
-            may be called before this method returns.
-        Returns None, and sends nothing, if the call cannot be sent at once, for example because the
-        server is being restarted. Then await forward() instead.
-        """
-        return self._connection.begin_forward(call, caller, level, callback)
-
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification, in the next iteration of the event loop.
 
@@ -642,32 +582,6 @@ class Client(ConnectionFacts):
         self._handlers.replace_roots(roots)
         if not conversation.requests.is_modern:
             conversation.channel.peer.notify("notifications/roots/list_changed", b"{}")
-
-    # Lists
-
-    async def _list_all(
-        self,
-        method: str,
-        page_type: type[PageT],
-        items: Callable[[PageT], list[T]],
-        timeout_s: float | None = None,
-    ) -> list[T]:
-        """Return the items of all pages of a list.
-
-        method: the method of the list, such as "tools/list".
-        page_type: the class of its result, which is one page.
-        items: returns the items of a page.
-        timeout_s: the time limit for each page in seconds; None for timeouts.request_s.
-        Raises NotSupported if the server does not declare the capability.
-        """
-        self._connection.require(method.partition("/")[0])
-
-        async def fetch(cursor: str | None) -> PageT:
-            body = b"{}" if cursor is None else encode({"cursor": cursor})
-            raw = await self._connection.call(method, body, timeout_s=timeout_s)
-            return decode_result(method, raw, page_type)
-
-        return await read_all_pages(method, fetch, items)
 
 
 def _default_info() -> Implementation:

@@ -5,8 +5,6 @@ A ClientConnection starts the server or connects to it (client/targets.py), nego
 conversation.py). If the server ends by itself and the user has passed `restart` to Client, a
 Supervisor (client/supervision.py) restarts the server; meanwhile, new requests wait. Each start
 makes a new Conversation.
-
-ConnectionFacts has the properties that Client and SyncClient have in common, such as server_info.
 """
 
 from __future__ import annotations
@@ -16,14 +14,16 @@ import logging
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
+from msgspec.json import encode
 
 from concertino.client.channel_ending import UnreadRequest
 from concertino.client.conversation import Conversation
 from concertino.client.negotiation import Era, HandshakeChoice, open_conversation
 from concertino.client.notifications import NotificationHandlers
+from concertino.client.output_validation import decode_result
 from concertino.client.pending_request import (
     ForwardedReply,
     Progress,
@@ -38,8 +38,11 @@ from concertino.jsonrpc.limits import Limits
 from concertino.logs.formats import escape_controls
 from concertino.near_names import HintingStructMeta
 from concertino.protocol.call import Call, ClientFacts
+from concertino.protocol.pagination import Page, read_all_pages
 from concertino.types.results import Implementation, Level
 
+T = TypeVar("T")
+PageT = TypeVar("PageT", bound=Page)
 FOREVER = float("inf")
 NOT_OPEN = "this client is not open: use `async with Client(...) as client:`"
 
@@ -447,6 +450,31 @@ class ClientConnection:
             return None
         return conversation.begin_forward(call, caller, level, callback)
 
+    async def fetch_list(
+        self,
+        method: str,
+        page_type: type[PageT],
+        items: Callable[[PageT], list[T]],
+        timeout_s: float | None = None,
+    ) -> list[T]:
+        """Return the items of all pages of a list.
+
+        method: the method of the list, such as "tools/list".
+        page_type: the class of the method's result, which is one page.
+        items: returns the items of a page.
+        timeout_s: how many seconds to wait for each page; None for Timeouts.request_s.
+        Raises NotSupported if the server does not declare the capability for the list, RpcError,
+        TimedOut, Disconnected and ProtocolError.
+        """
+        self.require(method.partition("/")[0])
+
+        async def fetch(cursor: str | None) -> PageT:
+            body = b"{}" if cursor is None else encode({"cursor": cursor})
+            raw = await self.call(method, body, timeout_s=timeout_s)
+            return decode_result(method, raw, page_type)
+
+        return await read_all_pages(method, fetch, items)
+
     def require(self, feature: str) -> None:
         """Raise NotSupported unless the server has declared a capability.
 
@@ -460,116 +488,6 @@ class ClientConnection:
             raise NotSupported(
                 f"{self._settings.name}: the server offers no {feature}; it declares {declared}"
             )
-
-
-class ConnectionFacts:
-    """The read-only properties that Client and SyncClient have in common.
-
-    All but `state`, `restarts`, `requests` and `failure` raise RuntimeError before open().
-    """
-
-    _connection: ClientConnection
-
-    @property
-    def server(self) -> str:
-        """Return the server's name for people: its title, or its name if it has no title."""
-        info = self.server_info
-        return info.title or info.name
-
-    @property
-    def server_info(self) -> Implementation:
-        """Return the name, version and so on with which the server describes itself.
-
-        Do not rely on them for security.
-        """
-        return self._connection.current.server.info
-
-    @property
-    def protocol_version(self) -> str:
-        """Return the name of the negotiated revision, such as `2026-07-28`."""
-        revision = self._connection.current.server.revision
-        assert revision is not None
-        return revision.name
-
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        """Return the capabilities that the server has declared, such as {"tools": {}}."""
-        return self._connection.current.server.capabilities
-
-    @property
-    def instructions(self) -> str | None:
-        """Return the server's instructions for the model; None if it has none."""
-        return self._connection.current.server.instructions
-
-    @property
-    def state(self) -> State:
-        """Return the state of the connection, as one word.
-
-        `new`: open() has not finished. `running`: the server runs. `backing-off`: the server has
-        ended, and the client pauses before it restarts the server. `starting`: the server is being
-        restarted. `failed`: the server has ended and will not be restarted. `closed`: this client
-        was closed.
-        """
-        return self._connection.state
-
-    @property
-    def restarts(self) -> int:
-        """Return how many times the server was restarted."""
-        return self._connection.restarts
-
-    @property
-    def requests(self) -> int:
-        """Return the number of requests that were sent, to all processes of the server."""
-        return self._connection.requests
-
-    @property
-    def failure(self) -> ConcertinoError | None:
-        """Return why the server has last ended or could not be restarted.
-
-        Returns None if neither has happened.
-        """
-        return self._connection.failure
-
-    @property
-    def pid(self) -> int | None:
-        """Return the id of the server's process; None if this client has started no process."""
-        started = self._connection.started
-        child = None if started is None else started.opened.child
-        return None if child is None else child.pid
-
-    @property
-    def exit_status(self) -> int | None:
-        """Return the exit code of the server's process, or minus the signal that has ended it.
-
-        Returns None while the process runs, and if there is none. Also works after a failed open().
-        """
-        started = self._connection.started
-        return None if started is None else started.opened.exit_status
-
-    @property
-    def stderr_tail(self) -> str:
-        """Return the last 8 KiB that the server has written to stderr, without secrets.
-
-        Returns "" if this client has started no process. Also works after a failed open().
-        """
-        started = self._connection.started
-        return "" if started is None else started.opened.tail()
-
-    @property
-    def stray(self) -> int:
-        """Return the number of lines of the server's output that this client has skipped.
-
-        A line is skipped if it is not a JSON-RPC message, or is the response to no request of this
-        client, or is too long. `strays` has the last few of these lines.
-        """
-        started = self._connection.started
-        return 0 if started is None else started.channel.skipped.count
-
-    @property
-    def strays(self) -> list[str]:
-        """Return the last 8 lines of the server's output that were skipped, shortened."""
-        started = self._connection.started
-        return [] if started is None else list(started.channel.skipped.recent)
 
 
 def _make_show(

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from concertino.client.client import Client
-from concertino.client.client_connection import ConnectionFacts
+from concertino.client.connection_facts import ConnectionFacts
 from concertino.client.portal import Portal, PortalClosed
 from concertino.client.request_handlers import Roots
 from concertino.client.targets import Target
