@@ -13,22 +13,15 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike, fsdecode
-from typing import Any, cast
+from typing import Any
 
 from msgspec import DecodeError, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from concertino.backend.interface import Call, Context
-from concertino.errors import (
-    INVALID_PARAMS,
-    RegistrationError,
-    ResourceNotFound,
-    RpcError,
-    invalid_params,
-)
+from concertino.errors import RegistrationError, ResourceNotFound, invalid_params
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult, check_struct, shape_any
 from concertino.schema.uri_template import UriTemplate
 from concertino.server.completion import Completer, type_completers
 from concertino.server.files import File
@@ -44,6 +37,7 @@ from concertino.server.functions import (
 )
 from concertino.server.options import ResourceOptions, ResourceSettings
 from concertino.server.registry import Access, Registry, TagSwitches, not_registered
+from concertino.server.resource_results import make_not_found_error, make_result
 from concertino.server.settings import (
     CacheHints,
     add_tags,
@@ -60,7 +54,7 @@ from concertino.types.resources_and_prompts import (
     Resource,
     ResourceTemplate,
 )
-from concertino.types.results import ReadResourceResult, ResourceContents, TextContent
+from concertino.types.results import ReadResourceResult, ResourceContents
 
 # RFC 3986: a scheme, and the characters that a URI may contain.
 _URI = re.compile(
@@ -388,11 +382,11 @@ class Resources:
             if entry is None:
                 return await self._read_template(uri, context)
             finish = partial(
-                _make_result, uri=uri, mime_type=entry.resource.mime_type, hints=entry.hints
+                make_result, uri=uri, mime_type=entry.resource.mime_type, hints=entry.hints
             )
             return await self._read_source(entry.source, uri, context, finish)
         except ResourceNotFound as exc:
-            raise exc if exc.uri else _make_not_found_error(uri) from None
+            raise exc if exc.uri else make_not_found_error(uri) from None
 
     async def _read_source(
         self,
@@ -432,10 +426,10 @@ class Resources:
                 ]
                 continue
             finish = partial(
-                _make_result, uri=uri, mime_type=entry.listing.mime_type, hints=entry.hints
+                make_result, uri=uri, mime_type=entry.listing.mime_type, hints=entry.hints
             )
             return await call_handler(entry.function, bound, self._in_thread, finish)
-        raise _make_not_found_error(uri, details)
+        raise make_not_found_error(uri, details)
 
 
 def _check_one_source(
@@ -549,63 +543,3 @@ def _make_fixed_contents(
     data = bytes(blob)
     mime_type = mime_type or "application/octet-stream"
     return [ResourceContents(uri, blob=data, mime_type=mime_type)], len(data)
-
-
-def _make_not_found_error(uri: str, details: list[str] | None = None) -> RpcError:
-    """Return the error for a URI without a resource; `details` are sentences for its data."""
-    data = {"uri": uri, **({"details": "; ".join(details)} if details else {})}
-    return RpcError(INVALID_PARAMS, "Resource not found", data)
-
-
-# Conversion of a source's content to a result
-
-
-def _make_result(
-    value: Any,
-    uri: str,
-    mime_type: str | None,
-    hints: CacheHints,
-) -> ReadResourceResult:
-    """Return the result for a value that the function of a resource has returned.
-
-    uri, mime_type: the URI that the client reads; the type of the content, None if it is unknown.
-    Raises the RpcError "Resource not found" for None.
-    """
-    if isinstance(value, ReadResourceResult):
-        return check_struct(value)
-    if value is None:
-        raise _make_not_found_error(uri)
-
-    # A list becomes one JSON text, unless it contains bytes or ResourceContents: then each item is
-    # a part of the result.
-    parts: list[Any] = [value]
-    if isinstance(value, (list, tuple)) and any(
-        isinstance(item, _CONTENTS) for item in cast("list[Any]", value)
-    ):
-        parts = list(cast("list[Any]", value))
-    contents = [_make_contents(part, uri, mime_type) for part in parts]
-    return ReadResourceResult(contents, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
-
-
-_CONTENTS = (ResourceContents, bytes, bytearray, memoryview)
-
-
-def _make_contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
-    """Return one value as the contents of a resource.
-
-    Raises InvalidResult for a value that is neither text, bytes, ResourceContents nor JSON.
-    """
-    if isinstance(value, ResourceContents):
-        return check_struct(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        data = bytes(cast("bytes", value))
-        return ResourceContents(uri, blob=data, mime_type=mime_type or "application/octet-stream")
-
-    blocks = shape_any(value).content
-    if len(blocks) != 1 or not isinstance(block := blocks[0], TextContent):
-        raise InvalidResult(
-            f"expected str, bytes, ResourceContents or JSON as a resource, got "
-            f"{type(value).__name__}"
-        )
-    kind = "text/plain" if isinstance(value, (str, TextContent)) else "application/json"
-    return ResourceContents(uri, text=block.text, mime_type=mime_type or kind)
