@@ -35,7 +35,6 @@ from concertino.loading import LazyDescription
 from concertino.near_names import hint_keywords, hint_keywords_or
 from concertino.runtime.entry import RUN_ADVICE, run
 from concertino.server.functions import Handler, InThread
-from concertino.server.registry import Access
 from concertino.server.server_backend import ServerBackend
 from concertino.server.settings import (
     NO_VERSION,
@@ -46,7 +45,7 @@ from concertino.server.settings import (
     take_access,
     take_guards,
 )
-from concertino.server.tools import RegisteredTool, make_tool, read_param_headers
+from concertino.server.tools import make_tool, read_param_headers
 from concertino.types.results import CacheScope, Icon, Implementation
 
 if TYPE_CHECKING:
@@ -220,19 +219,6 @@ class Server(ServerBackend):
             report_missing_types=self._registered_tools.report_missing_types,
         )
         tool.param_headers = read_param_headers(tool.tool)
-        if guards or access.is_limited:
-            tool = self._guard_tool(tool, guards, access)
-        self._registered_tools.add(tool.tool.name, tool, handler, access)
-        self._report_change("tools")
-
-    def _guard_tool(
-        self, tool: RegisteredTool, guards: dict[str, Any], access: Access
-    ) -> RegisteredTool:
-        """Return a tool with the guards that its options ask for.
-
-        guards: the options of ToolGuards.
-        access: the options of AccessOptions.
-        """
         # These imports take time, and few tools have guards.
         if guards:
             from concertino.server.tool_guards import guard
@@ -243,7 +229,8 @@ class Server(ServerBackend):
 
             call_tool = partial(self._registered_tools.call, tool)
             tool.guard = LimitedTool(self, tool.guard, call_tool, access)
-        return tool
+        self._registered_tools.add(tool.tool.name, tool, handler, access)
+        self._report_change("tools")
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool, and notify clients. Calls of the tool that are running continue.
