@@ -58,8 +58,8 @@ def serve_connections(
     host: serves its backend on the connection of each client.
     max_connections: how many clients each listener may have at the same time; by default
         host.limits.max_connections.
-    wrap: wraps each connection before it is attached, for example to trace its messages; called
-        with the connection and the client's name.
+    wrap: called with each new connection and the client's name; returns the connection that the
+        host serves, for example one that traces the messages. None serves it as it is.
     Raises ValueError if max_connections is not positive.
     """
     if max_connections is not None and max_connections < 1:
@@ -87,7 +87,10 @@ class _SilentClient(NamedTuple):
 
 
 class Acceptor:
-    """Accepts clients, and attaches them to a Host; made by serve_connections()."""
+    """Accepts clients, and attaches them to a Host; made by serve_connections().
+
+    It accepts from the start until close() is called, or until the end of its `with` block.
+    """
 
     def __init__(
         self,
@@ -116,8 +119,9 @@ class Acceptor:
         self._is_starved = False
 
         load_calls()
-        # Functions passed to register_at_fork() stay registered for ever. A strong reference would
-        # keep this object in memory for as long.
+        # A child process that a handler forks must not hold the clients' sockets open. Functions
+        # passed to register_at_fork() stay registered for ever, and a strong reference would keep
+        # this object in memory for as long.
         disown = WeakMethod(self._disown_all)
         os.register_at_fork(after_in_child=lambda: (method := disown()) and method())
         self._listen()

@@ -45,8 +45,8 @@ log = logging.getLogger("concertino.host")
 
 
 def release_task(request: SessionRequest) -> None:
-    """Forget the task of a call that has waited, and stop its time limit."""
-    # The callback refers to the request, so this breaks a reference cycle, which would keep the
+    """Forget the task of a call, and stop its time limit. Called when the task has ended."""
+    # `on_cancel` refers to the request, so this breaks a reference cycle, which would keep the
     # request's message in memory until the next garbage collection.
     request.on_cancel = None
     if request.timer is not None:
@@ -60,9 +60,11 @@ def end_call(
     result: Struct | Raw,
     error: BaseException | None,
 ) -> None:
-    """Answer a call that has raised `error`, or has asked its client something before it ended.
+    """Answer a call that has raised an exception, or has asked its client something.
 
-    result: the return value of the call, if `error` is None.
+    If the call has hooks (the functions of a guard, see CallHooks), they are called first.
+    result: the return value of the handler; ignored if `error` is not None.
+    error: the exception that the handler has raised; None if it has returned.
     """
     hooks = request.hooks
     if hooks is not None and error is not None:
@@ -85,7 +87,11 @@ def end_call(
 def finish_call(
     connection: AnsweringConnection, request: SessionRequest, result: Struct | Raw
 ) -> None:
-    """Answer a call that has hooks (CallHooks) with the result or error that they return."""
+    """Pass a call's result to the call's hooks, and send what they return or raise.
+
+    The hooks are the functions of a guard (CallHooks), which may change the result.
+    result: the return value of the handler.
+    """
     hooks = request.hooks
     assert hooks is not None
     request.hooks = None
@@ -103,7 +109,7 @@ def answer_call(
     result: Struct | Raw,
     error: BaseException | None,
 ) -> None:
-    """Answer a call with `result`, or with `error` if it is not None; call no hooks."""
+    """Answer a call with `result`, or with `error` if it is not None, without calling its hooks."""
     if error is not None:
         return _answer_error(connection, request, error)
     try:
@@ -121,8 +127,9 @@ def answer_unsent(
 ) -> None:
     """Answer a call whose result could not be sent, because Session.respond() raised `exc`.
 
-    exc: an InputRequiredSignal if the result is an InputRequired; otherwise a MemoryError, or an
-        exception that a property of the result has raised.
+    - InputRequiredSignal: the result is an InputRequired, so ask the client its questions.
+    - Any other exception, such as MemoryError or one that a property of the result has raised: send
+      an error response. If a response was begun already, report a fault instead.
     """
     request.hooks = None
     if isinstance(exc, InputRequiredSignal):
@@ -169,7 +176,8 @@ def _fail(connection: AnsweringConnection, request: SessionRequest, error: RpcEr
     # so that the client gets a response in any case.
     for text, data in ((message, error.data), (message, None), ("Internal error", None)):
         try:
-            # An HTTP connection reads this while fail() writes the response.
+            # An HTTP connection reads this while fail() writes the response: an access token with
+            # too few scopes is answered with an HTTP status of its own.
             is_refusing_scopes.set(isinstance(error, InsufficientScope))
             return connection.session.fail(request, code, text, data, error.revision)
         except Exception as exc:
@@ -230,6 +238,8 @@ async def _retry_with_answers(
     if wanted.questions:
         await send_questions(connection.session, dialogue, wanted.questions, request.id)
     else:
+        # send_questions() counts the rounds. Without questions count here, so that the limit also
+        # ends a backend that asks for another round each time.
         dialogue.count_round()
     call = request.call
     request.call = Call(call.method, call.params, call.meta, dialogue.answers, wanted.state)

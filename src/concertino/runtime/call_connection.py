@@ -24,7 +24,8 @@ class CallConnection(CallerSession, Protocol):
 
     backend: the outermost backend, which handles the calls of this connection.
     session: the MCP session, which sends notifications and requests to the client.
-    thread: the identifier of the thread that runs `loop`, from threading.get_ident().
+    loop, thread: the event loop of the connection, and the identifier of the thread that runs it,
+        from threading.get_ident().
     """
 
     backend: Backend
@@ -62,7 +63,10 @@ class AnsweringConnection(CallConnection, Protocol):
         ...
 
     def run(self, work: Work, request: SessionRequest) -> None:
-        """Run `work` for a call, and answer the call with its result."""
+        """Run a coroutine for a call, and answer the call with the coroutine's result.
+
+        work: the coroutine. Its first step runs at once; if it must wait, it becomes a task.
+        """
         ...
 
     def report_fault(self, what: str) -> None:

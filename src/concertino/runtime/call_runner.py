@@ -64,7 +64,8 @@ class CallRunner:
     variables: each call runs in a copy of these context variables.
 
     Attributes:
-    start: a function that begins the call of a request.
+    start: a function that begins the call of a request. It returns when the call has ended or
+        waits; the response is sent when the call ends.
     """
 
     def __init__(
@@ -180,17 +181,20 @@ class CallRunner:
     def end_call(
         self, slot: SessionRequest, result: Struct | Raw | None, error: Exception | None
     ) -> None:
-        """Answer a call that the backend handles by callbacks, with its result or an exception.
+        """Answer a call of a backend that calls this method instead of returning a result.
 
-        slot: the request, which was passed to the backend's function that begins calls.
+        slot: the request of the call, which the backend's begin function has got as `slot`.
+        result: the result of the call; None if there is an `error`.
+        error: the exception to answer the call with; None if there is a result.
         """
         self._on_call_done(slot, NO_RESULT if result is None else result, error)
 
     def run(self, work: Work, request: SessionRequest) -> None:
-        """Run `work` for a call, and answer the call with its result.
+        """Run a coroutine for a call, and answer the call with the coroutine's result.
 
-        The start functions above contain the same lines, to save this function call.
+        work: the coroutine. Its first step runs at once; if it must wait, it becomes a task.
         """
+        # The start functions above contain the same lines, to save this function call.
         task = self._run_eagerly(work, request)
         if task is not None:
             self._on_suspended(request, task)

@@ -18,9 +18,9 @@ __all__ = ["kinds_in_threads"]
 
 
 def kinds_in_threads(loop: asyncio.AbstractEventLoop) -> set[Kind]:
-    """Return the kinds of the calls on an event loop whose code runs in threads now.
+    """Return the kinds of those calls of an event loop that run in a thread now.
 
-    The kind of a call is its method and the name of its tool.
+    The kind of a call is its method and the name of its tool or prompt.
     """
     subjects = map(subject_of, tasks_in_threads(loop))
     return {

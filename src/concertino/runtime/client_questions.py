@@ -96,9 +96,9 @@ _decode_roots = Decoder(ListRootsResult).decode
 def process_seal() -> Seal:
     """Return the Seal (protocol/seal.py) that signs each `requestState` that this process sends.
 
-    Its key is derived from CONCERTINO_STATE_KEY, or random if that variable is not set. Processes
-    with the same key share a record of the states that were used, so that no client can use a state
-    twice. CONCERTINO_STATE_RECORD names the record.
+    The key is derived from CONCERTINO_STATE_KEY; if that variable is not set, it is random. A
+    client must not send the same `requestState` twice. Processes with the same key therefore share
+    a record of those that were used, which CONCERTINO_STATE_RECORD names.
     Raises RpcError if the secret in CONCERTINO_STATE_KEY is too short, or if the record cannot be
     used. Neither is checked at the start of the server, so that only calls that ask their client
     fail.
@@ -120,6 +120,7 @@ def open_record(place: str) -> UsedStates:
     """Return a record shared by several processes, so that no `requestState` is used twice.
 
     place: the path of a file, or the address of NATS servers (nats:// or tls://).
+    Raises ValueError or OSError if the record cannot be used.
     """
     if place.startswith(("nats://", "tls://")):
         from concertino.nats.used_states import NatsUsedStates
@@ -136,10 +137,12 @@ async def ask(
 ) -> Mapping[str, Raw]:
     """Ask the client several questions at once, and return its undecoded answers by key.
 
-    questions: key -> an Elicitation, Sampling or ListRoots; these are requests to the client.
-    Raises Suspended if answers are missing and the client must repeat the call with them (since
-    MCP 2026-07-28), the exceptions of send_questions() (before 2026-07-28), and CancelledError if
-    the call has ended.
+    request: the request of the call whose handler asks.
+    questions: key -> a request to the client: an Elicitation, Sampling or ListRoots.
+    Raises CancelledError if the call has ended, and otherwise:
+    - since MCP 2026-07-28, Suspended if an answer is missing. It must end the handler; the client
+      then repeats the call with the answers.
+    - before 2026-07-28, the exceptions of send_questions(), such as TimedOut.
     """
     if not request.open:
         raise asyncio.CancelledError
@@ -167,10 +170,12 @@ async def send_questions(
 ) -> None:
     """Send the questions (client requests) with these keys to the client, and wait for all answers.
 
-    Only for revisions before MCP 2026-07-28. The questions must be in dialogue.unanswered, where
-    dialogue.ask() puts them. If another task of the handler has already sent one of them, nothing
-    is sent, and the function waits until that question is answered; the caller must try again.
+    Only for revisions before MCP 2026-07-28. The answers are stored in `dialogue`.
+    If another task of the handler waits for the answer to one of the questions already, this
+    function sends nothing and returns when that task has its answers. So the caller must look in
+    `dialogue` again, and call this function again for what is still missing.
 
+    dialogue: contains the questions in `unanswered`, where dialogue.ask() has put them.
     about: the id of the call whose handler asks.
 
     Raises RpcError when the client responds with an error, InvalidClientResponse for a malformed
@@ -242,11 +247,12 @@ async def once(
 ) -> Any:
     """Return the value saved under `key`; if there is none, call `make` and save its result.
 
-    A handler that asks its client runs again with the answers (since MCP 2026-07-28). A saved value
-    is then not computed again.
+    Since MCP 2026-07-28, a handler that asks its client runs again from its start when the answers
+    come. A saved value is then not computed again.
     dialogue: keeps the saved values of the call, as well as its questions and answers.
-    make: returns the value, or an awaitable of the value, which must have a JSON form.
-    kind: the type of the returned value, which is decoded from JSON.
+    make: returns the value, or an awaitable of the value. The value must have a JSON form.
+    kind: the type of the returned value. The value is saved as JSON and decoded as this type, even
+        the first time.
     """
     while (raw := dialogue.saved.get(key)) is None:
         if (other_call := dialogue.waits.once.get(key)) is not None:
@@ -270,12 +276,12 @@ def wait(
     request: SessionRequest,
     awaitable: Awaitable[Any],
 ) -> Any:
-    """Run an awaitable on the event loop, and block this thread until it is done.
+    """Run an awaitable on the event loop, and block the calling thread until it is done.
 
     connection, request: the connection and the request of the call whose handler waits.
-    dialogue: returns the dialogue of the call, which it creates if necessary.
-    Returns the result of the awaitable. Raises its exception, CancelledError when the client
-    cancels the call, and RuntimeError if it is called on the event loop.
+    dialogue: returns the Dialogue of the call, which records the wait so that it can be cancelled.
+    Returns the result of the awaitable, or raises its exception. Raises CancelledError when the
+    client cancels the call, and RuntimeError if the calling thread is the one of the event loop.
     """
     return wait_in_thread(
         awaitable, connection.loop, dialogue().waits.threads, lambda: not request.open
@@ -297,7 +303,9 @@ async def elicit(
     message: the question, for the user.
     form: a class whose fields are texts, numbers, bools or choices; or a JSON Schema.
     key: identifies the question in the call.
-    Returns Accepted, whose `content` is an object of the class or a dict, or Declined.
+    Returns Accepted if the user has filled in the form: its `content` is an object of the class, or
+    a dict if `form` is a JSON Schema. Returns Declined if the user has declined or cancelled.
+    Raises InvalidClientResponse if the answer does not fit the form.
     """
     schema, read = form_of(form)
     answers = await context.ask({key: Elicitation(message, requested_schema=schema)})
@@ -321,7 +329,8 @@ async def elicit_url(
     message: the question, for the user.
     url: an https:// URL that contains no secret.
     key: identifies the question in the call.
-    Returns the user's answer. `accept` means only that the user opens the page.
+    Returns the user's answer. `accept` means only that the user opens the page, not that anything
+    was done there. Raises ValueError for any other `url`; http:// is allowed for this machine.
     """
     try:
         parts = urlsplit(url)
@@ -356,6 +365,7 @@ async def sample(
     max_tokens: the maximum length of the model's message, in tokens.
     key: identifies the question in the call.
     options: the other fields of concertino.types.Sampling, such as system_prompt.
+    Raises ValueError if the results of tools are not in the message right after their use.
     """
     texts = [messages] if isinstance(messages, str) else messages
     conversation = [
@@ -397,9 +407,10 @@ def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
 
 
 async def roots(context: Context, key: str) -> list[Root]:
-    """Ask the client for its roots, the folders and files that this server may use.
+    """Ask the client for its roots, the directories and files that this server may use.
 
     key: identifies the question in the call.
+    Raises InvalidClientResponse if a root is not a file:// URI.
     """
     answers = await context.ask({key: ListRoots()})
     items = _decode_roots(answers[key]).roots

@@ -34,7 +34,8 @@ class ConnectionEnd:
     """Ends one connection, and knows how far its end has come.
 
     session, connection: the session whose calls are ended, and the connection that is closed.
-    drain_s: how many seconds calls may run after start_draining().
+    drain_s: how many seconds calls may run after start_draining(). Those that still run then are
+        cut off: they get an error response, and their tasks are cancelled.
     closed: a future that gets its result when the connection is closed.
     on_closed: called just before `closed` gets its result.
 
@@ -81,10 +82,11 @@ class ConnectionEnd:
         self.has_fault = True
 
     def start_draining(self) -> None:
-        """Begin to drain. After drain_s seconds, calls that still run are cut off.
+        """Begin to drain the connection: read nothing more, and let calls finish.
 
         While `is_draining` is true, ServerConnection reads nothing, and calls close_when_idle()
-        whenever a call has ended.
+        whenever a call has ended. After drain_s seconds, the calls that still run get an error
+        response, and the connection is closed.
         """
         if not self.is_draining:
             self.is_draining = True
@@ -125,7 +127,10 @@ class ConnectionEnd:
             self._closing = hide_from_all_tasks(closing)
 
     def add_cancelled(self, task: asyncio.Task[None]) -> None:
-        """Remember the task of a cancelled call. _close() waits up to CLEANUP_S for its end."""
+        """Remember the task of a cancelled call, whose handler may still clean up.
+
+        The end of the connection waits up to CLEANUP_S seconds for such tasks.
+        """
         self._cancelled_tasks.add(task)
         task.add_done_callback(self._cancelled_tasks.discard)
 

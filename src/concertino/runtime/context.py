@@ -78,9 +78,9 @@ class _Backpressure:
 class CallContext(Struct, eq=False):
     """The Context of one call, through which a handler sends its client messages and questions.
 
-    The Protocol Context (backend/interface.py) has the docstrings of the methods.
+    Methods without a docstring are described in the Protocol Context (backend/interface.py).
 
-    connection: the connection that the call came on.
+    connection: the connection on which the call has arrived.
     request: the JSON-RPC request that is handled.
     posted: the queue of the progress and log messages that the call's threads send; None before the
         first message.
@@ -123,6 +123,7 @@ class CallContext(Struct, eq=False):
     ) -> Awaitable[None]:
         """Send notifications/progress, if the client has asked for it.
 
+        Returns an awaitable that is done when the client has caught up with the output.
         done, total: numbers of any type except bool, such as numpy's; sent as int or float.
         Raises TypeError if `done` or `total` is not a number or `message` is not a str. Raises
         ValueError if a number is not finite.
@@ -147,7 +148,11 @@ class CallContext(Struct, eq=False):
     ) -> Awaitable[None]:
         """Send notifications/message, if the client wants messages of this level.
 
-        In a thread, it blocks while MAX_POSTED messages of the call wait for the event loop.
+        Returns an awaitable that is done when the client has caught up with the output. In the
+        thread of a `def` handler, the method itself blocks while MAX_POSTED messages of the call
+        wait for the event loop, and the returned awaitable is done already.
+        data: any value that has a JSON form.
+        logger: the name of the logger; None to send none.
         Raises ValueError for an unknown level.
         """
         if level not in LEVELS:
@@ -178,9 +183,8 @@ class CallContext(Struct, eq=False):
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context whose call_tool() calls other tools of the server.
 
-        A wrapper around this context passes itself as `context`, so that the called tools send
-        their log messages, for example, through the wrapper.
-        context: this context, or a wrapper around it.
+        context: this context, or a wrapper around it. The called tools use it for everything else:
+            a wrapper that passes itself sees their log messages, for example.
         """
         from concertino.runtime.subcalls import make_subcall_context
 
@@ -266,7 +270,7 @@ class CallContext(Struct, eq=False):
 class CallCaller(Struct, eq=False):
     """The facts about one call that a backend needs to forward it to another server.
 
-    It implements Caller (backend/caller.py), which describes the members.
+    Implements Caller (backend/caller.py), where the methods are described.
 
     session: the connection on which the call has arrived; backends see it as a CallerSession.
     request: the JSON-RPC request.
@@ -323,7 +327,8 @@ class PostedMessages:
     def post_progress(self, callback: Callback) -> None:
         """Add a progress notification to the queue. Never blocks.
 
-        If the queue is full, only the newest progress notification is kept.
+        If the queue is full, the notification replaces the last one for which there was no room.
+        callback: sends the notification; called on the event loop.
         """
         with self._changed:
             if len(self._callbacks) < MAX_POSTED:
@@ -336,6 +341,7 @@ class PostedMessages:
 
         The message is dropped if the call ends meanwhile, or if the loop sends nothing for
         STUCK_LOOP_S seconds.
+        callback: sends the message; called on the event loop.
         """
         with self._changed:
             stuck_at = monotonic() + STUCK_LOOP_S

@@ -60,7 +60,11 @@ _is_program = False
 
 
 def begin_program() -> None:
-    """Record that this process only runs a server, until it ends."""
+    """Record that this process only runs a server, until it ends.
+
+    Settings of the whole process may be changed then. From now on, one file descriptor is kept in
+    reserve for imports (spare_descriptor.py).
+    """
     global _is_program
     _is_program = True
     keep_spare_descriptor()
@@ -122,6 +126,7 @@ def _describe_import() -> str | None:
 
     Returns None if the file is the main program, or if the call comes after the import.
     """
+    # Skip this function and run(); the loop skips the decorator of run().
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
         frame = frame.f_back
@@ -172,6 +177,7 @@ def _extend_excepthook() -> None:
         exc = exc.with_traceback(trace)
         text = user_errors.redacted_traceback(exc)
         # The client's requests are answered even if nobody can read stderr, or if a hook fails.
+        # has_host: whether an MCP host, the application that starts servers, waits for an answer.
         has_host = False
         try:
             if text and sys.stderr and write_exception is sys.__excepthook__:
@@ -184,7 +190,7 @@ def _extend_excepthook() -> None:
                 exc, waits=not isinstance(exc, KeyboardInterrupt)
             )
         # Do not end normally: Python would wait for the threads that the script has started, and
-        # the client's host would wait for Python.
+        # the host would wait for Python.
         if has_host:
             load("concertino.runtime.shutdown").exit_process(
                 1, load("concertino.logs.writer").BoundedWriter(2)

@@ -27,7 +27,8 @@ async def request_client(
 ) -> Raw:
     """Send a request to the client and return its undecoded result.
 
-    When the calling task is cancelled, the client gets notifications/cancelled for the request.
+    Raises RpcError if the client responds with an error, and Disconnected if the connection ends
+    first. When the calling task is cancelled, the client gets notifications/cancelled.
     session: the session with the client; `loop` is the event loop on which it runs.
     method: the method of the request, such as `roots/list`.
     params: the params as JSON; they are sent unchanged.

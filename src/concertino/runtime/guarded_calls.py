@@ -91,12 +91,12 @@ class TimedCall:
     It is made only when a handler has to wait. Most handlers return before their first wait.
 
     request: the request of the call.
-    hooks: what the guards do at the end of the call (CallHooks); time_out() returns the result of
-        a call that was not finished in time.
+    hooks: the functions that the guards have given to the runtime (CallHooks). Its time_out()
+        returns or raises the response for a call that was not finished in time.
     timeout_s: how many seconds the call may take, from now.
     task: the call's task.
-    answer: sends a response: answer(request, result, error).
-    cancel: cancels the task: cancel(reason).
+    answer: called as answer(request, result, error) to send the response.
+    cancel: called as cancel(reason) to cancel the task.
     """
 
     __slots__ = ("_answer", "_cancel", "_has_expired", "_hooks", "_request", "_task", "_timer")
@@ -122,8 +122,8 @@ class TimedCall:
     def on_work_done(self) -> None:
         """Stop the timer. Called when the task of the call has ended.
 
-        If the timer has fired before, tells the guards, by hooks.on_late_end(), that the work of
-        the call no longer runs.
+        If the timer had fired, the guards still counted the call as running. They are told now, by
+        hooks.on_late_end(), that it has ended.
         """
         self._timer.cancel()
         if self._has_expired:

@@ -66,12 +66,17 @@ class Host:
 
     It has nothing to do with the "host" of MCP, which is the application of the user.
 
-    Use it with `async with`: entering starts the backend, without waiting for it; leaving drains
-    and closes all connections, then closes the backend. The backend gets the Host as its Notifier.
+        async with Host(server) as host:
+            host.attach(connection)
+            ...
 
+    Entering starts the backend, without waiting for it. Leaving drains and closes all connections,
+    then closes the backend. The backend gets the Host as its Notifier.
+
+    limits: the limits of the connections; None for Limits().
     on_started: called when the backend has started, before the first call is passed to the backend.
-        Requests that need no backend, such as `initialize` and `ping`, may be answered before: they
-        wait for the start for limits.opening_s seconds at most.
+        Requests that need no backend, such as `initialize` and `ping`, wait for the start for
+        limits.opening_s seconds at most, so they may be answered before.
 
     Attributes:
     budget: the memory of unread responses of all connections.
@@ -158,9 +163,12 @@ class Host:
             log.error("the backend failed to close", exc_info=closing.exception())
 
     def attach(self, connection: Connection, limits: Limits | None = None) -> ServerConnection:
-        """Serve one more connection, and return its ServerConnection, whose `closed` is a future.
+        """Serve one more connection, from now on, until its client disconnects.
 
+        connection: a Connection that is not open yet.
         limits: the limits of this connection; None for the limits of this Host.
+        Returns its ServerConnection. The attribute `closed` of that is a future, which is done when
+        the connection has ended.
         """
         server_connection = ServerConnection(
             self.backend,
@@ -210,9 +218,10 @@ class Host:
             connection.open_early()
 
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
-        """Hold the requests of clients back for `within_s` seconds, then refuse to open sessions.
+        """Hold all requests back for `within_s` seconds, unless the backend starts sooner.
 
-        When the backend has started, requests are neither held back nor refused any more.
+        If the backend has not started then, `initialize` and `server/discover` are answered with an
+        error. When the backend has started, requests are neither held back nor refused any more.
         describe: returns the text of the error responses.
         """
         self._opening_until = self._loop.time() + within_s
@@ -253,7 +262,10 @@ class Host:
             connection.report_update(uri)
 
     def watch_changed(self) -> None:
-        """Pass the URIs of all subscriptions to the backend. Called when they have changed."""
+        """Call the backend's watch() soon, with the URIs to which any client subscribes.
+
+        Called when a client has subscribed or unsubscribed, or has disconnected.
+        """
         self._subscriptions.update()
 
     def _on_closed(self, connection: ServerConnection) -> None:

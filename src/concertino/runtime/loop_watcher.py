@@ -42,8 +42,8 @@ class LoopWatcher:
     LoopWatch (runtime/tasks.py) makes it. The thread sleeps at first, and again whenever no call
     runs.
 
-    fall_asleep: returns whether no call runs, so that the thread may sleep until wake() is called.
-        Called on the loop.
+    fall_asleep: returns True if no call runs. Called on the loop. When it has returned True, the
+        thread sleeps, and wake() must be called before the next call starts.
     """
 
     def __init__(self, fall_asleep: Callable[[], bool]) -> None:

@@ -45,9 +45,12 @@ class MalformedInputLog:
     def report(self) -> None:
         """Log the first malformed message and the first oversize one, and later their counts.
 
-        A count is logged when it is at least GROWTH times the count that was logged last. The count
-        of malformed messages is also logged when the rate limit for error responses has prevented
-        an answer to one of them.
+        OutputFlow calls it when such a message has arrived, at most once a second. A count is
+        logged:
+
+        - when it is at least GROWTH times the count that was logged last.
+        - for malformed messages, also when one of them got no error response, because there were
+          too many.
         """
         self._input.has_news = False
         if self._input.oversize:

@@ -30,11 +30,10 @@ def make_message_log(
 ) -> Wrap:
     """Return a function that wraps a connection so that its messages are shown.
 
-    log: gets the debug lines.
-    writer: gets the lines of the trace, so that the log's rate limit does not apply to them.
     format: the log format; "json", or a format for people.
-    is_traced: whether to write each message in full.
-    is_debug: whether to log each message, shortened to SHOWN_CHARS characters.
+    is_traced: whether to write each message in full to `writer`. The log's rate limit does not
+        apply there.
+    is_debug: whether to log each message to `log`, shortened to SHOWN_CHARS characters.
     """
 
     def wrap(connection: Connection, name: str) -> Connection:

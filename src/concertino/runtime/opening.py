@@ -35,7 +35,7 @@ _decode = Decoder(_Method).decode
 
 
 def is_opening(frame: bytes) -> bool:
-    """Return whether a frame is a request that opens a session; False for a malformed frame."""
+    """Return whether a frame is `initialize` or `server/discover`; False for a malformed frame."""
     return _method_of(frame) in OPENING_METHODS
 
 
@@ -55,7 +55,10 @@ def _method_of(frame: bytes) -> str:
 class FirstMessage:
     """Lets a task wait for the first message of a connection.
 
-    receive: the function that gets the frames of the connection; it may be replaced.
+    ServerConnection makes one when a task calls opens_with_handshake().
+
+    receive: the function that will get the frames of the connection, the first one included. It is
+        replaced if the backend starts, or fails, while the task waits.
 
     Attributes:
     answer: a future whose result says whether the first message is `initialize`.
@@ -70,7 +73,8 @@ class EarlyInput:
     """The frames that a client has sent before the backend has started.
 
     until: the time until which the frames are held, by the loop's clock.
-    release: called on the loop at that time, or sooner when there are too many frames.
+    release: called on the loop at that time, or sooner when there are too many frames. It must
+        process the frames.
 
     Attributes:
     frames: the frames in the order of their arrival.
@@ -99,7 +103,7 @@ class EarlyInput:
         """Add a frame. Schedules release() when there are too many frames or too many bytes."""
         self.frames.append(frame)
         self._size += len(frame)
-        # The second condition is true only for the frame that exceeds the limit.
+        # Schedule once only: the second condition is true for the frame that exceeds the limit.
         if len(self.frames) == MAX_FRAMES or self._size > MAX_BYTES >= self._size - len(frame):
             self._loop.call_soon(self._release)
 

@@ -39,6 +39,8 @@ class OutputFlow:
 
     session: the session, whose output and unread results are limited.
     connection: reading from it is paused while too much output is buffered.
+    limits: high_water_bytes is how much may be buffered; drain_s is how long the client may read
+        nothing before its waiting responses are dropped.
     flush: ServerConnection's method that starts waiting calls and sends what was written.
     """
 
@@ -171,10 +173,12 @@ class OutputFlow:
     def backpressure(self) -> Awaitable[None]:
         """Return an awaitable for a handler that has just sent progress or a log message.
 
-        The awaitable is done when the client has caught up with the output; if the client reads
-        fast enough, it is done at once. But if handlers have been sending for MAX_SENDING_S seconds
-        in this loop iteration, it is done one iteration later, so that their output is sent and
-        cancellations arrive.
+        There are three cases:
+
+        - Too much output is buffered: it is done when the client has read enough.
+        - Handlers have been sending for MAX_SENDING_S seconds in this loop iteration: it is done in
+          the next iteration, so that their output is sent and cancellations arrive.
+        - Otherwise it is done already.
         """
         if self._session.peer.buffered_bytes < self._high_water_bytes:
             now = self._loop.time()

@@ -12,7 +12,7 @@ __all__ = ["own_command"]
 def own_command() -> str:
     """Return the command line of this process, quoted for a shell.
 
-    An example is `python server.py --port 80`. The interpreter is named without its folder.
+    An example is `python server.py --port 80`. The interpreter is named without its directory.
     """
     program, *arguments = sys.argv
     name = Path(program).name

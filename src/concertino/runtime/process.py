@@ -55,7 +55,8 @@ def run(
 
     frontend: the source of the clients; by default stdin and stdout.
     limits: by default those that CONCERTINO_ variables set; an invalid variable ends the process.
-    log_format: a key of FORMATS in logs/formats.py; by default the value of CONCERTINO_LOG_FORMAT.
+    log_format: "line", "json" or "trace" (logs/formats.py); by default the value of
+        CONCERTINO_LOG_FORMAT.
     trace: whether to write every message to stderr; by default the value of CONCERTINO_TRACE.
     loop_factory: makes the event loop; by default asyncio.new_event_loop.
     Raises RuntimeError if it is called while an event loop runs.
@@ -124,7 +125,7 @@ class Frontend(Protocol):
     """The source of a server's clients: stdio, or listening sockets.
 
     run() calls prepare(), then open(), then stop() after a signal, and exit_code() at the end. If
-    the server cannot start, run() calls refuse().
+    the server cannot start, run() calls refuse() instead of open().
     writer: writes log lines to stderr without blocking.
     """
 
@@ -146,10 +147,10 @@ class Frontend(Protocol):
     ) -> asyncio.Future[None]:
         """Start to serve clients. Called on the event loop.
 
-        host: serves the connections; attach each of them to it.
+        host: serves the connections; the frontend passes each of them to host.attach().
         wrap: wraps each connection before it is attached, for example to trace its messages.
-        watchdog: the frontend must call it when the input has ended, so that the process ends in
-            time.
+        watchdog: limits the time of the shutdown. The frontend must call it, as watchdog(), when
+            the input has ended.
         Returns a future that is done when no client is connected and none can connect any more.
         """
         ...

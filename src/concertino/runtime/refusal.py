@@ -52,8 +52,10 @@ class RefusedInput:
     """Answers the requests of one connection whose backend cannot start.
 
     peer: decodes the frames and sends the responses.
-    failure: the reason why the backend cannot start.
-    drain: called when the time for requests is over; it must end the connection.
+    failure: the exception because of which the backend cannot start.
+    loop: the event loop, for the timer.
+    drain: called when the time for requests is over; it must end the connection. That is FIRST_S
+        seconds after this object was made, or MORE_S seconds after the first request.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class RefusedInput:
             self._on_refused()
 
     def refuse(self, requests: list[Any]) -> None:
-        """Answer requests that the peer has received before this object was made."""
+        """Answer requests that have arrived before this object was made."""
         for request in requests:
             self._peer.fail(request, INTERNAL_ERROR, self._text)
             self._on_refused()
@@ -97,8 +99,8 @@ class RefusedInput:
 def refuse_script_client(failure: BaseException | str, *, waits: bool = True) -> bool:
     """Answer the requests on stdin with the failure, if a host has started this script.
 
-    A host connects stdin and stdout to pipes or sockets. If one of them is anything else, such as a
-    terminal or a file, this function does nothing.
+    A host, the application that starts MCP servers, connects stdin and stdout to pipes or sockets.
+    If one of them is anything else, such as a terminal or a file, this function does nothing.
     failure: the exception that ends the script, or a text that describes it.
     waits: whether to wait for a first request if none has arrived so far.
     Returns whether a host has sent a request.
@@ -136,8 +138,12 @@ def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | st
 def refuse_requests(reading: int, writing: int, failure: BaseException | str) -> bool:
     """Answer the requests of one client with the failure. Blocks; needs no event loop.
 
-    The function ends when the input ends, when the reader of the responses is gone, or when FIRST_S
-    or MORE_S is over. On a terminal it ends at once, since a person can read the log.
+    The function returns:
+
+    - at once if the input is a terminal, since a person can read the log.
+    - when the input ends, or when nobody can read the responses any more.
+    - FIRST_S seconds after its start if no request has come, or MORE_S seconds after the first one.
+
     reading, writing: the file descriptors of the input and of the output; may be the same.
     failure: the reason why the server cannot start: an exception, or a text that describes it.
     Returns whether the client has sent a request.
@@ -196,7 +202,11 @@ def _is_input_ready(poll: select.poll, reading: int, within_s: float) -> bool:
 
 
 def refuse_frame(peer: Peer[Any], frame: bytes, text: str) -> bool:
-    """Answer the requests in a frame with `text`. Returns whether there was a request."""
+    """Answer each request in a frame with an error. Returns whether there was a request.
+
+    peer: decodes the frame, and sends the responses.
+    text: the message of the error.
+    """
     # Any, because Peer is generic in the class of its requests.
     event: Any = peer.receive(frame)
     has_refused = False

@@ -56,7 +56,11 @@ SAMPLE_DEPTH = 4
 
 
 class ResultTurns:
-    """Decides which large results are sent in the current iteration of an event loop."""
+    """Decides which large results are sent in the current iteration of an event loop.
+
+    There is one for each loop: result_turns_of(loop). In one iteration, it lets results of about
+    TURN_BYTES be sent, or one value be converted to JSON; the others wait in order.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -75,8 +79,8 @@ class ResultTurns:
     def may_send(self, size: int) -> bool:
         """Return whether a large result may be sent in this iteration, and count it if so.
 
-        size: the probable size of the result in bytes.
         If this returns False, the caller must pass the result to send_later().
+        size: the probable size of the result in bytes.
         """
         if self._waiting or self._sent >= TURN_BYTES:
             return False
@@ -85,12 +89,19 @@ class ResultTurns:
         return True
 
     def send_later(self, size: int, send: Callable[[], object]) -> None:
-        """Call `send` in a later iteration; results are sent in the order of these calls."""
+        """Call `send` in a later iteration; results are sent in the order of these calls.
+
+        size: the probable size of the result in bytes.
+        send: sends the result.
+        """
         self._waiting.append((size, send))
         self._schedule()
 
     def call_after_waiting(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the results and values that wait now were sent; or at once."""
+        """Call `callback` when all results and values that wait now have been sent.
+
+        If none waits, it is called at once.
+        """
         if self._conversions or self._converting:
             self._conversions.append(callback)
             # The value that is converted now may become a small result, which schedules nothing.
@@ -101,7 +112,11 @@ class ResultTurns:
             callback()
 
     async def wait_to_convert(self) -> None:
-        """Return when a large value may be converted. Then convert it without awaiting before."""
+        """Wait until a large value may be converted.
+
+        The caller must convert its value before it awaits anything else: the next value may be
+        converted as soon as the caller's task waits.
+        """
         turn: asyncio.Future[None] = self._loop.create_future()
         self._conversions.append(partial(self._begin_conversion, turn))
         self._schedule()
@@ -123,7 +138,10 @@ class ResultTurns:
             turn.set_result(None)
 
     def count_conversion(self, size: int) -> None:
-        """Count a value that was converted in this iteration. size: that of its JSON in bytes."""
+        """Count a value that was converted in this iteration.
+
+        size: the size of its JSON in bytes.
+        """
         self._sent += size * CONVERSION_COST
         self._schedule()
 
@@ -144,7 +162,10 @@ class ResultTurns:
             # Schedule first: `send` may raise.
             self._schedule()
             send()
+        # Begin one conversion, if nothing was sent and no other value is being converted. The loop
+        # goes on only after callbacks that convert nothing: a call that was cancelled, for example.
         while self._conversions and not (self._waiting or self._sent or self._converting):
+            # Schedule first: the callback may raise.
             if len(self._conversions) > 1:
                 self._schedule()
             self._conversions.popleft()()
@@ -165,8 +186,10 @@ def result_turns_of(loop: asyncio.AbstractEventLoop) -> ResultTurns:
 
 
 async def wait_for_turn(value: Any) -> None:
-    """Wait until a handler's value may be converted to a result, if it is large.
+    """Wait until the value that a handler has returned may be converted to a result.
 
+    Returns at once if the value is small, or if no other large value or result has been handled in
+    this loop iteration. Call it in the task of the call.
     Raises ResultDropped if a small result was expected and there is no memory for a large one.
     """
     task = asyncio.current_task()
@@ -188,14 +211,18 @@ async def wait_for_turn(value: Any) -> None:
 
 
 def count_conversion(size: int) -> None:
-    """Count a large value that was converted on this loop. size: that of its JSON in bytes."""
+    """Count a large value that was converted on the running loop.
+
+    size: the size of its JSON in bytes.
+    """
     result_turns_of(asyncio.get_running_loop()).count_conversion(size)
 
 
 def least_size(result: Any) -> int:
-    """Return how many bytes a result has at least as JSON; takes a microsecond.
+    """Return a lower bound for the size of a result as JSON, in bytes; takes a microsecond.
 
-    This is the sum of the lengths of texts in it; 0 if the result cannot be examined.
+    This is the sum of the lengths of the strings among its first items. Returns 0 if the result
+    cannot be examined.
     """
     try:
         return _measure(result, 0)
@@ -214,8 +241,8 @@ def probable_size(value: Any) -> int:
 def is_large_result(value: Any) -> bool:
     """Return whether a handler's result is probably large; takes a microsecond.
 
-    Texts of LARGE_BYTES are large, and so are lists and dicts of LARGE_ITEMS items. True if the
-    result cannot be examined: another thread may change it meanwhile, and its methods may fail.
+    Strings of LARGE_BYTES are large, and so are lists and dicts of LARGE_ITEMS items. Returns True
+    if the result cannot be examined, because another thread changes it or one of its methods fails.
     """
     try:
         return _measure(value, LARGE_BYTES // LARGE_ITEMS) >= LARGE_BYTES
@@ -224,9 +251,10 @@ def is_large_result(value: Any) -> bool:
 
 
 def _measure(value: Any, item_bytes: int, depth: int = SAMPLE_DEPTH, is_whole: bool = False) -> int:
-    """Return the length of the texts in a value, and item_bytes for each item of a collection.
+    """Return the length of the strings in a value, plus item_bytes for each item of a collection.
 
-    is_whole: whether to count all items of a collection as if they were like the first ones.
+    Only the first SAMPLE items of a collection are examined, down to `depth` levels.
+    is_whole: whether to extrapolate from the first items of a collection to all of them.
     """
     if isinstance(value, str | bytes | Raw):
         return len(cast("str", value))

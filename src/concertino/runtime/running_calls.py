@@ -39,9 +39,9 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 class Place(Struct, frozen=True):
     """The line of the server author's code that a thread executes.
 
-    function: the qualified name of the author's function that concertino called: the handler.
-    file, line: the current line of the author's code, in the handler or in a function that the
-        handler has called. `file` has no folder.
+    function: the qualified name of the handler, the author's function that concertino has called.
+    file, line: the current line, in the handler or in a function that the handler has called.
+        `file` is a file name without a directory.
     """
 
     function: str
@@ -68,8 +68,9 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
 def place_of_thread(thread: int) -> Place | None:
     """Return the line of the server author's code that a thread executes.
 
-    The frames that have called concertino, such as the author's line with server.run(), are
-    ignored. If all other frames execute library code, the innermost line and function are returned.
+    The stack of the main thread also contains the frames that have called concertino, such as the
+    line with server.run(); they are ignored. If a handler only executes code of libraries, the
+    innermost line is returned.
     thread: the thread's identifier, from threading.get_ident().
     Returns None if there is no such thread, or if it executes concertino's own code.
     """
@@ -92,10 +93,11 @@ def place_of_thread(thread: int) -> Place | None:
 
 
 def waits_for_thread(thread: int) -> bool:
-    """Return whether a thread waits for another one, in a method of the module threading.
+    """Return whether a thread waits in a method of the module threading, such as Event.wait().
 
     Queues and futures use these methods, too.
     thread: the thread's identifier, from threading.get_ident().
+    Returns False if there is no such thread.
     """
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
     return frame is not None and frame.f_globals.get("__name__") == "threading"

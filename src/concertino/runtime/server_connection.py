@@ -73,8 +73,9 @@ class ServerConnection:
     budget: the memory that unread responses may take in the whole process.
     opening_until: the time until which frames are held back if the backend has not started, by the
         loop's clock.
-    describe_start: a function that returns the error text for requests that open a session after
-        `opening_until`, if the backend has not started. If None, such requests are answered.
+    describe_start: decides what happens to `initialize` and `server/discover` after `opening_until`
+        if the backend still has not started. If it is None, they are answered. Otherwise they get
+        an error response, with the text that this function returns.
 
     Attributes:
     closed: a future that is done when the connection is closed and all its tasks have ended.
@@ -268,9 +269,10 @@ class ServerConnection:
             self._open_input(self._receive_unstarted)
 
     def hold_opening(self, until: float, describe: Callable[[], str]) -> None:
-        """Hold frames back until the time `until`, and then refuse to open sessions.
+        """Hold frames back until the time `until`, unless the backend starts sooner.
 
-        When the backend has started, frames are neither held back nor refused any more.
+        If the backend has not started then, `initialize` and `server/discover` are answered with an
+        error. When the backend has started, frames are neither held back nor refused any more.
         until: a time of the loop's clock.
         describe: returns the text of the error responses.
         """
@@ -354,6 +356,7 @@ class ServerConnection:
         peer = self.session.peer
         try:
             if peer.waiting:
+                # Calls that are started now need not schedule a flush for their responses.
                 self._is_flush_due = True
                 self.session.admit()
             self._is_flush_due = False
@@ -444,7 +447,9 @@ class ServerConnection:
 
     def notify(self, method: str, params: bytes) -> None:
         peer = self.session.peer
+        # Since MCP 2026-07-28 there is no handshake, so the state stays "fresh".
         is_legacy = self.session.lifecycle.state == "ready"
+        # A client that does not read gets no more notifications.
         has_room = peer.buffered_bytes < self._high_water_bytes
         if is_legacy and has_room and not self._end.is_closing:
             peer.notify(method, params)

@@ -12,10 +12,11 @@ log = logging.getLogger("concertino")
 
 
 def notify_ready() -> None:
-    """Send READY=1 to the service manager, if NOTIFY_SOCKET says that it waits for this.
+    """Send READY=1 to the service manager, if the environment variable NOTIFY_SOCKET is set.
 
-    Raises nothing.
+    Raises nothing: an error is logged.
     """
+    # Remove the variable, so that child processes send nothing to the service manager.
     name = os.environ.pop("NOTIFY_SOCKET", "")
     if not name.startswith(("/", "@")):
         return

@@ -36,7 +36,7 @@ class SocketFrontend:
     and running calls may finish within the drain time.
 
     listeners: the listening sockets; closed by this object.
-    writer: the writer that bounded_stderr() has returned.
+    writer: writes log lines to stderr without blocking; made by bounded_stderr().
     max_connections: how many clients each listener may have at the same time; by default
         Limits.max_connections.
     """
@@ -96,6 +96,7 @@ class SocketFrontend:
 
         Then the listeners are closed. A listener that the service manager has passed to this
         process stays open, so that its clients can wait for the next process.
+        Returns whether any client got an answer.
         """
         from concertino.runtime.refusal import refuse_clients
 

@@ -47,8 +47,10 @@ class SubcallContext(ContextWrapper):
     make_subcall_context() makes one when the handler of a client's call first makes a subcall. The
     handler of a subcall gets one as its context.
 
-    inner: the context that all other methods are forwarded to.
-    backend: the outermost backend, with all guards.
+    progress() sends nothing. All other methods are forwarded to `inner`.
+
+    inner: the context of the client's call, or a wrapper around it.
+    backend: the outermost backend, with all guards, which handles the subcalls.
     meta: the `_meta` of the client's call, passed on for its trace context.
     chain: the names of the tools that call each other; the tool of the client's call comes first.
     count: a list with one item, the number of subcalls so far. All subcalls within one client's
@@ -81,9 +83,8 @@ class SubcallContext(ContextWrapper):
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a SubcallContext whose subcalls use the methods of `context`.
 
-        A wrapper around this context passes itself as `context`, so that the called tools send
-        their log messages, for example, through the wrapper.
-        context: this context, or a wrapper around it.
+        context: this context, or a wrapper around it. A wrapper that passes itself sees the log
+            messages of the called tools, for example.
         """
         return SubcallContext(context, self._backend, self._meta, self._chain, self._count)
 
@@ -98,8 +99,10 @@ class SubcallContext(ContextWrapper):
 
         arguments: the arguments of the tool; None for no arguments.
         into: the type to which the result is converted; None for a CallToolResult.
-        Raises RpcError for an unknown tool. Raises ToolError with the text of the result if `into`
-        is given and the tool has failed.
+
+        Raises RpcError for an unknown tool, and ProtocolError if the result does not fit `into`.
+        Raises ToolError with the text of the result if `into` is given and the tool has failed.
+        Raises ToolError if one call of a client makes too many subcalls, or nests them too deeply.
         """
         chain = (*self._chain, name)
         self._check_limits(chain)

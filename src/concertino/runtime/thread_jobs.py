@@ -33,9 +33,10 @@ class ThreadJob:
     The thread stores the function's result in `value`, or its exception in `error`. Then the event
     loop sets the result of `future`, which wakes Threads.run().
     results: the queue that the job is put into when it has ended.
+    context: the context variables with which the function runs.
     task: the task that called Threads.run(), for the log.
-    sent: an event that is set when a large value was sent or dropped; None if the value is not
-        large, or not known yet.
+    sent: an event for which the thread waits after it has made a large value; it is set when that
+        value was sent or dropped. None if the value is not large, or not known yet.
     trial: the kind of the job's call, while ThreadTrials counts the call; otherwise None.
     """
 
@@ -66,12 +67,15 @@ class ThreadJob:
 class JobResults:
     """A queue of finished jobs, from the threads to one event loop.
 
+    trials: limits the calls of tools about whose results little is known (tools "on trial").
     on_large: called on the loop with each job that has a large result, before run() takes it.
     on_trial_end: called on the loop with each other job whose call `trials` has counted.
-    trials: limits the calls of tools about whose results little is known.
+
+    Attributes:
     settled: a cache of handlers whose tools are not on trial any more: id(handler) -> handler. It
         saves 3 us for each call while many calls run.
-    kept: the jobs whose calls are kept back, see Threads._keep_back().
+    kept: the jobs that are kept back: no thread may take them yet, because their tool is on trial
+        or because there is no room for their large results.
     is_check_due: whether Threads._check_kept() will be called.
     """
 
@@ -137,9 +141,9 @@ def is_of_kind(job: ThreadJob, kind: Kind) -> bool:
 
 
 def is_unexpected(call: IncomingRequest, size: int) -> bool:
-    """Return whether a result of this size is unexpected, and the call can still be kept back.
+    """Return whether a call must be kept back if its result may have `size` bytes.
 
-    The call was then started in the expectation of a result of less than half the size, and its
-    code has not begun.
+    That is so if the call's code has not begun, and if the call was admitted in the expectation of
+    a result of less than half this size.
     """
     return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2

@@ -76,7 +76,7 @@ class ThreadTrials:
         return kind in self._trials
 
     def begin(self, kind: Kind, running: int) -> None:
-        """Put a kind of call on trial, unless it is, and count calls of it that run already.
+        """Put a kind of call on trial, if it is not yet, and count calls of it that run already.
 
         During the trial only few calls of the kind run at once, because the size of their results
         is unknown.
@@ -105,6 +105,8 @@ class ThreadTrials:
     def end(self, kind: Kind, is_large: bool | None) -> None:
         """Stop counting a call that begin() or try_start() has counted, because it has ended.
 
+        A large result ends the trial; a small one lets more calls of the kind run at once. Does
+        nothing if the trial has ended already.
         kind: the kind of the call.
         is_large: whether its result was large; None if it has none, because it was cancelled.
         """

@@ -25,9 +25,10 @@ CLEAN_AFTER = 256
 class FileUsedStates:
     """A record of used states in an SQLite file, for all processes that use the same path.
 
-    A state is a `requestState` that a client has sent back.
-    The file is created if it does not exist, and only this user may read it.
-    path: the file, on a local disk. SQLite creates two more files in the same folder.
+    A state is a `requestState` that a client has sent back; it must not be accepted twice.
+    The first use() opens the file. If it does not exist, it is created, and only this user may read
+    it.
+    path: the file, on a local disk. SQLite creates two more files in the same directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +42,8 @@ class FileUsedStates:
         """Record that a state is used. Returns False if any process has used it before.
 
         nonce: identifies the state.
-        expires: when the state expires, in seconds since the epoch.
+        expires: when the state expires, in seconds since the epoch. It may be forgotten then.
+        Blocks for up to BUSY_S seconds while other processes write.
         Raises OSError if the record cannot be read or written.
         """
         try:

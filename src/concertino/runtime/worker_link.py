@@ -30,7 +30,7 @@ class WorkerPlace(Struct, frozen=True):
     descriptor: the file descriptor of the connection to the parent.
     number: the number of this worker, from 1 on.
     count: the number of workers.
-    folder: a private folder for the sockets by which the workers reach each other.
+    folder: a private directory for the sockets by which the workers reach each other.
     """
 
     descriptor: int
@@ -39,7 +39,7 @@ class WorkerPlace(Struct, frozen=True):
     folder: Path
 
     def encode(self) -> str:
-        """Return this object as a text, for the environment variable of the worker."""
+        """Return this object as a string, for the environment variable of the worker."""
         return f"{self.descriptor}:{self.number}:{self.count}:{self.folder}"
 
 
