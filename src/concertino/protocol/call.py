@@ -83,8 +83,11 @@ class Call(Struct, frozen=True, gc=False):
 class InputRequired(Struct, frozen=True):
     """The return value of a backend that needs answers from the client to finish a call.
 
-    The client repeats the call with its answers and this state (MCP 2026-07-28
-    basic/patterns/mrtr). At least one of the two fields must not be empty.
+        return InputRequired({"confirm": Elicitation("Delete it?", requested_schema=schema)})
+
+    The client is asked the questions, and the backend gets the call again, with the answers in
+    Call.answers and with the same `state` in Call.state (MCP 2026-07-28 basic/patterns/mrtr). At
+    least one of the two fields must not be empty.
     questions: requests to the client by key. Each is a ClientRequest (types/client_requests.py), or
         a request of another server as undecoded JSON, which 2026-07-28 clients get unchanged.
     state: any bytes that the backend needs to continue. The client stores them; it can read but not

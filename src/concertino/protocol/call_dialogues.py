@@ -33,7 +33,11 @@ class CallDialogues:
     """Creates, seals and restores the dialogues of one session's calls.
 
     A dialogue is the requests that a call's handler makes to the client, and the client's answers.
-    make_seal: returns the Seal for the states; called whenever a state is sealed or opened. None in
+    A state is a `requestState`: a token with a dialogue, which the client stores between two rounds
+    of a call.
+
+    profiles: says what the server is called, because a state is bound to the server's name.
+    make_seal: returns the Seal that makes and opens states; called each time it is needed. None in
         a session whose calls never ask their client.
     identity: Principal.identity of the caller; b"" if it is not known. A state is accepted only
         from the caller to whom it was sent.
@@ -67,12 +71,14 @@ class CallDialogues:
     def resume(
         self, incoming: SessionRequest, profile: RequestProfile
     ) -> tuple[Call, OpenedState | None]:
-        """Return the Call of a request that has `inputResponses` or `requestState`.
+        """Return the Call for a request that has `inputResponses` or `requestState` in its params.
 
-        The second element of the result is the opened state; it is None without `requestState`. The
-        caller must pass it to mark_used() once the call is accepted. The two members are ignored in
-        requests of revisions before MCP 2026-07-28, which do not define them.
-        Raises RpcError if a member is malformed, or if the state was sealed for another call.
+        Revisions before MCP 2026-07-28 do not define these two params; there they are ignored.
+        profile: the profile of the request.
+        Returns the Call and the opened state. The caller must pass the state to mark_used() once
+        the call is accepted. It is None for a request without `requestState`.
+        Raises RpcError if one of the two params is malformed, or if the state is not acceptable: it
+        is too old, was used before, or was made for another call.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, digest_call, resume_dialogue
 
@@ -93,8 +99,9 @@ class CallDialogues:
         return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
 
     def mark_used(self, opened: OpenedState) -> None:
-        """Reject a state from now on, because a call that came with the state was accepted.
+        """Record that a state was used, so that it is rejected from now on.
 
+        Called when the call that came with the state was accepted.
         opened: the state, from resume().
         Raises RpcError if another process with the same key has used the state meanwhile, or if the
         record that these processes share cannot be read.

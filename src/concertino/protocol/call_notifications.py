@@ -33,6 +33,7 @@ class CallNotifications:
     profiles: says which level of log messages a client of a revision before MCP 2026-07-28 has set,
         and whether the server declares logging.
     clock: returns the time in seconds, for the rate limit.
+    limits: the rates, the size of a message, and how much output may be buffered.
     schedule_flush: called when a notification is kept for later. It must arrange a call of
         peer.on_drain(), which sends such notifications, a moment later.
 
@@ -69,8 +70,13 @@ class CallNotifications:
     ) -> None:
         """Send a progress notification, or keep it for later.
 
-        Does nothing if the client has not asked for progress, if the call is answered already, or
-        if `done` has not grown since the last time.
+        It is kept while the call sends too fast or the client does not read; a newer one replaces
+        it. Does nothing:
+
+        - if the client has not asked for progress.
+        - if the call is answered or cancelled already.
+        - if `done` has not grown since the last time: the specification forbids it.
+
         done, total: the progress so far and at the end, both finite; total is None if unknown.
         message: a text for people, or None. It is not sent if it would make the frame too long.
         """
@@ -99,9 +105,12 @@ class CallNotifications:
     ) -> None:
         """Send a log message, or keep it for later.
 
+        It is kept while the call sends too fast or the client does not read. A message is lost, and
+        counted in dropped_logs, if it is too long, or if a newer one replaces it while it is kept.
         Does nothing if the server does not declare logging, if the client does not want messages of
-        this level, or if the call is answered already. A message that is too long, or that a newer
-        one replaces while it is kept, is lost and counted in dropped_logs.
+        this level, or if the call is answered or cancelled already.
+        data: any value that has a JSON form.
+        logger: the name of the logger; None to send none.
         """
         # Only a server that declares logging may send log messages (server/utilities/logging).
         if not self._profiles.features.logging:

@@ -160,6 +160,7 @@ def _downgrade_sampling(
     if wants_tools and not (revision.sampling_tools and "tools" in declared):
         raise _missing_capability(client, {"sampling": {"tools": {}}})
     wants_context = params.get("includeContext", "none") != "none"
+    # Older revisions have includeContext as well, but no capability for it.
     if wants_context and revision.sampling_tools and "context" not in declared:
         raise _missing_capability(client, {"sampling": {"context": {}}})
     if revision.sampling_tools:
@@ -174,6 +175,7 @@ def _downgrade_sampling(
         for content in _as_list(message["content"])
     ]
     supported_kinds = {"text", "image", "audio" if revision.audio else ""}
+    # All other kinds are uses and results of tools, which need the capability for tools.
     for kind in {part["content"]["type"] for part in parts} - supported_kinds:
         required: dict[str, Any] = {} if kind == "audio" else {"tools": {}}
         text = f"content of type {kind} is not part of {revision.name}"

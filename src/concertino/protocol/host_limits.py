@@ -22,7 +22,7 @@ LIST_TOKENS = 10_000
 
 
 def describe_instructions(instructions: str) -> str:
-    """Return a warning if hosts will cut the server's instructions."""
+    """Return a warning if hosts will cut the server's instructions, otherwise ""."""
     if len(instructions) <= INSTRUCTIONS_CHARS:
         return ""
     return (
@@ -51,7 +51,7 @@ def describe_names(server: str, names: Collection[str]) -> str:
 
 
 def describe_list(tools: Iterable[str], count: int) -> str:
-    """Return a warning if the list of tools takes too much of a model's context.
+    """Return a warning if the list of tools takes too much of a model's context, otherwise "".
 
     tools: the JSON text of each tool, with name, description and input schema. It is read only
         until the limit is exceeded.

@@ -23,9 +23,13 @@ WRAPS_RESULT = "x-fastmcp-wrap-result"
 def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return an output schema for revisions in which structured content is always an object.
 
-    In these revisions, a value that is not an object is sent as `{"result": value}`. The returned
-    schema describes this object, and has the keyword WRAPS_RESULT. If `schema` allows objects and
-    other values, as for `Point | None`, the returned schema allows both forms.
+    In these revisions, a value that is not an object is sent as `{"result": value}`. There are
+    three cases:
+
+    - `schema` allows only objects: it is returned.
+    - It allows no objects: the returned schema describes `{"result": value}`, and has the keyword
+      WRAPS_RESULT.
+    - It allows both, as for `Point | None`: the returned schema allows both forms.
     """
     kind = _resolve_root(schema).get("type")
     if kind == "object":

@@ -295,7 +295,7 @@ class SessionRequest(IncomingRequest, eq=False):
         stored; None if there is none. If the handler returns this same object and no guard checks
         it, the client gets it unchanged.
     hooks: the functions that run at the end of the call. Guards, which are wrappers of the backend
-        such as rate limits, have stored them.
+        such as rate limits, have stored them. None for a call without guards.
     timer: the timer for the time limit of the call, while it runs; otherwise None.
     """
 
@@ -308,9 +308,10 @@ class SessionRequest(IncomingRequest, eq=False):
 
 
 def pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
-    """Remove a member from an object and return its value, decoded as `type`.
+    """Remove a key from a JSON object and return its value, decoded as `type`.
 
-    Returns None if the member is missing. Raises RpcError -32602 if its value has another type.
+    members: the object; its values are undecoded JSON.
+    Returns None if the key is missing. Raises RpcError -32602 if the value has another type.
     """
     raw = members.pop(name, None)
     if raw is None:

@@ -80,13 +80,15 @@ class _CancelParams(Struct, rename="camel"):
 class Session:
     """The server's side of one MCP connection, without I/O.
 
+    The owner of the session must call admit() after each response, and when output has drained.
+
     features: returns the current features of the backend; called again when the backend reports a
         change.
     send: called with each frame (a JSON text without the newline) to be sent, and with the id of
         the request to which the frame belongs. Returns how many bytes of output are buffered.
     start: called with each request for the backend. It must answer the request exactly once, with
-        respond() or fail(); if it will do so later, it must call peer.add_running() at once. The
-        owner of the session must call admit() after each response, and when output has drained.
+        respond() or fail(). If it will do so later, it must call peer.add_running() at once.
+    limits: the limits for the sizes, numbers and rates of messages.
     clock: returns the time in seconds; must not go backwards.
     on_subscriptions_changed: called when subscriptions.uris may have changed.
     seal: returns the Seal for the `requestState` of calls that ask their client for input. It is
@@ -141,7 +143,7 @@ class Session:
 
     @property
     def dialogues(self) -> CallDialogues:
-        """Return the object that manages the questions of this session's calls to the client."""
+        """Return the object with which this session's calls ask the client (CallDialogues)."""
         if self._dialogues is None:
             # Imported here, because most servers never ask their client anything.
             from concertino.protocol.call_dialogues import CallDialogues
@@ -307,11 +309,12 @@ class Session:
 
         If the result cannot be encoded, or is too large, an error is sent instead.
         result: a result in the form of revision 2026-07-28.
-        passes: CallHooks.accepts_text of the call's guards, the wrappers of the backend that may
-            change results: a function that gets the text of a result, and returns whether the
-            guards leave it unchanged. None if no guard may change the result.
-        Returns False, and sends nothing, if the guards must see the result first: `passes` is not
-        None, and the result is not a single text that it accepts. Otherwise returns True.
+        passes: None if no guard (a wrapper of the backend) may change the result. Otherwise a
+            function that gets the text of a result and returns whether the guards leave it
+            unchanged; this is CallHooks.accepts_text.
+
+        Returns True, or False if nothing was sent because the guards must see the result first.
+        That is so if `passes` is not None, unless the result is one text that it accepts.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -341,9 +344,9 @@ class Session:
             frame = INT_ID_RESULT % (id, body) if type(id) is int else RESULT % (encode(id), body)
 
         # In the usual case the handler has returned in its first step, so the request is in no
-        # table, and the response is small. The two lines in this block then replace
-        # peer.send_response(), except that the size of a small response is not recorded. Saving
-        # that function call makes a small call 1 % faster.
+        # table of open requests, and the response is small. Then two lines replace
+        # peer.send_response(); they only leave out that the size of the response is recorded.
+        # Saving that function call makes a small call 1 % faster.
         if (
             len(frame) <= peer.unread.small_bytes
             and incoming.table is None
@@ -392,11 +395,12 @@ class Session:
         data: object = None,
         revision: str = "",
     ) -> None:
-        """Send an error response to a call.
+        """Send an error response to a call. Sends nothing if it was answered or cancelled before.
 
         code, data: as in revision 2026-07-28; the code is translated to the client's revision.
-        revision: for an error that another server has sent, the revision of that server; otherwise
-            "". If that revision and the client's are both modern or both legacy, the code is sent
+        message: the text of the error.
+        revision: "", or for an error that another server has sent, the revision of that server. If
+            that revision and the client's are both 2026-07-28, or both older, the code is sent
             unchanged.
         Raises msgspec's errors if `data` cannot be encoded.
         """
@@ -451,12 +455,14 @@ class Session:
     # Changes in the backend
 
     def report_change(self, what: str) -> None:
-        """Notify the client that a list has changed, if the specification allows it.
+        """Get the backend's features again, and notify the client that a list has changed.
 
-        An MCP 2026-07-28 client gets the notification if it has subscribed to the list. A legacy
-        client gets it after the handshake, if `initialize` has declared the list. While the client
-        does not read, several changes are merged into one notification.
-        what: "tools", "prompts" or "resources".
+        An MCP 2026-07-28 client gets the notification if it has subscribed to the list. A client of
+        an older revision gets it after the handshake, if the response to `initialize` has declared
+        this capability. While the client does not read, several changes are merged into one
+        notification.
+        what: "tools", "prompts" or "resources". For any other word, such as "features", the client
+            is not notified.
         """
         self.reload_features()
         self.subscriptions.report_change(what)

@@ -28,6 +28,7 @@ class Subscriptions:
     """The subscriptions of one session.
 
     peer: sends notifications, and the responses that end subscriptions.
+    limits: how many subscriptions the client may have.
     on_change: called when `uris` may have changed.
     """
 
@@ -69,7 +70,7 @@ class Subscriptions:
         return count + sum(item.open for item in self._held_open)
 
     def end_all(self) -> None:
-        """Answer the requests of all open subscriptions, which ends the subscriptions."""
+        """End all open subscriptions: answer their requests, and cancel the calls held open."""
         if self._updates is not None:
             self._updates.close_all()
         ended, self._held_open = self._held_open, []
@@ -83,9 +84,14 @@ class Subscriptions:
     def hold_open(self, incoming: SessionRequest) -> None:
         """Treat a call that is being handled as a subscription.
 
-        From now on its frame and its probable result do not count against the limits in bytes, and
-        end_all() answers it. Does nothing if the call was answered or cancelled. Raises RpcError
-        for a call in a batch.
+        Three things change for the call from now on:
+
+        - Its params are dropped, because it may stay open for days.
+        - Its frame and its probable result do not count against the limits in bytes.
+        - end_all() answers and cancels it.
+
+        Does nothing if the call was answered or cancelled. Raises RpcError for a call in a batch,
+        because the batch is answered only when all its calls have ended.
         """
         if not incoming.open:
             return

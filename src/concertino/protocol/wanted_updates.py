@@ -84,6 +84,7 @@ class WantedUpdates:
     """The subscriptions of one connection.
 
     peer: sends the notifications.
+    limits: how many subscriptions the client may have.
     on_change: called when subscribed_uris may have changed.
     """
 
@@ -144,12 +145,13 @@ class WantedUpdates:
     ) -> None:
         """Register a subscriptions/listen request, and acknowledge it with a notification.
 
-        The notification names the wanted updates that the server supports. The request is answered
-        when the subscription ends.
+        The notification says of which of the wanted changes the server will notify the client. The
+        request itself is answered when the server ends the subscription.
         features: what the backend offers.
         encode_closing: called when the server ends the subscription, with members for the `_meta`
             of the result. Returns the result of the request as JSON.
-        Raises RpcError for a malformed request, and for too many subscriptions.
+        Raises RpcError for a malformed request, for a request in a batch, and for too many
+        subscriptions.
         """
         if incoming.batch is not None:
             raise RpcError(

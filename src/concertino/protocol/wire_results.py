@@ -106,14 +106,14 @@ class ResultEncoder:
         method: str,
         passes: Callable[[str], bool] | None = None,
     ) -> bytes:
-        """Return a result as a JSON object without newlines.
+        """Return a result as a JSON object without newlines, or b"" if guards must see it first.
 
+        Guards are wrappers of the backend that may change results.
         method: the method of the request that the result answers.
-        passes: for a call with guards, which are wrappers of the backend that may change results:
-            a function that gets a text and returns whether the guards leave it unchanged. With it,
-            a result is encoded only if it is a tool result of a single text block, and
-            passes(text) is true. For any other result b"" is returned, and the caller must pass the
-            result through the guards first. None if no guard may change the result.
+        passes: None if no guard may change the result. Otherwise a function that gets a text and
+            returns whether the guards leave it unchanged. Then the result is encoded only if it is
+            a tool result of a single text block, and passes(text) is true. For any other result
+            b"" is returned, and the caller must pass the result through the guards.
         Raises InputRequiredSignal for an InputRequired, TypeError for a value that is not a result,
         and msgspec's errors for a value that cannot be encoded.
         """
@@ -163,11 +163,13 @@ class ResultEncoder:
         data: object,
         method: str,
     ) -> int:
-        """Translate the code of an error to the revision of the clients.
+        """Return the code of an error in the revision of the clients.
 
-        In MCP 2026-07-28, "resource not found" is -32602 in response to `resources/read`, with data
-        that contain `uri` (server/resources). Older revisions have -32002 for it. A code that this
-        revision does not have becomes -32603.
+        - "Resource not found": in MCP 2026-07-28 the code is -32602, in response to
+          `resources/read` and with data that contain `uri` (server/resources). In older revisions
+          it is -32002.
+        - A code that only the other revisions have becomes -32603.
+        - All other codes stay the same.
 
         code, data: the code and data of the error, in the form of 2026-07-28.
         method: the method of the request that failed.
@@ -182,8 +184,9 @@ class ResultEncoder:
         return RESOURCE_NOT_FOUND if missing else code
 
     def encode_closing(self, meta: Mapping[str, Any]) -> bytes:
-        """Return an empty MCP 2026-07-28 result as JSON, for a subscription that ends.
+        """Return an empty result as JSON, for a `subscriptions/listen` request that ends.
 
+        Only for MCP 2026-07-28, the one revision with this request.
         meta: members for the `_meta` of the result.
         """
         return self._encode_members(Raw(encode({"_meta": meta})), "")

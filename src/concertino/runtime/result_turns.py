@@ -188,7 +188,7 @@ def result_turns_of(loop: asyncio.AbstractEventLoop) -> ResultTurns:
 async def wait_for_turn(value: Any) -> None:
     """Wait until the value that a handler has returned may be converted to a result.
 
-    Returns at once if the value is small, or if no other large value or result has been handled in
+    Returns at once if the value is small, or if nothing else waits and little was sent so far in
     this loop iteration. Call it in the task of the call.
     Raises ResultDropped if a small result was expected and there is no memory for a large one.
     """
