@@ -44,6 +44,9 @@ class Batch:
 class Batches:
     """The batches that one peer receives.
 
+    limits: how many messages a batch may have, and how many bytes the responses of all unfinished
+        batches.
+
     Attributes:
     accepted: whether batches are accepted; only revision 2025-03-26 has them.
     size: how many bytes of responses wait until their batches are complete.
@@ -59,9 +62,9 @@ class Batches:
     def refuse(self, elements: list[Raw]) -> InvalidMessage | None:
         """Return the error for a batch that is not accepted; None if it is accepted.
 
-        A batch is refused if it is empty or too long, or if the revision has no batches. The
-        `answers` of the error are the ids of the requests, sent by this side, to which the batch
-        has responses.
+        A batch is refused if it is empty or too long, or if the revision has no batches. The batch
+        may contain responses to requests of this side; their ids are in `answers` of the error.
+        elements: the undecoded messages of the batch.
         """
         limit = self._limits.max_batch
         if not self.accepted:
@@ -75,6 +78,7 @@ class Batches:
         for message in map(decode, elements[:limit]):
             if type(message) is InvalidMessage:
                 answers += message.answers
+            # A message with an id and without a method is a response.
             elif type(message) is Message and message.method is UNSET and message.id is not UNSET:
                 answers.append(message.id)
         text = f"Invalid Request: {text}"
@@ -83,8 +87,9 @@ class Batches:
     def add_response(self, batch: Batch, id: Id, frame: bytes) -> None:
         """Add the response to the request `id` of a batch.
 
-        If the responses of all unfinished batches would together exceed max_message_bytes, an error
-        takes the place of this response, unless the response is shorter than the error.
+        An error takes the place of the response if the responses of all unfinished batches would
+        together exceed max_message_bytes. A response that is shorter than this error is added
+        anyway.
         frame: the response.
         """
         limit = self._limits.max_message_bytes
@@ -99,10 +104,10 @@ class Batches:
         self.size += len(frame)
 
     def finish_item(self, batch: Batch) -> bytes:
-        """Count one request of a batch as done.
+        """Count one request of a batch as answered or cancelled.
 
-        Returns the array of all responses as a frame if this was the last request. Returns b"" if
-        other responses are missing, or if the batch has no responses.
+        Returns the array of all responses, as a frame to be sent, if this was the last request.
+        Returns b"" if other responses are missing, or if the batch has no responses.
         """
         batch.missing -= 1
         if batch.missing:

@@ -91,10 +91,10 @@ def find_last_id(frame: bytes) -> bytes | None:
 
 
 def find_objects(line: bytes) -> list[OuterMembers]:
-    """Return the objects in a line that is not JSON, if they begin like a response.
+    """Return those JSON objects in a line of other text that begin like a response.
 
-    The line may contain other text before and between them, and the last one may be incomplete.
-    Objects inside of other ones are not returned.
+    The last object may be incomplete. Objects inside of returned objects are not returned. At most
+    MAX_OBJECTS are returned.
     """
     objects: list[OuterMembers] = []
     position = 0

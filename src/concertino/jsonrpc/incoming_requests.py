@@ -35,7 +35,8 @@ class IncomingRequest(Struct, eq=False):
     id, method, params: from the message; the values of params are undecoded.
     size: the length of its frame in bytes, which counts against the limits.
     open: whether it may still be answered; False after it was answered or cancelled.
-    table: the table that contains it, while it waits or runs.
+    table: the table that contains it, while it waits or runs; otherwise None. A request that is
+        answered in the first step of its handler is never in a table.
     batch: the batch in which it came, or None.
     on_cancel: called with a reason when the other side cancels the request; None if its handler has
         nothing to cancel.
@@ -116,7 +117,7 @@ class RequestTable(dict[Id, R], Generic[R]):
         incoming.size = 0
 
     def clear(self) -> None:
-        """Remove all requests. Their attribute `table` is not changed, though remove() does so."""
+        """Remove all requests. Unlike remove(), this does not change their attribute `table`."""
         super().clear()
         self.size = 0
 

@@ -83,10 +83,15 @@ class InvalidInput:
         *,
         in_batch: bool,
     ) -> bytes | None:
-        """Count an invalid frame. Returns its error response; None if no response is due.
+        """Count an invalid frame, and return the error response to send; None to send none.
 
-        No response is due for a malformed response, beyond the rate limit, or if `answered` is
-        False.
+        None is returned in three cases:
+
+        - The frame is a malformed response, a malformed notification or a blank line.
+        - `answered` is False.
+        - The frame has no readable id, and the rate limit is reached.
+
+        invalid: the result of decode() for the frame.
         frame: the frame; None if it was too long and was discarded.
         data: the data of the error response.
         in_batch: whether the frame is an element of a batch; the rate limit does not apply then.

@@ -22,19 +22,23 @@ MIB = 2**20
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingStructMeta):
     """Limits for each connection, unless a comment says otherwise.
 
-    Set a limit with a keyword argument, or with the environment variable that has its name in
-    capitals after `CONCERTINO_`. The defaults let about 1,000 slow calls run at the same time. The
-    limits bound the memory for received messages and for output that the other side has not read.
-    They do not bound the memory that handlers allocate.
+        run(server, limits=Limits(max_in_flight=10, drain_s=5))
+
+    Limits() has the defaults, which let about 1,000 slow calls run at the same time. If no limits
+    are passed to run(), it uses from_environment(), where environment variables set the limits. The
+    name of a variable is the name of its limit in capitals after `CONCERTINO_`.
+    The limits bound the memory for received messages and for output that the other side has not
+    read. They do not bound the memory that handlers allocate.
     Raises ValueError for a value that is not positive or not finite.
     """
 
-    # The longest frame, in either direction, without its newline.
+    # The longest frame, in either direction, without its newline. (A frame is the JSON text of one
+    # message or batch.)
     max_message_bytes: int = 10 * MIB
 
-    # When this much output is buffered, no more calls start and no more input is read ...
+    # When this much output is buffered, no more calls start and no more input is read.
     high_water_bytes: int = MIB
-    # ... until the buffered output falls below this.
+    # They go on at the latest when the buffered output has fallen below this.
     low_water_bytes: int = MIB // 4
 
     # The number of calls that run at the same time.
@@ -81,8 +85,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     max_unread_bytes_total: int = 256 * MIB
 
     # How many seconds a client's first request waits while the server is starting. If the start
-    # fails in this time, the request is answered with the reason. Afterwards, the opening is
-    # answered, and calls wait for the start.
+    # fails in this time, the request is answered with the reason. After this time, `initialize` and
+    # `server/discover` are answered although the server is still starting, and calls wait for it.
     opening_s: float = 1.0
 
     def __post_init__(self) -> None:

@@ -85,8 +85,9 @@ class InvalidMessage(Struct, frozen=True):
         response, or a notification with malformed params.
     message: the error's text; "" if the frame need not be logged, such as a blank line.
     id: the id for the error response; UNSET if the frame has no readable id, or is a response.
-    answers: the ids of the requests that the frame answers, if it contains malformed responses. If
-        the code is not 0, it is not certain that the frame is a response: it may be a request.
+    answers: if the frame is a malformed response, or may be one, the ids of the requests of ours
+        that it answers. If the code is 0, it certainly is one. Otherwise it may also be a malformed
+        request from the other side.
     """
 
     code: int
@@ -210,7 +211,10 @@ def describe_decode_error(exc: Exception, max_chars: int | None = None) -> str:
 
 
 def encode_request(id: Id, method: str, params: bytes) -> bytes:
-    """Return a request as a frame. params: a JSON object."""
+    """Return a request as a frame.
+
+    params: a JSON object, as bytes.
+    """
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (
         encode_id(id),
         encode(method),
@@ -219,7 +223,10 @@ def encode_request(id: Id, method: str, params: bytes) -> bytes:
 
 
 def encode_notification(method: str, params: bytes) -> bytes:
-    """Return a notification as a frame. params: a JSON object."""
+    """Return a notification as a frame.
+
+    params: a JSON object, as bytes.
+    """
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(method), one_line(params))
 
 
@@ -361,8 +368,9 @@ def _reject_response(members: dict[str, Raw]) -> InvalidMessage:
 def is_response(names: AbstractSet[str]) -> bool:
     """Return whether a malformed message is a response, judging by the names of its members.
 
-    A server may print JSON lines for a log, with the id of the request and with an error. Such a
-    line is not a response: it has other members and no `jsonrpc`.
+    It is one if it has no method, but a result or an error, and in addition either `jsonrpc` or no
+    members besides `id`, `result` and `error`. The last condition excludes lines of a log that a
+    server prints as JSON, such as {"level": "error", "id": 5, "error": "..."}.
     """
     if "method" in names or not ("result" in names or "error" in names):
         return False

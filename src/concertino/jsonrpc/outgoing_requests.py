@@ -64,9 +64,6 @@ class OutgoingRequest(Struct, eq=False):
 class PendingTable(dict[int, "PendingRequest"]):
     """The requests that this end has sent and that wait for a response, by id.
 
-    Their deadlines are in a heap. To save a search for each response, the entry of an answered
-    request stays in the heap until it is at the top, or until most entries are of answered
-    requests.
     first_id: the id of the first request; the following ids count up from it.
     """
 
@@ -74,13 +71,19 @@ class PendingTable(dict[int, "PendingRequest"]):
 
     def __init__(self, first_id: int) -> None:
         self.next_id = first_id
-        # A heap of (deadline, id).
+        # A heap of (deadline, id). To save a search for each response, the entry of an answered
+        # request stays in the heap until it is at the top, or until most entries are of answered
+        # requests.
         self._deadlines: list[tuple[float, int]] = []
 
     def add(
         self, done: Callable[[Raw | Exception], object], deadline: float | None
     ) -> OutgoingRequest:
-        """Add a request with the next unused id, and return it."""
+        """Add a request with the next unused id, and return it.
+
+        done: called once, with the undecoded result or an exception.
+        deadline: the time at which the request is abandoned, by the peer's clock; None for never.
+        """
         outgoing = OutgoingRequest(self.next_id, done, deadline)
         self.next_id += 1
         self[outgoing.id] = outgoing
@@ -90,7 +93,7 @@ class PendingTable(dict[int, "PendingRequest"]):
 
     @property
     def next_deadline(self) -> float | None:
-        """Return the earliest deadline; None if no request has one."""
+        """Return the earliest deadline of a pending request; None if none of them has one."""
         # Rebuild the heap when most of its entries belong to answered requests.
         if len(self._deadlines) > 2 * len(self) + 64:
             self._deadlines = [
@@ -112,7 +115,7 @@ class PendingTable(dict[int, "PendingRequest"]):
         return self[heappop(self._deadlines)[1]]
 
     def receive(self, response: Message) -> bool:
-        """Pass a response to the request that it answers.
+        """Remove the request that a response answers, and pass the outcome to its `done`.
 
         Returns False if no pending request has the id of the response.
         """
@@ -129,9 +132,10 @@ class PendingTable(dict[int, "PendingRequest"]):
         return True
 
     def fail_answered(self, invalid: InvalidMessage) -> bool:
-        """Fail the requests that a malformed response answers. Returns whether any has failed.
+        """Fail the pending requests whose ids are in `invalid.answers`, with a ProtocolError.
 
-        An id that is an integer in a string, such as "5", stands for that integer.
+        An id that is an integer in a string, such as "5", stands for that integer. Returns whether
+        any request has failed.
         """
         reason = invalid.message
         for prefix in KINDS_OF_FAULTS:

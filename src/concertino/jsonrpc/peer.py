@@ -67,7 +67,8 @@ class Peer(Generic[R]):
     """One end of a JSON-RPC connection. The transport passes every received frame to receive().
 
     A frame is one JSON text, without the newline.
-    send: called with each frame to be sent; an attribute that may be replaced.
+    send: called with each frame to be sent; an attribute that may be replaced. See Send.
+    limits: how many requests may run and wait, and how much memory messages may take.
     clock: returns the time in seconds; must not go backwards.
     first_id: the id of the first outgoing request.
     request_type: the class of incoming requests, a subclass of IncomingRequest with more fields.
@@ -115,10 +116,16 @@ class Peer(Generic[R]):
     def receive(self, frame: bytes) -> R | Message | list[R | Message] | None:
         """Process one frame, and return the request or notification in it.
 
-        Returns a request (of request_type), a notification (Message), or a list of both if the
-        frame is a batch. The caller must pass each request to admit(), respond() or fail(). Returns
-        None if the frame was a response or invalid; the peer has dealt with it then. Raises
-        nothing, whatever the frame contains.
+        What it returns depends on the frame:
+
+        - a request: an object of request_type. The caller must pass it to admit(), respond() or
+          fail().
+        - a notification: a Message.
+        - a batch: a list of requests and notifications.
+        - a response, or an invalid frame: None. The peer has called the `done` of our request, or
+          has sent an error response.
+
+        Raises nothing, whatever the frame contains.
         """
         message = decode(frame)
         if type(message) is Message:
@@ -150,7 +157,8 @@ class Peer(Generic[R]):
     def cancel(self, id: Id, reason: str) -> None:
         """Cancel an incoming request. Called when the other side sends `notifications/cancelled`.
 
-        The request gets no response. Does nothing if no open request has this id.
+        The request gets no response, and its on_cancel() is called with the reason. Does nothing if
+        no open request has this id.
         """
         incoming = self.running.get(id) or self.waiting.get(id)
         if incoming is None:
@@ -265,9 +273,10 @@ class Peer(Generic[R]):
     # Admission
 
     def admit(self, incoming: R) -> bool:
-        """Return whether an incoming request may start now; queue the request if not.
+        """Return whether an incoming request may start now.
 
-        If the queue is full, the request is answered with the error -31001 (busy) instead.
+        If it may not, it is queued, and pop_waiting() returns it later. If the queue is full, it is
+        answered with the error -31001 (busy) instead.
         """
         limits = self._limits
         # Requests start in order of arrival, except those that may overtake the queue. While
@@ -296,7 +305,10 @@ class Peer(Generic[R]):
         return False
 
     def pop_waiting(self) -> R | None:
-        """Remove and return the first queued request; None if there is none or it may not start."""
+        """Remove the first queued request and return it, for the caller to start it.
+
+        Returns None if no request is queued, or if the first one may not start yet.
+        """
         if not (
             self.waiting and self.ready and self.buffered_bytes < self._limits.high_water_bytes
         ):
@@ -311,10 +323,11 @@ class Peer(Generic[R]):
         return incoming
 
     def add_running(self, incoming: R, has_result: bool = True) -> None:
-        """Add an incoming request to `running`. Call this if its handler is still at work.
+        """Add an incoming request to `running`. Call this if its handler has to wait.
 
         From now on the request counts against the limits, and the other side can cancel it.
-        has_result: False for a subscription, which never ends with a large result.
+        has_result: False for a subscription, which never ends with a large result, so that no
+            memory is reserved for one.
         """
         self.running.add(incoming)
         if has_result:
@@ -348,7 +361,10 @@ class Peer(Generic[R]):
             self.send_response(incoming, RESULT % (encode_id(incoming.id), result))
 
     def send_response(self, incoming: IncomingRequest, frame: bytes) -> None:
-        """Send the response to an incoming request that is open. frame: the whole message."""
+        """Send the response to an incoming request that is open, or keep it until there is memory.
+
+        frame: the whole message.
+        """
         self.unread.on_response(incoming, len(frame))
         self._answer(incoming, frame)
 
@@ -462,8 +478,7 @@ class Peer(Generic[R]):
     def send_frame(self, frame: bytes, about: Id | None) -> None:
         """Send a frame that is not a response.
 
-        about: the id of the request that the frame belongs to; None if there is none. The parameter
-            has the same meaning in the methods below.
+        about: the id of the request that the frame belongs to; None if there is none.
         """
         self.buffered_bytes = self.send(frame, about)
 
@@ -503,13 +518,14 @@ class Peer(Generic[R]):
         deadline: float | None = None,
         about: Id | None = None,
     ) -> OutgoingRequest:
-        """Send a request.
+        """Send a request, and return the pending request.
 
         params: a JSON object.
         done: called once: with the result as undecoded JSON, or with an RpcError, ProtocolError,
-            TimeoutError or Disconnected.
+            TimeoutError or Disconnected. Not called after abandon().
         deadline: the time until which to wait for the response, by the peer's clock; None to wait
-            for ever. The caller must call expire() at the time outgoing.next_deadline.
+            for ever. The peer has no timer: the caller must call expire() at the time that
+            `peer.outgoing.next_deadline` returns.
         about: the id of the other side's request to which this one belongs; None if there is none.
         """
         outgoing = self.outgoing.add(done, deadline)
@@ -521,6 +537,7 @@ class Peer(Generic[R]):
         """Stop waiting for the response to our request, and send `notifications/cancelled`.
 
         The request's `done` is not called. A response that arrives later counts as unsolicited.
+        Does nothing if the request has ended already.
         about: the id of the other side's request to which our request belongs; None if there is
             none.
         """

@@ -62,6 +62,9 @@ class ResultDropped(RpcError):
 class ProcessBudget:
     """Counts the memory that the unread responses of all connections of a process take.
 
+    limits: its max_unread_bytes_total becomes `limit`.
+
+    Attributes:
     limit: how many bytes the unread responses may take.
     held: how many bytes the unread responses take now.
     expected: how many bytes the running calls will probably return, except the calls in `unknown`.
@@ -117,21 +120,20 @@ class ProcessBudget:
         self.is_strained = self.held + self.expected + unknown_bytes > self.limit - RESERVE_BYTES
 
     def guess(self, kind: Kind) -> int:
-        """Return the expected size of a result of a kind of call that has never returned.
+        """Return how many bytes a result reserves in its connection's limit, if nothing is known.
 
-        It counts in the limit of a connection. It begins at 1 / FIRST_CALLS of this limit, so that
-        this number of calls may start; lower_guess() lowers it, so that more may start.
+        kind: the kind of call (its method and the name of its tool), which has never returned.
+        At first this is 1 / FIRST_CALLS of the limit, so that FIRST_CALLS calls may start. While
+        calls of the kind run and return nothing, lower_guess() lowers it, so that more may start.
         """
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
 
     def guess_for_process(self, kind: Kind) -> int:
-        """Return how many bytes a result that is not made yet reserves in the process's limit.
+        """Return how many bytes a result reserves in the process's limit, if nothing is known.
 
         kind: the kind of call (its method and the name of its tool), which has never returned.
         At first this is the size of the largest possible result, because the limit of the process
-        must hold even if all results are that large. While calls of the kind run and return
-        nothing, lower_guess() lowers guess(), so that more of them may start, and this number falls
-        by the same factor.
+        must hold even if all results are that large. It falls by the same factor as guess().
         """
         return self.guess(kind) * self._largest_bytes // self._first_guess
 
@@ -139,12 +141,12 @@ class ProcessBudget:
         """Lower the expected size of results of a kind, so that more calls of it may start.
 
         The size is lowered at most once in GROWTH_S seconds. For calls that run in threads, it is
-        lowered at most once in THREAD_GROWTH_S seconds, and the first call of this method only
-        starts this time.
+        lowered at most once in THREAD_GROWTH_S seconds; for them, this method lowers nothing the
+        first time, and only starts this period.
         now: the current time in seconds.
-        in_threads: whether calls of this kind run in threads now. A kind that has run in threads
-            once counts as running in threads, because its threads end a moment before its results
-            are known.
+        in_threads: whether calls of this kind run in threads now. If they have once, they count as
+            running in threads for ever: a thread ends a moment before the result of its call is
+            known.
         """
         # For a new kind with threads, the waiting time begins now. Otherwise 0.0, a time long ago,
         # lets the guess be lowered at once.
@@ -234,10 +236,15 @@ class UnreadResults:
     def has_room_for(self, incoming: IncomingRequest, is_alone: bool) -> bool:
         """Return whether the result of one more call will probably fit into the limits.
 
-        is_alone: whether no other call of the connection runs. A lone call whose client has read
-            nearly everything must fit only into the limit of the process plus a reserve. Such a
-            call always fits if its result will be small, or if nothing is known about the results
-            of its kind and no other call of the kind runs.
+        It must fit into the limit of the connection and into the limit of the process. The rules
+        are weaker for the only call of a client that has read nearly everything, so that other
+        clients that do not read cannot block it. For such a call, one of these is enough:
+
+        - The result fits into the limit of the process plus a reserve.
+        - The result will be small.
+        - Nothing is known about the results of its kind, and no other call of the kind runs.
+
+        is_alone: whether no other call of the connection runs.
         """
         kind = kind_of(incoming)
         budget = self.budget
@@ -267,11 +274,12 @@ class UnreadResults:
     def _will_fit(self, expected: int, expected_of_all: int, is_alone: bool) -> bool:
         """Return whether the limits will probably hold if one more call starts.
 
+        If it is the only call of a client that has read nearly everything, only the limit of the
+        process must hold, and it may be exceeded by a reserve.
         expected: how many bytes the new call will probably return. If its kind is unknown, this
             includes the running calls of its kind on this connection.
         expected_of_all: the same, with the running calls of its kind on all connections.
-        is_alone: whether no other call of the connection runs. A lone call whose client has read
-            nearly everything must fit only into the limit of the process plus a reserve.
+        is_alone: whether no other call of the connection runs.
         """
         budget, reserve = self.budget, self._reserve_bytes
         total = budget.held + budget.expected + expected_of_all
@@ -344,7 +352,10 @@ class UnreadResults:
         return self.budget.sizes.get(kind, 0)
 
     def expect(self, incoming: IncomingRequest, size: int) -> None:
-        """Count at least `size` bytes for the result of a call, because its code has begun."""
+        """Count at least `size` bytes for the result of a call that has begun.
+
+        size: the size of the result in bytes, or an estimate of it.
+        """
         incoming.has_begun = True
         if size > incoming.expected_bytes and incoming.kind is not None:
             self._set_expected(incoming, incoming.kind, size)
@@ -416,8 +427,9 @@ class UnreadResults:
     def fits(self, size: int) -> bool:
         """Return whether the limits allow a large response to be sent now.
 
-        A client that has read everything may get a response of any size, unless the limit of the
-        process and RESERVE_BYTES are used up.
+        It must fit into the limits of the connection and of the process. But a client that has read
+        everything may get a response of any size, unless the limit of the process and RESERVE_BYTES
+        are used up.
         size: the length of the response in bytes.
         """
         return self._has_space(size, self.held, self.budget.held)
@@ -509,7 +521,7 @@ class UnreadResults:
         return f"result of {size} bytes dropped: {unread}; the call itself was carried out"
 
     def describe_unread(self) -> str:
-        """Return a text that names the limit that is reached: `64 MiB are unread`."""
+        """Return a phrase for the limit that is reached, such as `64 MiB are unread`."""
         limit = self._limit
         if self.held < limit and self.budget.held > self.held:
             limit = self.budget.limit

@@ -61,8 +61,9 @@ MAX_QUOTED = 80
 
 
 def word_as_arguments(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaViolation]]:
-    """Return a function that converts one error of jsonschema_rs to violations.
+    """Return a function describe(error) that converts one error of jsonschema_rs to violations.
 
+    It returns several violations if the error is about several unknown arguments.
     schema: the input schema. For an unknown argument, one of its properties may be suggested.
     """
 
@@ -83,7 +84,7 @@ def word_as_arguments(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaV
 
 
 def join_path(steps: Iterable[str | int]) -> str:
-    """Return the steps of a path as one text, such as `items[2].name`."""
+    """Return the steps of a path, such as ["items", 2, "name"], as `items[2].name`."""
     path = ""
     for step in steps:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step

@@ -54,14 +54,18 @@ class InvalidArguments(ConcertinoError):
 class ArgumentDecoder:
     """Decodes the arguments of calls to one handler. argument_decoder() creates it.
 
+        args, kwargs = decoder.bind(b'{"a": 1}', context)
+        handler(*args, **kwargs)
+
     signature: the signature of the handler.
     schema: the JSON Schema (2020-12) of the arguments object.
     injected: the names of the parameters that the server fills, such as the Context.
-    bind: a function bind(raw, injected) that returns (args, kwargs) for the handler. `raw` is the
-        JSON text of the arguments object, or empty for no arguments. `injected` is the value for
-        every injected parameter. The function raises InvalidArguments, also if the constructor of a
-        user's class raises ValueError or TypeError. Other exceptions of such constructors are not
-        caught.
+    bind: a function bind(raw, injected) that returns (args, kwargs) for the handler.
+        - raw: the JSON text of the arguments object; b"" for no arguments.
+        - injected: the value for every injected parameter.
+        - It raises InvalidArguments if the arguments are invalid. That is also so if the
+          constructor of a user's class raises ValueError or TypeError. Other exceptions of such
+          constructors are not caught.
     """
 
     __slots__ = ("bind", "injected", "schema", "signature")
@@ -92,8 +96,8 @@ def argument_decoder(
     inject: classes, such as Context. The server fills parameters with such an annotation.
     descriptions: parameter -> its description in the docstring. It is used if the annotation of the
         parameter has none.
-    Raises RegistrationError, which names the function and the parameter, and says what to write
-    instead.
+    Raises RegistrationError for a parameter whose type cannot be decoded from JSON, and for *args
+    and **kwargs. The error names the function and the parameter, and says what to write instead.
     """
     signature = read_signature(handler, inject)
     builder = SchemaBuilder(coerce=coerce)
@@ -328,11 +332,11 @@ def describe_unknown(names: Sequence[str], fields: Sequence[str]) -> list[Schema
 
 
 def decode_value(raw: Raw | bytes, field_type: Any, strict: bool) -> Any:
-    """Decode one JSON value.
+    """Decode one JSON value. A number such as 1.0 is accepted as an int.
 
     raw: the value as JSON text.
-    field_type: the `type` of a TypeSchema.
-    strict: False to convert strings, as for msgspec.convert().
+    field_type: the type to decode: TypeSchema.type (type_schema.py).
+    strict: False to convert strings, such as "1" to an int, as for msgspec.convert().
     Raises msgspec.ValidationError if the value is invalid for the type, and DecodeError if it is
     not JSON.
     """

@@ -86,7 +86,9 @@ def check_references(schema: dict[str, Any]) -> SchemaSize:
 
     schema: plain JSON that has passed check_size(). Keywords of the wrong type are ignored here;
         jsonschema_rs checks the schema against the meta-schema later.
-    Raises RegistrationError with the place as a JSON pointer, the expected and the actual value.
+    Raises RegistrationError for another dialect, for a reference that leads nowhere or out of the
+    schema, for references in an endless cycle, and for too many subschemas. The error has the place
+    as a JSON pointer, the expected and the actual value.
     """
     nodes = _SubschemaGraph(schema).nodes
     _refuse_endless(nodes)

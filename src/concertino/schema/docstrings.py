@@ -19,7 +19,7 @@ class ParsedDocstring(Struct, frozen=True):
     """The content of a docstring.
 
     description: the text before the first section; None if there is none.
-    parameters: the description of each parameter, by its name without stars. Parameters without a
+    parameters: parameter -> its description. Names are without stars. Parameters without a
         description are left out.
     """
 
@@ -31,7 +31,7 @@ def parse_docstring(doc: str | None) -> ParsedDocstring:
     """Parse the docstring of a function.
 
     Never raises: text in an unknown style becomes part of the description.
-    doc: the function's __doc__.
+    doc: the function's __doc__; None for a function without a docstring.
     """
     lines = cleandoc(doc or "").split("\n")
     parameters: dict[str, str] = {}

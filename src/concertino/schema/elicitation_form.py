@@ -3,8 +3,9 @@
     schema, read = form_of(Booking)             # dataclass Booking with nights: int
     booking = read({"nights": 2})               # Booking(nights=2), from the client's response
 
-MCP allows flat forms only: texts, numbers, booleans, and choices of one or several texts. A class
-with any other field raises RegistrationError. A hand-written schema (a dict) can be used instead.
+MCP allows flat forms only: strings, numbers, booleans, and choices of one or several strings. A
+class with any other field raises RegistrationError. A hand-written schema (a dict) can be used
+instead.
 
 Spec: 2026-07-28 client/elicitation, `PrimitiveSchemaDefinition`; titles: SEP-1330, defaults:
 SEP-1034.
@@ -70,11 +71,15 @@ def choices(titles: Mapping[str, str]) -> Meta:
 
 
 def form_of(form: Any) -> tuple[Schema, Read]:
-    """Return the schema of a form, and a function read(values).
+    """Return the JSON Schema of a form, and a function that reads filled-in values.
 
-    read() converts the values that a person has filled in to an instance of the class, or to a dict
-    if the form is a schema. It raises ValueError for invalid values; the text names the field.
-    form: a dataclass, TypedDict, Struct, attrs or pydantic class; or a schema.
+    form: a dataclass, TypedDict, Struct, attrs or pydantic class; or a JSON Schema as a dict.
+    Returns a pair:
+    - the schema for the client (`requestedSchema`).
+    - read(values): converts the values that a person has filled in to an instance of the class.
+      Raises ValueError for invalid values; the text names the field. If the form is a schema, it
+      returns the values as a dict and checks nothing.
+
     Raises RegistrationError for a class or schema that cannot be a form.
     """
     if isinstance(form, Mapping):
@@ -193,9 +198,9 @@ def _pick(schema: Schema, keywords: tuple[str, ...]) -> Schema:
 
 
 def _find_choices(schema: Schema, titles: Mapping[str, str]) -> list[Any] | None:
-    """Return the choices of a field: texts, or `{"const": ..., "title": ...}` if they have titles.
+    """Return the choices of a field: strings, or {"const": ..., "title": ...} if they have titles.
 
-    Returns None if the field has no choices, or if a choice is not a text.
+    Returns None if the field has no choices, or if a choice is not a string.
     """
     if "oneOf" in schema:
         return schema["oneOf"]

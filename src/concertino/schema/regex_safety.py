@@ -249,6 +249,8 @@ class _Repeat(_Part):
                 raise _NoProof(f"{self.text} repeats a part that can match in several ways")
             if is_ambiguous and tail is None:
                 raise _NoProof(f"{self.text} can end at many places, and so can the next part")
+            # At each possible end of the repetition, `re` tries the next parts, which examine up to
+            # `tail` characters. So it examines a character up to `tail` times.
             return max(1, tail or 0) if is_ambiguous else 1
 
         # The exponent is limited, because even 2**9 is more than MAX_TRIES.

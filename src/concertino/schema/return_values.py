@@ -91,7 +91,13 @@ def result_shaper(
 ) -> ResultShaper:
     """Return the ResultShaper for a handler's return annotation.
 
-    inject: the classes of parameters that the server fills, see argument_decoder().
+    There is an output schema, and so structured content, except for three kinds of annotations:
+
+    - str, bytes, Any, None, and unions of these.
+    - content blocks and CallToolResult, also in a list or union.
+    - lists of any items, such as list[Any].
+
+    inject: the classes of parameters that the server fills, such as Context.
     signature: the signature of the handler, if the caller has it already; None to read it, which
         takes a sixth of the time to register a tool.
     Raises RegistrationError, which names the function, for generators and for types that JSON
@@ -128,9 +134,12 @@ def chunk_shaper(
 ) -> ResultShaper:
     """Return the ResultShaper for a generator function, annotated as `-> AsyncIterator[T]`.
 
-    Its shape() takes the list of all yielded values. Texts are joined to one text; other values
-    stay a list. result_shaper() describes the parameters.
-    Raises RegistrationError like result_shaper(), and for an annotation that is not an iterator.
+    Its shape() takes the list of all yielded values. Strings are joined to one string; other values
+    stay a list.
+    inject: the classes of parameters that the server fills, such as Context.
+    signature: the signature of the handler, if the caller has it already; None to read it.
+    Raises RegistrationError, which names the function, for an annotation that is not an iterator,
+    and for types that JSON cannot express.
     """
     signature = signature or read_signature(handler, inject)
     annotation = signature.returns
@@ -151,10 +160,10 @@ def chunk_shaper(
 
 
 def text_of(value: Any) -> str:
-    """Return a value that a generator has yielded as text, for a progress notification.
+    """Return a value that a generator has yielded as a string, for a progress notification.
 
-    Returns "" for a content block that is not text. Raises InvalidResult for a value that cannot be
-    sent.
+    A value that is neither a string nor a content block becomes JSON. Returns "" for a content
+    block that is not text. Raises InvalidResult for a value that cannot be sent.
     """
     if isinstance(value, str):
         return _text_block(value).text
@@ -337,7 +346,8 @@ def _shape_content(value: Any) -> CallToolResult:
 def shape_any(value: Any) -> CallToolResult:
     """Return the result for a value, by the type of the value and not by an annotation.
 
-    Used for handlers without an output schema.
+    Used for handlers without an output schema. Raises InvalidResult for a value that cannot be
+    sent, such as bytes.
     """
     if isinstance(value, str):
         return CallToolResult([_text_block(value)])

@@ -57,6 +57,12 @@ class TypeSchema(Struct, frozen=True):
 class SchemaBuilder:
     """Builds the TypeSchemas of one handler.
 
+        builder = SchemaBuilder()
+        built = builder.build(list[int])
+        built.schema                    # {"type": "array", "items": {"type": "integer"}}
+
+    The schemas of several annotations share `definitions`, so use one object for one root schema.
+
     coerce: whether strings are converted, such as "1" to an int. This is strict=False in msgspec.
     for_results: whether the schemas describe results and not arguments. Such schemas omit formats
         that msgspec's output may not match exactly.

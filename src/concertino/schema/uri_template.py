@@ -92,9 +92,13 @@ class Expression(Struct, frozen=True):
 class UriTemplate:
     """One URI template.
 
+        UriTemplate("note://{id}{?lang}").match("note://7?lang=en")     # {"id": "7", "lang": "en"}
+
+    Raises ValueError for a text that is not a template; the message names the place and the reason.
+    A valid template may still be one that match() does not support; check() finds that out.
+
     text: the template.
     variables: the names of its variables, in order.
-    Raises ValueError for a text that is not a template; the message names the place and the reason.
     """
 
     def __init__(self, text: str) -> None:
@@ -126,7 +130,10 @@ class UriTemplate:
         return frozenset(variable.name for _, variable in self._variables if variable.star)
 
     def check(self) -> None:
-        """Raise ValueError if the template is valid but match() does not support it."""
+        """Raise ValueError if match() does not support the template, for example because of {x:3}.
+
+        The message names the reason.
+        """
         self._compile()
 
     def match(self, uri: str) -> dict[str, Value] | None:
@@ -134,7 +141,7 @@ class UriTemplate:
 
         Returns None if the URI does not match. The head of this module has the rules. For example,
         `note://{id}` matches `note://7` with {"id": "7"}, but not `note://7/8`.
-        Raises ValueError if the template is valid but ambiguous, so that it cannot be matched.
+        Raises ValueError if match() does not support the template, as check() does.
         """
         pattern = self._compile()
         if len(uri) > MAX_URI:

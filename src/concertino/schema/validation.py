@@ -64,7 +64,10 @@ def violation_finder(
 ) -> FindViolations:
     """Return a function find(value, size_bytes) that returns the violations of a JSON value.
 
-    size_bytes: the size of the value as JSON.
+    The list that find() returns is empty if the value is valid, and has at most MAX_VIOLATIONS
+    items. `size_bytes` is the size of the value as JSON; for a large value, only the names of the
+    invalid top-level members are reported.
+
     schema: plain JSON that has passed custom_schema.check_size().
     schema_name: the name of the schema, for messages.
     dialect: a key of VALIDATORS, for a schema without $schema.

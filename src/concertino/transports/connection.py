@@ -70,7 +70,15 @@ class Receiver(Protocol):
 
 
 class Connection(Protocol):
-    """Carries frames to one peer and back."""
+    """Carries frames to one peer and back.
+
+        connection.open(receiver)           # from now on, receiver.on_frames(frames) is called
+        connection.write(frame, request_id)
+        connection.flush()
+        await connection.close(within_s=1)
+
+    The peer is the process at the other end.
+    """
 
     @property
     def facts(self) -> Mapping[str, object]:
@@ -96,6 +104,7 @@ class Connection(Protocol):
     def write(self, frame: bytes, request_id: Id | None, /) -> int:
         """Queue one frame. Returns how many bytes are buffered now.
 
+        It is sent by flush() at the latest.
         request_id: the id of the request that the frame belongs to, or None. Some Connections need
             it to route the frame.
         """

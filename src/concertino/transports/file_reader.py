@@ -16,7 +16,10 @@ __all__ = ["FileReader"]
 class FileReader:
     """Reads, in a daemon thread, a descriptor that the event loop cannot poll.
 
-    The thread reads the next chunk only when on_chunk() has returned for the previous one.
+    The thread starts at once. It reads the next chunk only when on_chunk() has returned for the
+    previous one.
+    descriptor: the descriptor to read; this object does not close it.
+    loop: the event loop on which on_chunk() is called.
     on_chunk: called on the loop with each chunk; an empty one is the end of input.
     max_chunk_bytes: the size of the largest chunk.
     """
@@ -42,7 +45,10 @@ class FileReader:
         threading.Thread(target=self._run, name="concertino-reader", daemon=True).start()
 
     def pause(self, paused: bool) -> None:
-        """Read no further chunk until reading is resumed. paused: False to resume."""
+        """Pause reading if `paused` is true; otherwise resume it.
+
+        A read that has begun still calls on_chunk().
+        """
         self._paused = paused
         if self._owes_permit and not paused:
             self._owes_permit = False

@@ -64,7 +64,8 @@ class Guardian:
     def acquire(self) -> None:
         """Start the guardian, unless it already runs. The caller must call release() later.
 
-        If the guardian cannot be started, this is logged.
+        If the guardian cannot be started, this is logged. Where there is no /proc, such as on
+        macOS, nothing is started.
         """
         self._users += 1
         if self._process is not None:

@@ -138,9 +138,10 @@ class Listener:
 
 
 def listen_unix(path: str | os.PathLike[str]) -> Listener:
-    """Listen at a path in an existing folder. Only this user and root may connect.
+    """Listen at a path in an existing directory. Only this user and root may connect.
 
-    If the path is a socket at which no process listens, it is replaced.
+    If the path is a socket at which no process listens, it is replaced. Blocks for up to
+    LOCK_TIMEOUT_S seconds while another process creates a socket in the same directory.
     Raises ValueError if a socket cannot have this path. Raises OSError if another process listens
     there, if the path is a file that is not a socket, or if the socket cannot be created.
     """

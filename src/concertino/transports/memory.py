@@ -73,7 +73,10 @@ class MemoryConnection:
         self._schedule_delivery()
 
     async def close(self, within_s: float) -> None:
-        """Close this end. The other end delivers the frames that were written, then on_eof()."""
+        """Close this end. The other end delivers the frames that were written, then on_eof().
+
+        Does not wait for that, so `within_s` has no effect.
+        """
         self.flush()
         if not self._closed:
             self._closed = True

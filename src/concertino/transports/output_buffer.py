@@ -77,10 +77,12 @@ class OutputBuffer:
         self.report_drained()
 
     def refill(self) -> None:
-        """Move frames of about WRITE_BYTES in all from the queue to `rest`.
+        """Put the bytes for the next write into `rest`, which must be empty.
 
-        A larger frame is cut into pieces; the first one becomes `rest`. A long frame alone is not
-        copied.
+        - If pieces of a large frame are left, the next piece.
+        - If the first frame of the queue is long, this frame alone, or its first piece. It is not
+          copied.
+        - Otherwise the first frames of the queue, joined, up to about WRITE_BYTES.
         """
         if self.pieces:
             self.rest = memoryview(self.pieces.pop())

@@ -47,7 +47,8 @@ LONG_READ_BYTES = 2**20
 # At most this many reads are made in a row before the loop runs other callbacks; a range to loop
 # over. With several reads in a row, a call takes 7.2 us instead of 9.4 us.
 READS = range(8)
-# At most this many writes are made in a row before the loop runs other callbacks.
+# At most this many writes are made in a row before the loop runs other callbacks. A message of 1 MB
+# takes so many writes to a pipe of 64 KiB.
 WRITES = 16
 # How many seconds to wait before the next write to a full descriptor that cannot be polled.
 WRITE_RETRY_S = 0.01

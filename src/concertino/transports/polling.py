@@ -47,17 +47,15 @@ class PollingConnection(PipeConnection):
         super().open(receiver)
 
     def send_and_poll(self, frame: bytes, request_id: Id | None) -> bytes | int:
-        """Write one frame, flush, and return the next line if it has already arrived.
+        """Write one frame, flush, and poll: return the next line if it has already arrived.
 
-        Otherwise returns how many bytes of output are buffered. If the line is not the expected
-        response, the caller must pass it to defer_line().
+        Otherwise returns how many bytes of output are buffered. If the line is not the response
+        that the caller waits for, the caller must pass it to defer_line().
 
         If client and server run on the same core, the server has usually answered before the write
-        returns. Reading at once saves a loop iteration: on Python 3.13 a call takes 4.6 us instead
-        of 7.6 us (bench/clients.py). A poll that finds nothing costs 1 us, so such polls become
-        rare: after the first one, the next read goes without a poll; after the second one in a
-        row, the next 2 reads, then 4, then 8. At most MAX_POLLS polls succeed in a row, so that
-        the loop runs regularly.
+        returns. Polling then saves a loop iteration: on Python 3.13 a call takes 4.6 us instead of
+        7.6 us (bench/clients.py). Not every call of this method polls, see _PollBudget: a poll that
+        finds nothing costs 1 us, and the loop has to run regularly.
         """
         polls = self._polls
         output = self._output
@@ -148,7 +146,10 @@ class PollingConnection(PipeConnection):
 class _PollBudget:
     """How many polls send_and_poll() may make.
 
-    left: how many it may make before the loop has to run.
+    At most MAX_POLLS polls are made in a row; then the loop has to read once. When polls find
+    nothing, polling pauses for some reads of the loop: 1, then 2, 4 and 8 (MAX_POLL_PAUSE).
+
+    left: how many polls it may make before the loop has to run.
     pause: how many reads must still be made without a poll.
     next_pause: the value of `pause` after the next poll that finds nothing.
     has_deferred_chunk: whether a polled chunk will be delivered in the next loop iteration.
@@ -163,10 +164,11 @@ class _PollBudget:
         self.next_pause = 1
 
     def on_miss(self) -> None:
-        """Stop polling until the loop has run. Called when a poll has found nothing.
+        """Stop polling until the loop has read once. Called when a poll has found nothing.
 
-        If it was the first poll since the loop has run, also pause polling for `next_pause` reads,
-        and double the next pause.
+        If it was the first poll since the loop has read, polling does not pay off now: pause it for
+        `next_pause` more reads, and double the next pause. If other polls have succeeded just
+        before, do not pause, and let the next pause be the shortest one again.
         """
         if self.left < MAX_POLLS - 1:
             self.next_pause = 1

@@ -117,8 +117,8 @@ def spawn(
     env: environment variables. The child gets only these and the ones that `inherit` names.
     inherit: the names of variables to pass on from this process.
     cwd: the working directory; by default the working directory of this process.
-    stderr: called on the event loop with each chunk of the child's stderr. Even without it, stderr
-        is read, and its last 8 KiB are kept.
+    stderr: called on the event loop with each chunk of the child's stderr. Even if it is None,
+        stderr is read, and its last 8 KiB are kept (ChildProcess.tail).
     limits: by default Limits().
     ladder: the time limits of the shutdown; by default ShutdownTimeouts().
     Raises SpawnError if the program cannot be started. The text names the program, where it was
@@ -217,7 +217,12 @@ def _explain_failure(
 
 
 class ChildProcess(PollingConnection):
-    """The Connection to a child process. Made by spawn().
+    """The Connection to a child process, over its stdin and stdout. Made by spawn().
+
+        child = spawn(["python", "server.py"])
+        child.open(receiver)
+        ...
+        await child.close(within_s=1)
 
     popen: the process.
     our_ends: three descriptors, to write to the child's stdin and to read its stdout and stderr.
@@ -320,7 +325,8 @@ class ChildProcess(PollingConnection):
             self._report_end()
         elif self.exit_status == 0 or self._input.paused:
             # Another process may have the child's stdout open, perhaps for ever. Therefore report
-            # the end soon, even if stdout has not ended.
+            # the end soon, even if stdout has not ended. While reading is paused, the rest of the
+            # output cannot be delivered anyway.
             self._loop.call_later(LINGER_S, self._report_end)
         else:
             # The child may have been a wrapper of a process that still reads and writes. Kill that
@@ -382,15 +388,19 @@ class ChildProcess(PollingConnection):
         output.discard()
 
     def has_read_input(self) -> bool:
-        """Return whether the child has read all the bytes that were written to its stdin."""
+        """Return whether the child has read everything that was passed to write().
+
+        Also returns False when its stdin is closed. If the system does not report what is unread in
+        a pipe, bytes in the pipe count as read.
+        """
         return self._out >= 0 and not self._output.held and not count_unread(self._out)
 
     def take_unread(self) -> list[bytes]:
-        """Remove the unread lines from the child's stdin, and return them.
+        """Remove the lines that the child has not read from its stdin, and return them.
 
-        Must be called after the end was reported and before close(). If another process has the
+        Must be called after on_eof() of the receiver and before close(). If another process has the
         child's stdin open, the content of the pipe is not returned, because that process may still
-        read it. The first line may be incomplete.
+        read it. The first line may be incomplete, because the child has read its beginning.
         """
         if self._out < 0:
             return []

@@ -26,7 +26,8 @@ class ExitWatch:
 
     On Linux the child stays a zombie until close() is called, so that its process id is not reused
     before.
-    on_exit: called once, on the event loop.
+    popen: the child.
+    on_exit: called once, on the event loop, when the child has ended.
 
     Attributes:
     status: the exit code, or minus the signal that has ended the child; None while it runs.

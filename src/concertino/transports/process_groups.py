@@ -19,7 +19,10 @@ os.register_at_fork(after_in_child=_groups.clear)
 
 
 def add_process_group(group: int) -> None:
-    """Add a group to the groups that kill_process_groups() kills."""
+    """Add a group to the groups that kill_process_groups() kills.
+
+    group: the id of the group, which is the process id of its leader, a child of this process.
+    """
     _groups.add(group)
 
 

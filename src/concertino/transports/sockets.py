@@ -56,6 +56,7 @@ CONNECT_RETRY_S = 0.01
 class SocketConnection(PipeConnection):
     """A Connection over one stream socket, which it closes at its end.
 
+    sock: a connected socket. The Connection takes over its descriptor; do not use it afterwards.
     facts: transport and address; for a Unix socket also pid and uid of the peer.
     """
 
@@ -244,9 +245,13 @@ def format_address(address: Any) -> str:
 async def connect_unix(
     path: str | os.PathLike[str], limits: Limits | None = None
 ) -> SocketConnection:
-    """Connect to a server that listens at a path, and return a Connection for connect() or Client.
+    """Connect to a server that listens at a path, and return the Connection to it.
 
-    The facts of the Connection contain the pid and the uid of the server.
+        client = connect(await connect_unix("/run/my.sock"))      # or Client(...)
+
+    The Connection is not open yet: connect() or Client opens it. Its facts contain the pid and the
+    uid of the server.
+    limits: None for Limits().
     Raises ValueError if a socket cannot have this path, OSError if no server listens there.
     """
     sock = await open_unix_socket(path)
@@ -281,10 +286,14 @@ async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
 
 
 async def connect_tcp(host: str, port: int, limits: Limits | None = None) -> SocketConnection:
-    """Connect to a server that listens at a port, and return a Connection for connect() or Client.
+    """Connect to a server that listens at a port, and return the Connection to it.
 
+        client = connect(await connect_tcp("127.0.0.1", 8000))    # or Client(...)
+
+    The Connection is not open yet: connect() or Client opens it.
     host: a name, or an IPv4 or IPv6 address without brackets. If a name has several addresses, they
         are tried in order.
+    limits: None for Limits().
     Raises the OSError of the last address that was tried.
     """
     loop = asyncio.get_running_loop()

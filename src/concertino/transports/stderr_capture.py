@@ -21,11 +21,11 @@ TAIL_BYTES = 8192
 
 
 class StderrCapture:
-    """Reads a child's stderr and passes on each chunk.
+    """Reads a child's stderr, passes on each chunk, and keeps the end.
 
     descriptor: the reading end of the pipe; closed by close().
     pid: the process id of the child, for the log.
-    sink: called with each chunk; None if the chunks are only read.
+    sink: called on the event loop with each chunk; None to keep only the end of stderr.
 
     Attributes:
     tail: the last TAIL_BYTES of stderr.
@@ -70,7 +70,7 @@ class StderrCapture:
                     log.exception("the stderr function of process %d failed", self._pid)
 
     def close(self) -> None:
-        """Read the rest and close the descriptor."""
+        """Read what is available now, and close the descriptor. Does not wait for more."""
         self.read()
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)

@@ -48,6 +48,8 @@ _READER_GONE = frozenset(
 class StdioDescriptors:
     """The file descriptors for the protocol, in place of 0 and 1. Made by take_over().
 
+    Making one has all the effects on stdin, stdout and stderr that the module docstring lists.
+
     reading, writing: the descriptors.
     writer: writes log lines, and the output of print(), to stderr without blocking.
     """
@@ -121,8 +123,13 @@ def open_missing(*, stdout_flags: int = os.O_RDWR) -> None:
 def take_over() -> StdioDescriptors:
     """Reserve stdin and stdout for the protocol, and return the descriptors to use for it.
 
-    Afterwards print() writes to stderr, and input() raises EOFError; the head of this module
-    describes all effects. Must be called once, as early as possible.
+    Afterwards:
+
+    - print(), native code and child processes that write to stdout write to stderr.
+    - input() raises EOFError, and child processes read /dev/null as stdin.
+    - Writing to sys.stdout and sys.stderr never blocks.
+
+    None of this can be undone. Must be called once, as early as possible.
     """
     return StdioDescriptors()
 
@@ -147,8 +154,10 @@ def bounded_stderr() -> BoundedWriter:
 class StdioConnection(PipeConnection):
     """The Connection of a server to its client, over stdin and stdout.
 
+    Attributes:
     reading: the descriptor of the input; ShutdownWatchdog needs it to notice the end of the input.
-    ending: a function that is called, once or more often, when no more input will be read.
+    ending: a function that is called, once or more often, when no more input will be read. The
+        owner may set it; at first it does nothing.
     has_failed: whether stdout could not be written although it has a reader, for example because a
         disk is full.
     """

@@ -2,8 +2,8 @@
 
     connection = trace_connection(connection, lambda direction, text: print(direction, text))
 
-A frame is the bytes of one JSON-RPC message. Secrets in the text are redacted; the frames
-themselves are passed on unchanged.
+A frame is the JSON text of one JSON-RPC message or batch, as bytes. Secrets are removed from the
+text that the function gets; the frames themselves are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ Show = Callable[[str, str], object]
 def trace_connection(inner: Connection, show: Show) -> TracedConnection:
     """Return a Connection that forwards to `inner` and calls `show` for every frame.
 
-    It supports the same optional Protocols (transports/connection.py) as `inner`, so that tracing
-    does not change how a call is sent.
+    inner: a Connection that is not open yet.
+    show: called as show(direction, text). The direction is "->" for a sent frame and "<-" for a
+        received one; the text is the frame without secrets.
+
+    The returned Connection supports the same optional Protocols (transports/connection.py) as
+    `inner`, so that tracing does not change how a call is sent.
     """
     if isinstance(inner, SupportsPolling):
         return _TracedPollingConnection(inner, show)
