@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
+# Exit codes. 130 is 128 + SIGINT, as in shells.
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 # Command -> its module and its line in the help. Each module has DESCRIPTION,
@@ -68,7 +69,8 @@ COMMANDS = {
 
 # Commands that an MCP client starts: stdout carries MCP.
 STDIO_COMMANDS = frozenset(("serve", "bridge", "proxy", "connect", "dev"))
-# Commands that do their work without stdout, or check it themselves.
+# Commands that may start although descriptor 1 is closed: they do their work without stdout, or
+# check it themselves.
 SERVING_COMMANDS = STDIO_COMMANDS | {"orchestrate", "plugin"}
 GENERAL_OPTIONS = frozenset(("-h", "--help", "--version"))
 
@@ -77,12 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process.
 
     arguments: the words of the command line; None for the arguments of this process.
-    Exit codes: 0 success, 1 failure, 2 invalid usage; some commands have more. A failure is
-    reported on stderr, in words or with --json as one line of JSON. If stdout cannot be written,
-    that is a failure too, unless it is a pipe whose reader has gone.
+    Exit codes: 0 success, 1 failure, 2 invalid usage; some commands have more.
+    A failure is reported on stderr: in words, or with --json as one line of JSON. If stdout cannot
+    be written, that is a failure too, unless it is a pipe whose reader has gone.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # argparse would take options of the server's command for our own.
+    # Split at `--` first, because argparse would take options of the server's command for our own.
     server: list[str] = []
     if "--" in words:
         index = words.index("--")
@@ -127,9 +129,9 @@ def _flush_stdout() -> None:
 
 
 def discard_stdout() -> None:
-    """Redirect stdout to /dev/null, after writing to it has failed.
+    """Redirect stdout to /dev/null. Call this after writing to stdout has failed.
 
-    Otherwise Python would try again to write the buffered output at the end, and report an error.
+    Otherwise Python would try again to write the buffered output at its end, and report an error.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -198,16 +200,16 @@ def _can_converse() -> bool:
 
 
 class CommandFailure(Exception):
-    """A command has failed. main() reports it and ends the process with its exit code.
+    """Raised by a command that has failed. main() reports it and ends the process.
 
     text: what has failed.
-    hint: what to do, in one or more lines; may be empty.
-    code: one word for programs.
+    hint: what to do, in one or more lines; "" for no hint.
+    code: one word for programs, which --json shows.
     exit_code: the exit code of the process.
     rpc: the error response of the server; None if there is none.
     shows_data: whether the report in words shows the data of `rpc`.
-    is_for_client: True if the command could not start. Then the failure is also sent to the MCP
-        client that has started the command, as the response to its requests.
+    is_for_client: True if the command could not start. If an MCP client has started the command,
+        main() then also sends the failure to it, as the response to its requests.
     """
 
     def __init__(
@@ -231,10 +233,10 @@ class CommandFailure(Exception):
 
 
 class UsageError(CommandFailure):
-    """The command line is not valid; exit code 2.
+    """Raised for a command line that is not valid; exit code 2.
 
     text: what is not valid.
-    hint: what to do, in one or more lines; may be empty.
+    hint: what to do, in one or more lines; "" for no hint.
     """
 
     def __init__(self, text: str, hint: str = "") -> None:

@@ -22,8 +22,9 @@ MISSING = re.compile(r"nothing is served here|\bHTTP (404|405|501)\b|with text/h
 
 
 def suggest_listening(address: str, error: Disconnected) -> str:
-    """Return what to do about an address where no server answers.
+    """Return a hint that says what to do about an address where no server answers.
 
+    address: a URL, unix:PATH or tcp:HOST:PORT.
     error: the failure; its text and its cause decide what to suggest.
     """
     kind, _, place = address.partition(":")
@@ -61,8 +62,9 @@ def _explain_connecting(url: SplitResult, error: Disconnected) -> str | None:
 
 
 def suggest_http(address: str, text: str) -> str:
-    """Return a hint for an address at which a program listens that speaks another protocol.
+    """Return a hint for an address at which a program listens that does not speak MCP.
 
+    address: unix:PATH or tcp:HOST:PORT.
     text: the error, which quotes what was received.
     """
     kind, _, place = address.partition(":")
@@ -72,10 +74,11 @@ def suggest_http(address: str, text: str) -> str:
 
 
 def suggest_path(address: str, text: str) -> str:
-    """Return a hint with the URL to use instead, if the host or path of this one may be wrong.
+    """Return a hint with the URL to use instead, if the host or path of a URL may be wrong.
 
     Returns "" if they seem right, or if the address is not a URL.
 
+    address: the address of the server, as the user has written it.
     text: the error that the first request got.
     """
     if not is_url(address):

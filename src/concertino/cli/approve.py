@@ -1,4 +1,4 @@
-"""`concertino approve FILE`: approves the present definitions of the servers in a file.
+"""`concertino approve FILE`: lets the servers in a file run, after the user has seen them.
 
 A server file, such as mcp.json, names programs to start, and other people may have written it. So
 concertino starts a server only after the user has seen its definition here: the command, the
@@ -52,9 +52,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 class _Candidate(Struct, frozen=True):
     """A server or plugin in a file, which the user may approve.
 
-    definition: describes the program that the server or plugin would run.
-    texts: member of the definition -> its whole text, without members that may be secret.
-    problem: why the definition is not known; "" if it is known.
+    definition: describes the program that the server or plugin would run. Approval counts only for
+        this definition.
+    texts: field of the definition -> its whole text, without the fields that may be secret.
+    problem: why the definition cannot be read; "" if it can.
     """
 
     name: str
@@ -64,7 +65,11 @@ class _Candidate(Struct, frozen=True):
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Approve the servers of a file and return the exit code."""
+    """Approve the servers of a file and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     from concertino.proxy.approvals import ApprovalStore
 
@@ -102,7 +107,13 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 def _read_servers(
     name: str, inputs: Mapping[str, str], key: bytes
 ) -> tuple[Path, Sequence[_Candidate]]:
-    """Return the path to approve and the definitions of a server file. Raises ConcertinoError."""
+    """Return the path under which approvals are stored, and the servers of a server file.
+
+    name: the path of the server file.
+    inputs: the values of the file's `${input:ID}` variables, by id.
+    key: the user's key for the digests of secrets in definitions.
+    Raises ConcertinoError.
+    """
     from concertino.proxy.expansion import Expander
     from concertino.proxy.file_parts import define_servers
     from concertino.proxy.server_file import read_server_file
@@ -117,7 +128,10 @@ def _read_servers(
 def _read_plugins(
     name: str, inputs: Mapping[str, str], key: bytes
 ) -> tuple[Path, Sequence[_Candidate]]:
-    """Return the path to approve and the definitions of a plugins file. Raises ConcertinoError."""
+    """Return the path under which approvals are stored, and the plugins of a plugins file.
+
+    The arguments are those of _read_servers(); inputs has no effect. Raises ConcertinoError.
+    """
     from concertino.orchestra.plugin_definitions import define_plugin, visible_plugin_texts
     from concertino.orchestra.plugins_file import read_plugins
     from concertino.proxy.file_access import check_writers
@@ -156,7 +170,10 @@ def _describe_pending(servers: Sequence[_Candidate], approved: ApprovedFile) -> 
 
 
 def confirm(question: str) -> bool:
-    """Return whether the user says yes. Raises UsageError without a terminal."""
+    """Ask the user a question, and return whether the answer is yes.
+
+    Raises UsageError if stdin is not a terminal.
+    """
     # Any: it is None if descriptor 0 is closed.
     stdin: Any = sys.stdin
     if stdin is None or not stdin.isatty():

@@ -49,7 +49,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Run the bridge and end the process."""
+    """Run the bridge and end the process.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     reject_extra_args(args, server)
     try:

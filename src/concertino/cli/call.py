@@ -86,9 +86,10 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     """Run one of the commands and end the process.
 
     args: the parsed arguments of the command.
-    server: the words after `--`, which are the command of a server; empty if there are none.
-    The exit code is 0, or 1 if the tool has failed. Raises CommandFailure for every other failure,
-    which contains the exit code.
+    server: the words after `--`, which are the command or the address of a server; empty if there
+        are none.
+    Exit codes: 0, or 1 if the tool has failed or the reader of stdout has gone, 130 after Ctrl-C,
+    128 + n after signal n. Raises CommandFailure, which has the exit code, for every other failure.
     """
     # The encoding of stdout may lack some characters.
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
@@ -102,6 +103,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         try:
             code = run_until_signal(_run_once(session, command))
         except RpcError as exc:
+            # If the server refuses a client without a token, log in and try once more. With --json,
+            # a program runs the command, so nobody is there to log in.
             if session.is_open or args.json or not offer_login(exc, server[0]):
                 raise
             session = _make_session(args, server, status)

@@ -62,10 +62,10 @@ Schema = Mapping[str, Any]
 
 
 class GivenArguments(Struct):
-    """The arguments on the command line.
+    """The arguments for a tool or prompt on the command line. Each is in `texts` or in `values`.
 
-    texts: the arguments in the form KEY=TEXT.
-    values: the arguments given as JSON.
+    texts: name -> text, for the arguments in the form KEY=TEXT.
+    values: name -> decoded value, for the arguments given as JSON.
     has_json: whether any JSON was given, even an empty object.
     """
 
@@ -75,10 +75,15 @@ class GivenArguments(Struct):
 
 
 def parse_arguments(words: Sequence[str]) -> GivenArguments:
-    """Parse words of the form KEY=TEXT, KEY:=JSON, {JSON}, @FILE and - (stdin).
+    """Parse the words that give arguments on the command line.
 
-    KEY=TEXT and KEY:=JSON override a whole object, and a later object overrides an earlier word.
-    Raises UsageError, also for an argument that is given twice.
+    A word has one of these forms:
+    - KEY=TEXT and KEY=@FILE: the value is a text.
+    - KEY:=JSON and KEY:=@FILE: the value is JSON.
+    - {JSON}, @FILE or - (stdin): a JSON object with any number of arguments.
+
+    If an argument is given both in an object and in a word with KEY, the later one counts.
+    Raises UsageError for any other word, and if two words have the same KEY.
     """
     given = GivenArguments()
     # The name of each argument -> the word that gave it, to report an argument that comes twice.
@@ -133,12 +138,12 @@ def _read_object(word: str) -> dict[str, Any]:
     else:
         source, text = word[:100], word
     try:
-        members = decode(text)
+        value = decode(text)
     except (DecodeError, UnicodeError, RecursionError) as exc:
         raise UsageError(f"{source}: expected a JSON object: {exc}") from None
-    if not isinstance(members, dict):
-        raise UsageError(f"{source}: expected a JSON object, got {_describe_type(members)}")
-    return cast("dict[str, Any]", members)
+    if not isinstance(value, dict):
+        raise UsageError(f"{source}: expected a JSON object, got {_describe_type(value)}")
+    return cast("dict[str, Any]", value)
 
 
 def _parse_value(word: str, text: str, *, from_file: bool) -> Any:
@@ -199,7 +204,7 @@ class Parameters(Struct, frozen=True):
 
     @classmethod
     def of_schema(cls, schema: Schema) -> Parameters:
-        """Return the parameters in the input schema of a tool."""
+        """Return the parameters of a tool. schema: its input schema."""
         properties = _properties_of(schema)
         names = _as_list(schema.get("required"))
         return cls(
@@ -217,10 +222,13 @@ def check_names(
     command: Sequence[str],
     server: Sequence[str],
 ) -> list[str]:
-    """Check the names of the given arguments. Returns the names of unknown arguments.
+    """Check the names of the given arguments. Returns the unknown ones, which the server may allow.
 
-    Raises UsageError for missing arguments, unless any JSON was given. Raises UsageError for an
-    unknown argument if `takes.is_closed`, or if arguments are missing.
+    Raises UsageError
+    - if arguments are missing, unless any JSON was given, which is sent unchecked;
+    - for an unknown argument if `takes.is_closed`, or if arguments are missing: then it is probably
+      a misspelt one.
+
     subject: the name of the tool or prompt, for messages.
     given: the arguments of the command line.
     takes: the arguments that the tool or prompt accepts.
@@ -287,10 +295,10 @@ def _explain_missing(
 
 
 def example_command(line: str, server: Sequence[str]) -> str:
-    """Return a command line that a user can type.
+    """Return a command line that a user can type, as an example in a hint.
 
-    line: the part before `--`.
-    server: the words after `--`; empty in an interactive session.
+    line: the part before `--`, without `concertino`.
+    server: the words after `--`; empty in an interactive session, where `line` is the command.
     """
     return f"concertino {line} -- {shlex.join(server)}" if server else line
 
@@ -304,8 +312,9 @@ def convert_texts(tool: str, texts: Mapping[str, str], schema: Schema) -> dict[s
 
     A text stays a text if the schema allows that, or does not mention the argument.
     tool: the tool's name, for messages.
+    texts: name of an argument -> its text on the command line.
     schema: the tool's input schema.
-    Raises UsageError.
+    Returns name -> value. Raises UsageError for a text that the schema does not allow.
     """
     properties = _properties_of(schema)
     hint = f"{tool} takes {Parameters.of_schema(schema)}"
@@ -334,7 +343,12 @@ def describe_schema(schema: Any, root: Schema) -> str:
 
 
 def list_values(schema: Schema, name: str) -> list[str]:
-    """Return the values that a schema lists for an argument, as texts; empty if it lists none."""
+    """Return the values that a schema lists for an argument, as the user would type them.
+
+    schema: the input schema of a tool.
+    name: the name of the argument.
+    Returns [] if the schema lists no values for it.
+    """
     values: list[Any] = []
     for alternative in _list_alternatives(_properties_of(schema).get(name), schema):
         values += _list_enum_values(alternative)
@@ -396,8 +410,9 @@ def _read_json(text: str) -> Any:
 def _list_alternatives(schema: Any, root: Schema) -> list[Schema]:
     """Return the alternatives in the schema of an argument, with references resolved.
 
-    The members of anyOf, oneOf and allOf all count as alternatives. A schema that allows everything
+    The items of anyOf, oneOf and allOf all count as alternatives. A schema that allows everything
     becomes {}. Returns [] for an argument without a schema.
+
     root: the schema in which references are looked up.
     """
     alternatives: list[Schema] = []

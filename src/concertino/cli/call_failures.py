@@ -56,7 +56,7 @@ CODES: tuple[tuple[type[ConcertinoError], str, int], ...] = (
     (RpcError, "refused", FAILED),
     (NotSupported, "unsupported", FAILED),
 )
-# How many characters of a command, and of its stderr, are quoted.
+# How many characters of a command, and of the end of its stderr, errors quote.
 MAX_COMMAND, MAX_STDERR = 100, 2000
 HANGING_HINT = (
     "a server answers once its run() is called; put what takes long into a tool or a function of "
@@ -76,10 +76,14 @@ def explain_failure(
 ) -> CommandFailure:
     """Return the CommandFailure for an error of a command that uses a server, such as `call`.
 
+    For the error response to a request that names a tool, prompt or resource, use
+    explain_refusal() instead.
+
+    error: the error that the Client has raised.
     server: the words after `--`, which start the server or are its address.
     path: the PATH in which the server's program was searched.
-    connect_s: the time limit for opening the session.
-    is_open: whether the session was opened.
+    connect_s: the time limit for opening the session, in seconds.
+    is_open: whether the session was opened before the error.
     """
     if (refusal := _find_start_failure(error)) is not None:
         return CommandFailure(
@@ -118,9 +122,11 @@ def _find_start_failure(error: ConcertinoError) -> RpcError | None:
 
 
 def describe_traceback(stderr: str) -> str:
-    """Return where the last Python traceback in a server's log comes from; empty without one.
+    """Return a note that names the file and line of the last Python traceback in a server's log.
 
-    If the log also contains advice, return that too.
+    If the traceback contains advice that concertino gives for some mistakes, the note quotes it.
+
+    stderr: the log. Returns "" if it has no traceback.
     """
     _, found, traceback = stderr.rpartition("Traceback (most recent call last)")
     place = re.search(r'File "([^"]+)", line (\d+)', traceback) if found else None
@@ -133,16 +139,21 @@ def describe_traceback(stderr: str) -> str:
 
 
 def describe_blocked_loop(stderr: str) -> str:
-    """Return a server's last warning that a call has blocked its event loop, or ""."""
+    """Return a note with a server's last warning that a call has blocked its event loop.
+
+    stderr: the server's log. Returns "" if it has no such warning.
+    """
     warnings = re.findall(r"\[WARN\] \[host\] (.* has blocked the event loop .*)", stderr)
     return f"the server warns: {warnings[-1]}" if warnings else ""
 
 
 def describe_missing_parts(stderr: str) -> list[str]:
-    """Return why backends behind the server are not served, one line for each; from its stderr.
+    """Return why some backends behind a server are not served, in one line for each backend.
 
-    These are servers of a server file, parts of a composition (several backends served as one), or
-    plugins of a hub, a process that starts plugins and passes calls to them.
+    A backend is a server of a server file, a part of a composition (several backends served as
+    one), or a plugin of a hub (a process that starts plugins and passes calls to them).
+
+    stderr: the log of the server, in which the reasons are.
     """
     parts = re.findall(r"\[ERROR\] \[composition\] cannot start: (.*)", stderr)
     # The hub logs this line when each plugin has started or failed, or when it waits no longer.
@@ -156,8 +167,8 @@ def describe_missing_parts(stderr: str) -> list[str]:
         parts += [f"{plugin}: its entry has no `enabled: true`" for plugin in disabled]
     reasons: dict[str, str] = {}
     for plugin, reason in re.findall(r"\[WARN\] \[hub\.(\S+)\] (.*?)(?:; it is .*)?\n", start):
-        # The last line that the plugin itself has written. The reason of a failed boot is complete,
-        # and the last line would be about something else.
+        # Add the last line that the plugin itself has written, which usually says more than the
+        # reason. But the reason of a failed boot is complete.
         name = re.escape(plugin)
         lines = re.findall(rf"\[(?:INFO|ERROR)\] \[hub\.{name}\] (?:\[\S+\] )?(.*)\n", start)
         if reason.startswith("it could not boot:"):
@@ -214,7 +225,7 @@ def _explain_late_start(
     hint = "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
     if isinstance(error, HangingStart):
         return f"{late}; {error.place}", f"{HANGING_HINT}\n{hint}"
-    # Drop the request, and keep the state of the server.
+    # The text is `REQUEST; STATE OF THE SERVER`. Keep only the state.
     state = str(error).partition("; ")[2]
     return f"{late}; {state}" if state else late, hint
 
@@ -248,12 +259,15 @@ async def explain_refusal(
     error: RpcError,
     server: Sequence[str],
 ) -> CommandFailure:
-    """Return the CommandFailure for an error response to a call of a tool, prompt or resource.
+    """Return the CommandFailure for an error response to a request for a tool, prompt or resource.
 
-    explain_failure() is for all other errors.
-    This asks the server for its tools, prompts or resources, to suggest a similar name.
+    For all other errors, use explain_failure(). This function asks the server for its list of
+    tools, prompts or resources, to suggest a similar name.
+
+    client: the open Client.
     kind: "tool", "prompt" or "resource".
     name: the name or URI in the request.
+    error: the error response.
     server: the words after `--`, for hints; empty in an interactive session.
     """
     if error.code == METHOD_NOT_FOUND:
@@ -284,11 +298,12 @@ async def explain_refusal(
 async def _list_known(
     client: Client, kind: str, name: str
 ) -> tuple[Sequence[str], Parameters | None]:
-    """Return what the server lists: the names, and the arguments of the tool with this name.
+    """Return the names in one of the server's lists, and the arguments of one tool in it.
 
     kind: "tool", "prompt" or "resource". It says which list to read.
-    name: the name of the tool.
-    The arguments are None if the list has no such tool. Returns no names if the server cannot list.
+    name: the name of the tool whose arguments are returned. These are None if there is no such
+        tool, and for prompts and resources.
+    Returns no names if the server refuses to list them.
     """
     try:
         if kind == "tool":

@@ -50,12 +50,16 @@ def _print_text(text: str) -> None:
 
 
 def print_json(raw: Raw) -> None:
-    """Print JSON as one line that is safe for terminals and for the encoding of stdout."""
+    """Print JSON as one line, with control characters escaped.
+
+    Characters outside ASCII are escaped too if stdout is not UTF-8.
+    """
     is_unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
     print(escape_json(bytes(raw), is_unicode=is_unicode))  # noqa: T201
 
 
 def print_tool_result(result: CallToolResult) -> None:
+    """Print the content of a tool's result; without content, its structured content."""
     for block in result.content:
         message = _error_message(block) if result.is_error and sys.stdout.isatty() else ""
         if message:
@@ -90,6 +94,7 @@ class _InvalidArguments(Struct, tag_field="code", tag="INVALID_ARGUMENTS"):
 
 
 def print_prompt(prompt: GetPromptResult) -> None:
+    """Print the messages of a prompt, each below its role."""
     for message in prompt.messages:
         print(f"[{message.role}]")  # noqa: T201
         _print_block(message.content)
@@ -109,12 +114,12 @@ def _print_block(block: ContentBlock) -> None:
 
 
 def print_contents(contents: ResourceContents, *, is_embedded: bool = False) -> None:
-    """Print a resource.
+    """Print the text or the bytes of a resource.
 
-    Binary content is written unchanged into a pipe or a file. On a terminal only its size is
-    printed.
-    is_embedded: whether the resource is part of a result; then only the size of binary content is
-        printed.
+    Bytes are written unchanged into a pipe or a file. On a terminal, only their number is printed.
+
+    is_embedded: whether the resource is part of the result of a tool or prompt. Then only the
+        number of its bytes is printed.
     """
     if contents.blob is UNSET:
         _print_text("" if contents.text is UNSET else contents.text)

@@ -1,7 +1,7 @@
-"""`concertino certs init|issue|show|renew`: the certificates of a hub and its peers.
+"""`concertino certs init|issue|show|renew`: manages the certificates of a hub and its plugins.
 
 A hub is a process that starts plugins and passes calls to them. Hub and plugins authenticate each
-other with certificates of an authority of their own, which `init` creates.
+other with certificates of a certificate authority of their own, which `init` creates.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ClientEntry(Struct, frozen=True):
-    """A server, as a client's configuration describes it.
+    """Describes how an MCP client starts a server over stdio.
 
     name: the name under which the client shows the server.
     command: the program and its arguments. Paths are absolute.
@@ -34,18 +34,18 @@ class ClientEntry(Struct, frozen=True):
     env: Mapping[str, str]
 
     def as_json(self) -> dict[str, object]:
-        """Return the object with which most clients configure a server."""
+        """Return the JSON object that most clients have for a server in their configuration."""
         program, *args = self.command
         entry: dict[str, object] = {"command": program, "args": args}
         return {**entry, "env": dict(self.env)} if self.env else entry
 
 
 class ClientFormat(Struct, frozen=True):
-    """The format and the location of a client's configuration.
+    """The format and the path of a client's configuration.
 
     title: the client's name.
-    place: the path of the configuration file; "" if `format` returns a shell command instead.
-    format: returns the text with which the client is configured.
+    place: the path of the configuration file; "" if the client is configured by a shell command.
+    format: returns the text of the configuration file, or the shell command, for one server.
     """
 
     title: str
@@ -102,13 +102,16 @@ CLIENTS: Mapping[str, ClientFormat] = {
 
 
 def format_command(words: Sequence[str]) -> str:
-    """Return a line for a shell, continued on further lines if it is too long."""
+    """Return a command as text for a shell, with backslashes if it needs several lines."""
     lines = fill([shlex.quote(word) for word in words], WIDTH - len("     \\"))
     return " \\\n    ".join(lines)
 
 
 def fill(pieces: Sequence[str], width: int) -> list[str]:
-    """Join pieces by spaces into lines of at most this width; a longer piece is a line itself."""
+    """Join pieces by spaces into lines of at most `width` characters.
+
+    A piece that is longer is not split, and is a line of its own.
+    """
     lines = [pieces[0]]
     for piece in pieces[1:]:
         if len(lines[-1]) + 1 + len(piece) > width:

@@ -114,7 +114,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
-    """Run one of the subcommands and return the exit code. `up` does not return."""
+    """Run one of the subcommands and return the exit code.
+
+    `up` does not return: it replaces this process by the NATS server.
+    """
     try:
         names, offered = _read_plugin_names(args.names)
         if args.verb == "permissions":
@@ -178,6 +181,7 @@ def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
 
     certificates = Certificates(args.certs_dir or default_folder())
     try:
+        # `before` and `now` are the settings of the bucket before and after this command.
         for name, before, now in create_buckets(
             args.cluster, names, certificates, int(args.replicas)
         ):

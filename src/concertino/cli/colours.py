@@ -11,8 +11,11 @@ __all__ = ["wants_colour"]
 def wants_colour(environment: Mapping[str, str]) -> bool:
     """Return whether to use colours.
 
-    NO_COLOR means no, FORCE_COLOR means yes; otherwise yes if stdout is a terminal. Empty variables
-    do not count. Sources: no-color.org, force-color.org.
+    NO_COLOR means no. FORCE_COLOR means yes, or no if it is `0`. If neither is set, or both are
+    empty, colours are used if stdout is a terminal.
+    Sources: no-color.org, force-color.org.
+
+    environment: the environment variables.
     """
     if environment.get("NO_COLOR"):
         return False

@@ -22,9 +22,10 @@ TOPICS = "TOPIC"
 
 
 class Values(Struct, frozen=True):
-    """The possible values of an option or argument: one of `words`, a file or a folder.
+    """The values of an option or argument that a shell can suggest.
 
-    If none of these is set, any value is possible.
+    words: all possible values; empty if they are not known.
+    is_file, is_folder: whether the value is the path of a file, or of a folder.
     """
 
     words: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class OptionWords(Struct, frozen=True):
 
     names: its spellings, such as ("-y", "--yes").
     help: a one-line description.
-    values: the possible values; None for an option without a value.
+    values: the values to suggest; None for an option without a value.
     is_repeatable: whether the option may be given several times.
     """
 
@@ -52,7 +53,7 @@ class CommandWords(Struct, frozen=True):
 
     words: the command, such as ("certs", "issue"); () for `concertino` itself.
     commands: subcommand -> a one-line description.
-    arguments: the values of the arguments, in order.
+    arguments: the values to suggest for each argument, in order.
     options: the options of the command, in the order of its help.
     has_rest: whether the last argument may be repeated.
     """

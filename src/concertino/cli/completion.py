@@ -25,7 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
-    """Print the script and return the exit code."""
+    """Print the script and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     from concertino.cli.command_words import find_commands
     from concertino.cli.completion_scripts import SCRIPTS

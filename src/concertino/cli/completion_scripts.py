@@ -19,8 +19,9 @@ __all__ = ["SCRIPTS"]
 
 def _make_bash(commands: Sequence[CommandWords]) -> str:
     """Return a script for bash 3.2 and newer, which needs no other package."""
-    # These are patterns and branches of `case` statements in _BASH. A pattern is `PATH:WORD`, where
-    # PATH is a command such as `certs issue`.
+    # The lists below become branches of the `case` statements in _BASH. The pattern of a branch is
+    # `PATH:WORD`, where PATH is a command such as `certs issue`, and WORD is an option, a
+    # subcommand, `options`, or the number of an argument.
     # Branches that change the path of the command when a subcommand follows.
     below: list[str] = []
     # Patterns of the options that take a value.

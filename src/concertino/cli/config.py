@@ -46,7 +46,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the configurations and return the exit code. Raises UsageError."""
+    """Print the configuration for each client, or for the one of --client. Returns 0.
+
+    args: the parsed arguments of the command.
+    server: the words after `--`, which start the server; empty if `args.target` names it.
+    Raises UsageError if both or none of them are given, and for a target that does not exist.
+    """
     if (args.target is None) == (not server):
         raise UsageError("expected a target, or a command after --", EXAMPLE)
     env = _parse_env(args.env)
@@ -87,10 +92,9 @@ def _parse_env(variables: Sequence[str]) -> dict[str, str]:
 
 
 def _resolve_target(target: str) -> tuple[str, list[str], dict[str, str]]:
-    """Return how a client starts the target of `concertino serve` from any folder.
+    """Return how a client can start a target of `concertino serve` in any folder.
 
     Returns a name for the server, the words after `concertino serve`, and environment variables.
-
     Raises UsageError for a target that does not exist.
     """
     source, colon, attribute = target.rpartition(":")

@@ -68,7 +68,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, server: Sequence[str]) -> int:
     """Run the command with arguments that parse_quickly() cannot parse, and return its exit code.
 
-    Raises UsageError.
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    Raises UsageError for invalid arguments, and the exceptions of connect().
     """
     if server:
         raise UsageError(
@@ -82,7 +84,11 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def parse_quickly(words: Sequence[str]) -> tuple[str, float] | None:
-    """Return the address and the seconds to wait, without argparse; None for other arguments."""
+    """Parse the words after `connect` without argparse, whose import takes half of the time.
+
+    Returns the address and the seconds to wait. Returns None for words that argparse must parse,
+    such as --help or a malformed number.
+    """
     rest = list(words)
     wait_s: float | None = 0.0
     if len(rest) == 3 and "--wait" in rest[:2]:
@@ -104,13 +110,16 @@ def _parse_seconds(text: str) -> float | None:
 
 
 def connect(address: str, wait_s: float) -> int:
-    """Copy bytes between this process's stdin and stdout and the server at an address.
+    """Connect to a server, copy stdin to it and its output to stdout, and return the exit code.
 
+    Returns 0 when the client (the reader of stdout) has gone, or when the server has closed the
+    connection after the end of stdin. Returns 130 after Ctrl-C.
+
+    address: unix:PATH or tcp:HOST:PORT.
     wait_s: how long to wait until a server listens there, in seconds.
-    Returns the exit code 0 when the client has gone, or when the server has closed the connection
-    after the client's end of input. Raises CommandFailure if the server cannot be reached or closes
-    the connection before that, UsageError for an impossible address, and OSError if stdout cannot
-    be written.
+    Raises UsageError for an impossible address. Raises CommandFailure if the server cannot be
+    reached, or closes the connection before the end of stdin. Raises OSError if stdout cannot be
+    written.
     """
     try:
         place = parse_address(address)

@@ -90,11 +90,14 @@ async def _play(screen: Screen, *, wire: bool) -> int:
 
 
 class Difference(Exception):
-    """A result differs from the text that the demo is about to show."""
+    """Raised if a result differs from the text that the demo is about to show."""
 
 
 class Screen:
-    """Writes the lines of the demo, at most 80 columns wide. colour: with ANSI colours."""
+    """Writes the lines of the demo to stdout, at most 80 columns wide.
+
+    colour: whether to use ANSI colours.
+    """
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
@@ -107,7 +110,10 @@ class Screen:
         self._print(self._paint(text, BOLD))
 
     def lines(self, text: str, colour: str = "") -> None:
-        """Print lines with indentation. Wrap long lines."""
+        """Print text with indentation. Long lines are wrapped.
+
+        colour: the number of an ANSI colour or style, such as GREEN; "" for none.
+        """
         for line in text.splitlines():
             wrapped = textwrap.wrap(
                 line,
@@ -144,7 +150,10 @@ class ServerLog:
         self._has_grown.set()
 
     async def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait for a line that matches a pattern, and return the match. Raises Difference."""
+        """Wait for a line that matches a pattern, and return the match.
+
+        A line that was written before counts, too. Raises Difference after PATIENCE_S seconds.
+        """
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
@@ -273,7 +282,7 @@ class Demo:
 
 
 def expect(what: str, got: object, expected: object) -> None:
-    """Raise Difference if two values differ. what: names the value, for the message."""
+    """Raise Difference if two values differ. what: a name for the value, for the message."""
     if got != expected:
         raise Difference(f"{what}: expected {expected!r}, got {got!r}")
 

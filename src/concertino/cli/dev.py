@@ -1,7 +1,9 @@
 """`concertino dev TARGET`: serve a file that changes, without a restart of the client.
 
-This process is a proxy. The server is another process, which imports the file
-(warm_server.py) and is replaced when the file was saved (proxy/reloading.py).
+This process is a proxy, to which the client stays connected. The server is another process. When
+the file was saved, the proxy replaces that process by a new one (proxy/reloading.py). The new one
+was started before and has imported concertino already, so that it only has to import the file
+(warm_server.py).
 """
 
 from __future__ import annotations
@@ -58,7 +60,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Serve the target until the client disconnects, and end the process."""
+    """Serve the target until the client disconnects, and end the process.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    Raises UsageError for a target that does not exist.
+    """
     reject_extra_args(args, server)
     # A target is file.py, file.py:attribute or package.module:attribute. Without a colon, `source`
     # is empty, and `attribute` is the whole target.
@@ -84,11 +91,14 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     except ValueError as exc:
         raise UsageError(str(exc)) from None
 
+    # From here on, only MCP messages are written to stdout.
     stdio = take_over()
     logging_setup.configure(format=args.log_format, component="concertino", writer=stdio.writer)
     # -P: the folder must not come before the standard library in sys.path.
     command = [sys.executable, "-P", "-m", "concertino.cli.warm_server", args.target]
-    program = WarmProgram(file.stem.rpartition(".")[2], command, dict(os.environ), SHUTDOWN)
+    # The name of the server: `b` for both b.py and a.b:attribute.
+    name = file.stem.rpartition(".")[2]
+    program = WarmProgram(name, command, dict(os.environ), SHUTDOWN)
     # The server is made with concertino, so it speaks 2026-07-28 and needs no negotiation.
     proxy = Proxy(program, era="modern", limits=limits)
     run_process(

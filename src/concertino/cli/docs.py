@@ -41,7 +41,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the list or the page, and return the exit code."""
+    """Print the list or the page, and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     pages = find_pages()
     if args.topic is None:
@@ -63,9 +67,10 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def find_pages() -> dict[str, Path]:
-    """Return the pages of the documentation by topic, in the order of the links on its start page.
+    """Return topic -> path of each page of the documentation.
 
-    A topic is the name of a page's file, with its folder if two pages have the same name.
+    They are in the order of the links on its start page. A topic is the name of a page's file
+    without `.md`, with its folder if two pages have the same name.
     """
     package = Path(concertino.__file__).parent
     # In a checkout, the documentation is in the folder that contains src.
@@ -89,7 +94,12 @@ def find_pages() -> dict[str, Path]:
 
 
 def find_topic(words: str, pages: Mapping[str, Path]) -> str:
-    """Return the topic for the words of the user. Raises UsageError, with similar topics."""
+    """Return the topic that the user means.
+
+    words: what the user has typed: a topic, or the name of a page's file.
+    pages: topic -> path, as find_pages() returns it.
+    Raises UsageError if there is no such page, or more than one. The error has similar topics.
+    """
     topic = words.lower().removesuffix(".md")
     if topic in pages:
         return topic
@@ -113,7 +123,10 @@ def find_topic(words: str, pages: Mapping[str, Path]) -> str:
 
 
 def format_list(pages: Mapping[str, Path]) -> str:
-    """Return a line for each page: its topic and its title."""
+    """Return the list of pages as text: below headings, a line with topic and title for each.
+
+    pages: topic -> path, as find_pages() returns it.
+    """
     width = max(map(len, pages), default=0)
     lines = ["concertino docs TOPIC shows a page."]
     for section, heading in SECTIONS.items():

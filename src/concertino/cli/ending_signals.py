@@ -21,9 +21,11 @@ SIGNAL_BASE = 128
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
     """Run a coroutine like asyncio.run(), but SIGTERM and SIGHUP cancel it, as Ctrl-C does.
 
-    Returns the coroutine's result, an exit code; after a signal 128 + the number of the signal.
-    Raises the coroutine's exceptions. A signal that the process ignores, such as SIGHUP under
-    nohup, stays ignored.
+    A signal that the process ignores, such as SIGHUP under nohup, stays ignored.
+
+    work: a coroutine that returns an exit code.
+    Returns this exit code, or 128 + the number of the signal after SIGTERM or SIGHUP. Raises the
+    coroutine's exceptions if there was no such signal.
     """
     received: list[int] = []
 

@@ -43,12 +43,12 @@ def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
 
 
 def _format_data(data: Any) -> list[str]:
-    """Return the data of an error response as lines, one for each member."""
+    """Return the data of an error response as lines, one for each key or item."""
     if data is None:
         return []
     if isinstance(data, dict):
-        members = cast("dict[str, Any]", data)
-        lines = [f"{name}: {_format_value(value)}" for name, value in members.items()]
+        pairs = cast("dict[str, Any]", data).items()
+        lines = [f"{name}: {_format_value(value)}" for name, value in pairs]
     elif isinstance(data, list):
         lines = [_format_value(item) for item in cast("list[Any]", data)]
     else:

@@ -21,19 +21,21 @@ NO_VERSION = "0.0.0"
 
 
 class MissingFolders(TargetError):
-    """None of the folders that options or environment variables name for a library exists.
+    """Raised if none of the folders exists that options or environment variables name.
 
     The command line is valid, so this leads to exit code 1 and not 2.
     """
 
 
 class LibraryOptions(Struct, frozen=True):
-    """The values of the options for a library. It is true if any of the folders is set.
+    """The values of the options for a library, a backend that serves Markdown files.
+
+    It is true if an option names a folder.
 
     resources, prompts: the folders of the library's Markdown files; None if no option names one.
     scheme: the scheme of the resources' URIs; None for the default.
-    name, version: the name and version that clients see: of the library, or of the server that
-        joins several targets of one command.
+    name, version: the name and version of the server that clients see. If `serve` gets several
+        targets, this is the server that joins them.
     """
 
     resources: str | None = None
@@ -47,7 +49,7 @@ class LibraryOptions(Struct, frozen=True):
 
 
 def folders_from_environment() -> LibraryOptions:
-    """Return the folders that RESOURCES_PATH and PROMPTS_PATH name."""
+    """Return the folders that the variables RESOURCES_PATH and PROMPTS_PATH name, if they are set."""
     # An empty variable counts as unset.
     return LibraryOptions(
         os.environ.get("RESOURCES_PATH") or None, os.environ.get("PROMPTS_PATH") or None
@@ -59,10 +61,11 @@ def find_library_folders(
 ) -> tuple[str | None, str | None]:
     """Return the folder of resources and the folder of prompts of a library. Each may be None.
 
-    They come from the options, or else from the target, or (without a target) from environment
-    variables.
-    target: a folder with a subfolder `resources` or `prompts`. Any other folder is refused, so that
-        a wrong folder is not published by mistake.
+    The first that names a folder counts: the options, then the target, or environment variables if
+    there is no target.
+
+    target: a folder with a subfolder `resources` or `prompts`; None if the command line has no
+        target. Any other folder is refused, so that a wrong folder is not published by mistake.
     Raises TargetError for a target without these subfolders, unless an option sets a folder.
     """
     if target is None:
@@ -82,9 +85,12 @@ def find_library_folders(
 
 
 def make_library(target: str | None, options: LibraryOptions) -> Backend:
-    """Return a library of the folders that find_library_folders() finds.
+    """Return a backend that serves the Markdown files in the folders of a library.
 
-    Raises TargetError if there is nothing to serve, MissingFolders if no folder exists.
+    find_library_folders() finds the folders.
+
+    target: a folder, such as `.`; None to take the folders from the options or the environment.
+    Raises TargetError if no folder is named, and MissingFolders if none of them exists.
     """
     from concertino.library.library import Library
 

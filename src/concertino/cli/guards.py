@@ -73,8 +73,12 @@ def add_guard_options(parser: ArgumentParser) -> None:
 
 
 def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBackend | None:
-    """Return a function that wraps a backend in the requested guards; None if none is requested.
+    """Return a function that wraps a backend in the guards that the options request.
 
+    Returns None if they request none. A guard is a Backend around another one, which limits or
+    filters the calls.
+
+    args: the parsed arguments.
     counts: counts the calls for /metrics; None if /metrics is not served.
     Raises ValueError for an invalid value, and ConcertinoError if an extra is not installed.
     """

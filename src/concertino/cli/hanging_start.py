@@ -30,8 +30,9 @@ _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)$', re.MULTILINE)
 
 
 class HangingStart(TimedOut):
-    """The server gave no first answer in time, and has written which line it executes.
+    """Raised if a server gave no first response in time, but has written which line it executes.
 
+    text: the text of the TimedOut that the client has raised.
     place: a clause that names the line, from describe_place().
     """
 
@@ -41,10 +42,13 @@ class HangingStart(TimedOut):
 
 
 async def open_or_dump_stack(client: Client) -> None:
-    """Open a client. If that takes too long or is cancelled, make the server write its stack.
+    """Open a client. If the server does not answer in time, make it write its stack to stderr.
 
+    The same is done if this coroutine is cancelled after PATIENCE_S seconds or more.
+
+    client: a Client whose server is started with the environment variables in FAULTHANDLER.
     Raises the errors of Client.open(). Instead of TimedOut, raises HangingStart if the server is a
-    Python program that has written its stack to stderr.
+    Python program and has written its stack.
     """
     loop = asyncio.get_running_loop()
     opening = loop.create_task(client.open())
@@ -107,8 +111,9 @@ def _forbid_core_file(pid: int) -> None:
 def describe_place(stderr: str) -> str:
     """Return the line that a server executes, as a clause: `it stands at hang.py:3, in load()`.
 
-    The line is that of the innermost frame whose file is below the current folder; without such a
-    frame, that of the innermost frame.
+    The line is that of the innermost frame whose file is below the current folder, because the
+    user has probably written that file. If there is none, it is that of the innermost frame.
+
     stderr: what the server has written to stderr. Returns "" if this does not contain its stack.
     """
     _, found, stack = stderr.rpartition("Fatal Python error: Aborted")

@@ -116,7 +116,10 @@ EXAMPLES = {
 
 
 def examples(command: str) -> str:
-    """Return the examples for the end of a command's help; "" if the command has no examples."""
+    """Return the end of a command's help, which has its examples; "" if the command has none.
+
+    command: the name of the command, such as "serve".
+    """
     lines = EXAMPLES.get(command, ())
     return "".join(("\nexamples:\n", *(f"  {line}\n" for line in lines))) if lines else ""
 

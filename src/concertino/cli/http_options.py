@@ -68,7 +68,7 @@ FOR_VERIFIERS = ("auth_scope", "auth_cache_s", "auth_audience", "principal_rate"
 
 
 def add_http_options(parser: ArgumentParser) -> None:
-    """Add the options to the parser of `concertino serve`."""
+    """Add the options for HTTP and for authorization to the parser of `concertino serve`."""
     http = parser.add_argument_group("HTTP")
     add_repeatable(
         http,
@@ -226,11 +226,15 @@ def _parse_cache_s(text: str) -> float:
 def read_http_options(
     args: Namespace, counts: CallCounts | None = None
 ) -> tuple[HttpOptions | None, list[tuple[bool, str]]]:
-    """Return the settings of an HTTP server, and its addresses in split_http_address()'s form.
+    """Return the settings of an HTTP server, and the addresses at which it listens.
+
+    An address is a tuple: (True, path of a Unix socket) or (False, "HOST:PORT"). Sockets of systemd
+    are not among them. Returns (None, []) without --http.
 
     args: the parsed arguments.
     counts: the numbers for /metrics; None if /metrics is not served.
-    Returns None and no addresses without --http. Raises UsageError if the options are wrong.
+    Raises UsageError if options are wrong or contradict each other, and without --http for an
+    option that needs it.
     """
     values: dict[str, Any] = vars(args)
     if not args.http:

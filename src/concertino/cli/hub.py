@@ -56,7 +56,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Run a subcommand and return the exit code."""
+    """Run a subcommand and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     try:
         from concertino.orchestra.hub_control import ControlRequest, ask_hub, find_hubs
@@ -85,6 +89,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     for line in answer.lines:
         print(escape_controls(line))  # noqa: T201
     for plugin in answer.plugins:
+        # "backing-off": the plugin has ended again, and the hub waits before it restarts it.
         if args.kind == "restart" and plugin.state == "backing-off":
             return _fail(
                 f"{plugin.id} does not run: {plugin.reason}; see: concertino hub logs {plugin.id}",
@@ -125,14 +130,14 @@ def _print_plugins(answers: Sequence[ControlAnswer], as_json: bool) -> None:
 
         for hub, plugin in plugins:
             load = loads.get(plugin.pid)
-            members = {
+            fields = {
                 "hub": hub,
                 **asdict(plugin),
                 "age_s": _age_s(plugin),
                 "memory_bytes": None if load is None else load.memory_bytes,
                 "cpu_percent": None if load is None else round(load.cpu_percent, 1),
             }
-            print(encode(members).decode())  # noqa: T201
+            print(encode(fields).decode())  # noqa: T201
         return
     if not plugins:
         print("no hub of this user runs now" if not answers else "no plugin runs")  # noqa: T201

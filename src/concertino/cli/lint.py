@@ -44,7 +44,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the findings and return the exit code."""
+    """Print the findings, and return the exit code: 1 if there are any, else 0.
+
+    args: the parsed arguments.
+    server: the words after `--`, which are ignored.
+    Raises UsageError for a folder that cannot be used and for an unknown rule.
+    """
     if unknown := sorted({*args.ignore} - {*RULES}):
         raise UsageError(f"--ignore: expected one of {', '.join(RULES)}, got {unknown[0]!r}")
     try:

@@ -54,7 +54,7 @@ def serve_sockets(
     strict: bool,
     wrap: Callable[[LoadedTarget], Backend],
 ) -> NoReturn:
-    """Serve the targets on sockets, and end the process.
+    """Serve the targets on sockets until SIGTERM or SIGINT, and end the process.
 
     unix, tcp: the addresses to listen at, in addition to the sockets that systemd passes.
     targets: the files, modules, folders or server files to serve; several are served as one.
@@ -69,8 +69,8 @@ def serve_sockets(
     traceback: whether to log the whole traceback if a target cannot be imported.
     strict: whether to exit if one of several targets cannot be imported.
     wrap: returns the backend of a target with guards and other wrappers around it.
-    Exit codes: 2 if a target does not exist or an address is not allowed; 1 if a target cannot be
-    imported, or listening or starting fails.
+    Exit codes: 0 after the signal; 2 if a target does not exist or an address is not allowed; 1 if
+    a target cannot be imported, or listening or starting fails.
     """
     writer = bounded_stderr()
     logging_setup.configure(format=log_format, component="concertino", writer=writer)

@@ -27,11 +27,12 @@ TURN_S = 0.25
 
 
 class Turn:
-    """Makes the targets of `concertino serve` load in turn, although each has a separate thread.
+    """Makes the targets of `concertino serve` load one after the other, each in its own thread.
 
-    Importing a file puts its folder first into sys.path. If two files were imported at the same
-    time, one might find modules in the folder of the other. But if a file takes longer than TURN_S,
-    the next one does not wait for it.
+    Each target has a Turn. Importing a file puts its folder first into sys.path. If two files were
+    imported at the same time, one might find modules in the folder of the other. But if a file
+    takes longer than TURN_S, the next one does not wait for it any more.
+
     previous: the Turn of the target before this one; None for the first target.
     """
 
@@ -41,7 +42,12 @@ class Turn:
         self._is_over = Event()
 
     def take(self, load: Callable[[], Backend]) -> Backend:
-        """Wait until the previous target is loaded, or takes long. Returns the result of `load`."""
+        """Wait for the turn of this target, and then call `load`. Blocks the calling thread.
+
+        The turn begins when the previous target is loaded, or has taken TURN_S seconds.
+
+        load: loads the target. Returns its result, and raises its exceptions.
+        """
         if self._previous is not None:
             self._previous._has_begun.wait()
             self._previous._is_over.wait(TURN_S)
@@ -55,7 +61,7 @@ class Turn:
 class LoadingBackend:
     """A Backend that loads another Backend when it is started, and forwards calls to it.
 
-    load: returns the inner backend; called in a thread.
+    load: returns the other backend (the target); called in a thread.
     name: the name of the target, for the log.
     traceback: whether to log the whole traceback if loading fails.
     """
@@ -84,7 +90,10 @@ class LoadingBackend:
         )
 
     async def start(self, outlet: Notifier) -> None:
-        """Load and start the inner backend. Raises the exceptions of importing or starting it."""
+        """Load and start the other backend. Raises the exceptions of importing or starting it.
+
+        outlet: receives the notifications of the other backend.
+        """
         inner = self._inner
         if inner is None:
             threads = Threads(1)

@@ -58,7 +58,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Log in and return the exit code."""
+    """Log in and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     try:
         settings = _read_settings(args)
@@ -70,13 +74,14 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def offer_login(error: RpcError, url: str) -> bool:
-    """Ask the user whether to log in at a server, and do so. Returns whether the user agreed.
+    """Ask the user whether to log in at a server that requires it, and log in if the user agrees.
 
-    Does nothing, and returns False, if the error does not say that the server requires a login, or
-    if there is no terminal.
+    Does not ask if the error does not say that the server requires a login, or if there is no
+    terminal.
+
     error: the error response of the server.
     url: the URL of the server.
-    Raises CommandFailure if the login fails.
+    Returns whether the user is logged in now. Raises CommandFailure if the login fails.
     """
     data: Any = error.data
     if not isinstance(data, dict) or "login" not in cast("dict[str, Any]", data):

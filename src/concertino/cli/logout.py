@@ -22,7 +22,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Log out and return the exit code."""
+    """Log out and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     try:
         import asyncio

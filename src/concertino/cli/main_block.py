@@ -16,12 +16,15 @@ from concertino.runtime.entry import run
 
 
 def run_main_block(module: ModuleType, path: str) -> None:
-    """Execute a file's `if __name__ == "__main__":` block, up to its call of run() and with it.
+    """Execute a file's `if __name__ == "__main__":` block, from its beginning to its call of run().
 
-    Call this only while run() records its arguments instead of serving.
-    Does nothing if no statement of the block itself is a call of run(). While the block runs,
-    sys.argv contains only the path, as for a script without arguments. Raises the exceptions of the
-    block.
+    Call this only while run() records its arguments instead of serving. The block is not executed
+    if it contains no call of run(), or only calls inside of other statements, such as `if`. While
+    the block runs, sys.argv contains only the path, as for a script without arguments.
+
+    module: the imported file. The block is executed with its variables.
+    path: the path of the file.
+    Raises the exceptions of the block.
     """
     with open(path, "rb") as file:
         tree = ast.parse(file.read(), path)

@@ -63,7 +63,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Write the project, print what to do next, and return the exit code."""
+    """Write the project, print what to do next, and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     name: str = args.name
     folder, base = os.path.split(name.rstrip("/"))
@@ -91,7 +95,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def find_problem(name: str) -> str:
-    """Return the reason why a project cannot have this name; empty if it can."""
+    """Return the reason why a project cannot have this name; "" if it can."""
     if NAME.fullmatch(name) is None:
         return (
             f"{name!r} cannot be the name of a module: write the letters A to Z, digits and _, "
@@ -111,7 +115,7 @@ def find_problem(name: str) -> str:
 
 
 def suggest_project_name(name: str) -> str:
-    """Return a similar name that find_problem() accepts."""
+    """Return a name that find_problem() accepts, similar to one that it does not accept."""
     # Decompose "ü" into "u" and an accent, and remove the accent.
     latin = unicodedata.normalize("NFKD", name.casefold().translate(LATIN))
     plain = "".join(letter for letter in latin if not unicodedata.combining(letter))

@@ -18,12 +18,20 @@ def add_repeatable(
     metavar: str,
     help: str,
 ) -> None:
-    """Add an option that may be given several times; its value is a list."""
+    """Add an option that may be given several times. Its value is a list, by default [].
+
+    options: the parser, or a group of options in it.
+    name: the option, such as "--env".
+    metavar, help: the name of its value, and its description in the help.
+    """
     options.add_argument(name, action="append", default=[], metavar=metavar, help=help)
 
 
 def add_library_options(options: Options, *, with_prompts: bool = True) -> None:
-    """Add --resources, --prompts and --scheme, which select the folders of a library."""
+    """Add --resources, --prompts and --scheme, which say where a library finds its Markdown files.
+
+    with_prompts: whether to add --prompts.
+    """
     for kind in ("resources", "prompts") if with_prompts else ("resources",):
         options.add_argument(
             f"--{kind}",

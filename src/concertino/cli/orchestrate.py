@@ -70,8 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     """Run the hub, which starts plugins and passes calls to them, and end the process.
 
-    Exit codes: 0 after a signal, 1 when it cannot listen, 2 when the plugins file cannot be used.
-    server: the words after `--`. There must be none.
+    args: the parsed arguments. `args.file` is the path of plugins.yaml, which lists the plugins.
+    server: the words after `--`. This command accepts none.
+    Exit codes: 0 after a signal, 1 if it cannot listen, 2 if plugins.yaml or an address cannot be
+    used.
     """
     reject_extra_args(args, server)
     writer = bounded_stderr()

@@ -23,8 +23,10 @@ INDENT = "    "
 def lay_out(text: str, width: int) -> str:
     """Return a page of Markdown as text for a terminal.
 
-    Code is not changed. A link within the documentation becomes its text; other links keep their
-    address too.
+    Code is not changed. A link to another page of the documentation becomes its text. Any other
+    link becomes its text and its address.
+
+    text: the page.
     width: the width of the terminal, in columns.
     """
     lines: list[str] = []
@@ -58,7 +60,7 @@ def _split_blocks(text: str) -> Iterator[list[str]]:
 
 
 def _continues(line: str, block: list[str]) -> bool:
-    """Return whether a line continues the block before it."""
+    """Return whether a line belongs to a block, given as its lines so far, or begins a new one."""
     if _is_row(line):
         return _is_row(block[0])
     alone = not line.strip() or line.startswith("#") or ITEM.match(line) is not None

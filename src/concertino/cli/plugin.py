@@ -91,7 +91,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Run the plugin and end the process, or install, list or remove packages."""
+    """Run the plugin and end the process, or install, list or remove packages.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     return run_package_command(args) if args.kind in COMMANDS else _run_plugin(args)
 

@@ -40,7 +40,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the servers and return the exit code."""
+    """Print the servers and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     from concertino.proxy.running_proxies import read_servers
 

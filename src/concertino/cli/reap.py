@@ -38,7 +38,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """End the abandoned servers and return the exit code."""
+    """End the abandoned servers and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     from concertino.proxy.abandoned_servers import end_servers, find_abandoned
     from concertino.proxy.host_commands import read_host_commands

@@ -122,7 +122,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Serve the targets and end the process."""
+    """Serve the targets and end the process.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     reject_extra_args(args, server)
     options = LibraryOptions(

@@ -43,7 +43,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Make, list or remove tokens, and return the exit code. Raises UsageError, CommandFailure."""
+    """Make, list or remove tokens, and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    Raises UsageError, CommandFailure.
+    """
     reject_extra_args(args, server)
     if args.action == "list":
         if args.name is not None or args.scope or args.days is not None:

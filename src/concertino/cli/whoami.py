@@ -33,7 +33,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the logins and return the exit code. server: the words after `--`; none are allowed."""
+    """Print the logins and return the exit code. server: the words after `--`; none are allowed.
+
+    args: the parsed arguments.
+    server: the words after `--`. This command accepts none.
+    """
     reject_extra_args(args, server)
     try:
         from concertino.authorization.login_commands import list_logins

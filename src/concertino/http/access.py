@@ -3,7 +3,8 @@
 A page in a browser can send requests to servers on its user's machine. The browser puts the page's
 origin into the header Origin, and with DNS rebinding the page's host name into Host. So a server
 on a loopback address accepts only loopback names in both, and other names and origins only if they
-are configured. A request without Origin does not come from a script of another origin.
+are configured. A request without Origin is accepted, because it cannot come from a script of
+another origin.
 Sources: RFC 9110; Fetch Standard "CORS protocol"; MCP basic/transports "Security Warning".
 """
 
@@ -19,12 +20,13 @@ __all__ = ["AccessRules"]
 
 # The host names that only programs on this machine can use to reach it.
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
-# The headers that a page may send. It may also send the Mcp-Param-... headers that its preflight
-# request names.
+# The request headers that the script of a page may set. It may also set the Mcp-Param-... headers
+# that its preflight request names.
 ALLOWED_HEADERS = (
     "Authorization, Content-Type, Accept, MCP-Protocol-Version, Mcp-Session-Id, Last-Event-ID, "
     "Mcp-Method, Mcp-Name"
 )
+# The response headers that the script of a page may read.
 EXPOSED_HEADERS = "Mcp-Session-Id, WWW-Authenticate"
 PARAM_PREFIX = "mcp-param-"
 # The host and the port in a URL without path, or in a Host header after "//" (RFC 3986, section
@@ -39,7 +41,7 @@ class AccessRules:
 
     origins: the origins of pages that may use the server, such as `https://app.example.com`.
     hosts: names of the server in addition to the names of this machine, in lower case.
-    own_origin: the origin of the server itself, whose pages may use it, too.
+    own_origin: the origin of the server itself, whose pages may use it, too; None if it has none.
     checks_host: whether Host must name this server. False for a Unix socket, which no browser can
         reach.
     accepts_https: whether a target may be a URL with `https`. False if neither this server nor a
@@ -65,11 +67,11 @@ class AccessRules:
         self._checks_host = checks_host
         self._accepts_https = accepts_https
         # Heads that were accepted before, to check each head once only. HeadParser returns the same
-        # object for equal heads.
+        # object for equal heads. When it has REMEMBERED heads, it begins again with an empty set.
         self._known: set[RequestHead] = set()
 
     def check(self, head: RequestHead) -> None:
-        """Raise HttpError 403 if the request comes from a foreign page, or names another host.
+        """Raise HttpError 403 if Origin names a foreign page, or Host another server than this one.
 
         Raises HttpError 421 if its target is a URL with `https`, and the request came without TLS.
         """

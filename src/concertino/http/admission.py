@@ -74,7 +74,8 @@ class Admission:
             from concertino.http.forwarded import TrustedProxies
 
             self._proxies = TrustedProxies(options.trusted_proxies)
-        # When a refused token was last logged, by the clock of the event loop.
+        # When a refused token was last logged, by the clock of the event loop. At first so long ago
+        # that the next refusal is logged.
         self._logged_at = -LOG_S
         self.challenges: Challenges | None = None
         self.principal_use: PrincipalUse | None = None
@@ -132,9 +133,12 @@ class Admission:
             self._check_forwarded(self._proxies, head, facts)
         gate = self._gate
         if gate is None:
+            # The user of a Unix socket is known without a token: the system tells the user id.
             principal = facts.get("principal")
             return principal if isinstance(principal, Principal) else None
         path = head.path
+        # These requests need no token. Browsers send OPTIONS (CORS preflight) without one, and a
+        # client reads the metadata to learn where it gets one.
         if path in self._open_paths or head.method == "OPTIONS" or path.startswith(WELL_KNOWN):
             return None
         try:
@@ -160,10 +164,9 @@ class Admission:
             self.principal_use.begin(exchange, principal.identity)
 
     def answer_metadata(self, exchange: Exchange) -> bool:
-        """Answer a request for the protected resource metadata (RFC 9728).
+        """Respond to a request for the protected resource metadata (RFC 9728).
 
-        Returns False if the request has another path.
-
+        Returns whether it has responded: False if the request has another path.
         Raises HttpError 405 for another method than GET or HEAD.
         """
         identity = self._identity
@@ -230,7 +233,11 @@ def _is_loopback(address: str | None) -> bool:
 
 
 def _peer_of(facts: Mapping[str, object]) -> str | None:
-    """Return the IP address of the other end of a connection; None for a Unix socket."""
+    """Return the IP address of the other end of a connection; None for a Unix socket.
+
+    Returns "" if the address is not known.
+    """
     if "uid" in facts:
         return None
+    # The address is HOST:PORT. An IPv6 host is in brackets, and may end with a zone, as in `%eth0`.
     return str(facts.get("address", "")).rpartition(":")[0].strip("[]").partition("%")[0]

@@ -39,13 +39,16 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
 class AsgiApplication:
-    """An ASGI application that serves a backend.
+    """An ASGI application that serves a backend, such as a Server, to MCP clients.
+
+        mcp = AsgiApplication(server)
+        app = Starlette(routes=[Route("/mcp", mcp)], lifespan=mcp.lifespan)
 
     backend: the Backend to serve.
     path: the path of the MCP endpoint, below the path at which the application is mounted. The root
         is served too, so that Mount("/mcp", ...) works.
-    options: the settings of the MCP endpoint, such as its authorization.
-    limits: the limits of each session, such as the size of a message.
+    options: the settings of the MCP endpoint, such as its authorization; None for the defaults.
+    limits: the limits of each session, such as the size of a message; None for the defaults.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class AsgiApplication:
         """Serve a request or a lifespan of the ASGI server, or refuse a WebSocket."""
         kind = scope["type"]
         if kind == "http":
+            # A service runs on one event loop. Test clients use a new loop for each test.
             service = self._service
             if (
                 service is None
@@ -100,7 +104,11 @@ class AsgiApplication:
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[None]:
-        """Run the backend as long as an application runs: `Starlette(lifespan=mcp.lifespan)`."""
+        """Start the backend, and end it at the end of the `async with` statement.
+
+        Frameworks take this method as their lifespan: `Starlette(lifespan=mcp.lifespan)`.
+        app: the application of the framework, which is not used.
+        """
         await self._start()
         try:
             yield
@@ -146,7 +154,8 @@ class AsgiApplication:
 class _Service:
     """Serves the backend on one event loop, by a Host and an HttpServer without listeners.
 
-    A Host (runtime/host.py) starts the backend, and serves it on each connection.
+    A Host (runtime/host.py) starts the backend, and serves it on each connection. Each request of
+    the ASGI server is passed to an AsgiChannel, which is used again for later requests.
 
     loop: the event loop.
     started: a future that is done when requests can be served, or when the start has failed.
@@ -225,5 +234,8 @@ class _AsgiClients:
     address = "asgi"
 
     def examine(self, sock: object) -> Mapping[str, object]:
-        """Return the facts about a client."""
+        """Return facts about a client, as in `Connection.facts`. sock is not used.
+
+        The AsgiChannel adds the client's address, because only the ASGI server knows it.
+        """
         return {"transport": "asgi"}

@@ -48,7 +48,7 @@ class AsgiChannel(asyncio.Transport):
         # The future that serve() waits for. It is done when the response has more messages, or the
         # channel is closed.
         self._wakeup: asyncio.Future[None] | None = None
-        # The task that waits until the client leaves.
+        # The task that waits until the client disconnects.
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
         self._is_paused = False
@@ -72,10 +72,17 @@ class AsgiChannel(asyncio.Transport):
         receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
         send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
     ) -> bool:
-        """Serve one request. Returns whether the channel can serve another one afterwards."""
+        """Serve one request. Returns whether the channel can serve another one afterwards.
+
+        Waits until the response is complete, or the client has disconnected.
+
+        path: the path to request from the connection, without the prefix of a mounted application.
+        scope, receive, send: what the ASGI server has passed to the application.
+        """
         response = self._response = _ResponseMessages(has_body=scope["method"] != "HEAD")
         message = await receive()
         if message["type"] != "http.request":
+            # The client has disconnected before anything was passed to the connection.
             return True
         body: bytes = message.get("body", b"")
         is_complete = not message.get("more_body")
@@ -126,11 +133,13 @@ class AsgiChannel(asyncio.Transport):
     async def _pass_on_body(
         self, body: bytes, receive: Callable[[], Awaitable[MutableMapping[str, Any]]]
     ) -> bool:
-        """Pass on a body that arrives in several messages. Returns False if the client has left.
+        """Pass on a body that arrives in several ASGI messages, as chunks.
 
         If the response begins before the end of the body, the request was refused, and the rest of
         the body is not read.
+
         body: the first piece of the body.
+        Returns False if the client has disconnected.
         """
         more = True
         while True:
@@ -153,8 +162,8 @@ class AsgiChannel(asyncio.Transport):
     ) -> None:
         """Pass bytes of a request to the connection.
 
-        receive: the ASGI function that reports when the client leaves. It is called if the response
-            is not complete at once. None while the request is not complete.
+        receive: the ASGI function that returns when the client disconnects. It is awaited in a task
+            if the response is not complete at once. Pass None while the request is not complete.
         """
         # The server may have closed the connection since serve() began.
         if self._is_closed:
@@ -171,7 +180,7 @@ class AsgiChannel(asyncio.Transport):
         receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
         response: _ResponseMessages,
     ) -> None:
-        """Close the connection if the client leaves before the response is complete."""
+        """Close the connection if the client disconnects before the response is complete."""
         message = await receive()
         has_left = message["type"] == "http.disconnect" and not response.is_complete
         if has_left and not self._is_closed:
@@ -182,7 +191,7 @@ class AsgiChannel(asyncio.Transport):
             self._http.connection_lost(None)
 
     def _stop_watching(self) -> None:
-        """Cancel the task that waits until the client leaves."""
+        """Cancel the task that waits until the client disconnects."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
@@ -261,7 +270,7 @@ class AsgiChannel(asyncio.Transport):
 
 
 class _ResponseMessages:
-    """Converts the bytes of one response to ASGI messages.
+    """Converts the bytes of one response to ASGI messages. AsgiChannel.serve() sends these.
 
     has_body: whether a body follows the head. A response to HEAD has none, whatever its head says.
 
@@ -371,6 +380,7 @@ def _encode_head(path: str, scope: Mapping[str, Any], length: int | None) -> byt
     if query := scope.get("query_string", b""):
         target += b"?" + query
     head = b"%b %b HTTP/1.1\r\n%b\r\n\r\n" % (method, target, b"\r\n".join(lines))
+    # A newline in a header would let the client add lines, or even another request.
     if head.count(b"\n") != len(lines) + 2 or head.count(b" HTTP/1.1\r\n") != 1:
         raise ValueError("the ASGI server has passed a header or a path on that spans lines")
     return head

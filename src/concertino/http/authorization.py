@@ -29,7 +29,8 @@ __all__ = [
 # token may be accepted for this time.
 MAX_CACHE_S = 60.0
 
-# The type of a function of an author that verifies a token; it returns None to refuse the token.
+# The type of a function, written by the author of a server, that verifies a token. It returns None
+# to refuse the token.
 VerifyToken: TypeAlias = "Callable[[str], Principal | Awaitable[Principal | None] | None]"
 
 
@@ -43,20 +44,27 @@ class VerifierUnavailable(Exception):
 
 @runtime_checkable
 class TokenVerifier(Protocol):
-    """Verifies tokens, and returns the principals to whom they were issued."""
+    """Verifies tokens. A class that has these two members can be used in an Authorization.
+
+    The package concertino.verifiers has verifiers for JWTs, token introspection and token files.
+    """
 
     @property
     def issuers(self) -> Sequence[str]:
-        """The URLs of the authorization servers that issue such tokens. Clients get them."""
+        """The URLs of the authorization servers that issue such tokens; empty if there are none.
+
+        The server tells them to clients, so that a client without a token knows where to get one.
+        """
         ...
 
     def verify(self, token: str, /) -> Principal | Awaitable[Principal]:
-        """Return the principal (user) to whom a token was issued, after verifying the token.
+        """Verify a token, and return the principal (user) to whom it was issued.
 
-        If another server must verify the token, returns an awaitable of the principal.
+        Returns an awaitable of the principal if another server must be asked.
 
-        A token must be refused unless it was issued for this server (its audience).
-        This method and the awaitable raise InvalidToken or VerifierUnavailable.
+        Refuse a token that was issued for another server than this one (its audience).
+        This method and the awaitable raise InvalidToken to refuse the token, and
+        VerifierUnavailable if it can be neither accepted nor refused now.
         """
         ...
 
@@ -64,13 +72,19 @@ class TokenVerifier(Protocol):
 class Authorization(Struct, frozen=True):
     """The tokens that an HTTP server accepts.
 
+        def verify(token: str) -> Principal | None:
+            return PRINCIPALS.get(token)
+
+        options = HttpOptions(authorization=Authorization((verify,)))
+
     verifiers: TokenVerifiers, or functions that take a token and return a Principal, or None to
-        refuse it. They are called in this order until one accepts the token.
+        refuse it. A function may be async. They are called in this order until one accepts the
+        token.
     scopes: the scopes that every token must have.
     cache_s: the time for which a verified token is accepted without being verified again, in
-        seconds; at most 60.
-    name: the name of the server for people, in its metadata.
-    documentation: the URL of a page for developers, in its metadata.
+        seconds; at most 60. With 0, each request is verified.
+    name: the name of the server for people, in its protected resource metadata (RFC 9728).
+    documentation: the URL of a page for developers, in the same metadata.
     Raises ValueError if there is no verifier, or if cache_s is greater than 60.
     """
 

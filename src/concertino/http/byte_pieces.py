@@ -12,10 +12,11 @@ SMALL_BYTES = 4096
 
 
 def add_piece(pieces: list[bytes], data: bytes) -> None:
-    """Add bytes to a list of pieces.
+    """Append bytes to a list, or to its last piece if that is small.
 
-    Each piece takes about 45 bytes of memory more than its content. So a body in chunks of two
-    bytes would take twenty times its size, which no limit counts.
+    Each bytes object takes about 45 bytes of memory more than its content. So if each piece were
+    appended alone, a body in chunks of two bytes would take twenty times its size, and the limits
+    count only the size.
     """
     if pieces and len(pieces[-1]) < SMALL_BYTES:
         pieces[-1] += data

@@ -1,9 +1,9 @@
 """HttpCaller: the user whose requests one Connection carries.
 
-A Connection carries the JSON-RPC messages of a session, or the requests that come on an HTTP
-connection. Sessions, sealed states (the `requestState` of 2026-07-28, protocol/seal.py) and
-processes of a server behind a proxy belong to a Connection. So a Connection carries the requests of
-one user only. The user's token may change.
+A Connection carries the JSON-RPC messages of a session, or the requests without a session that come
+on one HTTP connection. It carries the requests of one user only, because these belong to it, and
+another user must not get them: the session, the sealed states (`requestState` of 2026-07-28,
+protocol/seal.py) and, in a proxy, the processes of the server. The user's token may change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ __all__ = ["HttpCaller", "identity_of"]
 
 
 class HttpCaller:
-    """The user of a Connection's requests: a Principal, whose token may change.
+    """The user who sends the requests of one Connection.
+
+    The user is a Principal, which is replaced when the user's token changes.
 
     facts: what is known about the client of the first request, such as its address.
     principal: the verified user of the first request; None if there is no authorization.
@@ -50,7 +52,10 @@ class HttpCaller:
         self._served = served
 
     def update(self, principal: Principal | None) -> None:
-        """Replace the principal by one with the same identity, for example with a new token."""
+        """Replace the principal by one with the same identity, for example with a new token.
+
+        None, for a request without a user, changes nothing.
+        """
         if principal is None or principal is self.principal or principal == self.principal:
             return
         self.principal = principal
@@ -62,7 +67,9 @@ class HttpCaller:
 
         Returns False for an error with the same code that comes from another server behind a Proxy:
         a login at this server would not help.
-        outcome: the code of the error in the response.
+
+        outcome: the code of the error in the response; 0 for a result, and None if the message is
+            no response.
         """
         return outcome == INSUFFICIENT_SCOPE and is_refusing_scopes.get()
 
@@ -76,5 +83,5 @@ class HttpCaller:
 
 
 def identity_of(principal: Principal | None) -> bytes:
-    """Return the identity of a principal; b"" for none."""
+    """Return the identity of a principal, which is equal for all of its tokens; b"" for None."""
     return b"" if principal is None else principal.identity

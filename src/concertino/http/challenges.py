@@ -30,7 +30,7 @@ class _Error(Struct, frozen=True):
 
 
 class _ErrorResponse(Struct, frozen=True):
-    """The members of a response with the error INSUFFICIENT_SCOPE that scope_challenge() reads."""
+    """The fields of a response with the error INSUFFICIENT_SCOPE that scope_challenge() reads."""
 
     error: _Error = _Error()
 
@@ -59,7 +59,10 @@ class Challenges:
         )
 
     def malformed(self, text: str) -> HttpError:
-        """Return the error 400 for a request whose Authorization header is malformed."""
+        """Return the error 400 for a request whose Authorization header is malformed.
+
+        text: what is wrong with the header, for people.
+        """
         return self._refusal(HTTPStatus.BAD_REQUEST, text, (), "invalid_request")
 
     def invalid_token(self, text: str) -> HttpError:

@@ -30,7 +30,7 @@ class ChunkedBody:
     """Decodes the chunks of one body as they arrive.
 
     Attributes:
-    parts: the decoded bytes.
+    parts: the decoded bytes, in pieces to be joined.
     size: the number of decoded bytes.
     is_complete: whether the last chunk and the trailer fields have arrived.
     """
@@ -50,6 +50,8 @@ class ChunkedBody:
 
     def feed(self, data: bytes) -> int:
         """Decode the next bytes. Returns how many of them belong to the body.
+
+        Bytes after the body belong to the next request or response; the caller keeps them.
 
         Raises HttpError 400 if the body is malformed, or a line in it is too long.
         """

@@ -74,7 +74,10 @@ class RequestHandler(Protocol):
         ...
 
     def examine(self, transport: asyncio.Transport, /) -> Mapping[str, object]:
-        """Return the facts about a new client. Raises OSError if it may not connect."""
+        """Return what is known about a new client, such as its address, as in `Connection.facts`.
+
+        Raises OSError if the client may not connect.
+        """
         ...
 
     def on_connect(self, connection: HttpConnection, /) -> bool:
@@ -83,9 +86,10 @@ class RequestHandler(Protocol):
 
     @property
     def checks_each_head(self) -> bool:
-        """Whether on_head() must be called for each request, even if its head is known.
+        """Whether on_head() must be called for each request.
 
-        If not, it is not called again for a head that the same client has sent before.
+        If not, it is not called for a request that has the same head as the request before it on
+        the same connection.
         """
         ...
 
@@ -94,17 +98,23 @@ class RequestHandler(Protocol):
     ) -> Principal | asyncio.Future[Principal] | None:
         """Check a request before its body is read, and return the user who has sent it.
 
-        Returns None if the user is not known, and a future if verifying the user takes time.
-        This method and the future raise HttpError to refuse the request.
+        Returns None if the user is not known. Returns a future of the user if another server must
+        be asked first. This method and the future raise HttpError to refuse the request.
         """
         ...
 
     def on_reserve(self, size: int, /) -> None:
-        """Check whether there is memory for a large body. Raises HttpError if there is not."""
+        """Check whether there is memory for a large body. Raises HttpError if there is not.
+
+        size: how many bytes are needed, in addition to those of earlier calls for the same body.
+        """
         ...
 
     def on_request(self, exchange: Exchange, /) -> None:
-        """Answer a request, now or later. Raises HttpError to refuse it."""
+        """Respond to a request, now or later. Raises HttpError to refuse it.
+
+        The response is sent with the methods of the exchange.
+        """
         ...
 
     def on_disconnect(self, connection: HttpConnection, /) -> None:
@@ -113,9 +123,9 @@ class RequestHandler(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """One client's connection. asyncio calls it, or an AsgiChannel in its place.
+    """The asyncio Protocol of one client's connection. An ASGI server's requests use it, too.
 
-    handler: answers the requests.
+    handler: responds to the requests.
 
     Attributes:
     facts: what is known about the client, such as its address (`Connection.facts`).
@@ -208,9 +218,11 @@ class HttpConnection(asyncio.Protocol):
     # Input
 
     def _read_requests(self, data: bytes = b"") -> None:
-        """Pass the requests that have arrived to the handler, until one is not answered at once.
+        """Pass the requests that have arrived to the handler.
 
-        data: bytes that have just arrived.
+        Stops at a request to which the handler does not respond at once.
+
+        data: bytes that have just arrived; empty if the reader has all of them already.
         """
         reader = self._reader
         while True:
@@ -222,6 +234,9 @@ class HttpConnection(asyncio.Protocol):
             if request is None:
                 return
             head, refusal = request.head, request.refusal
+            # A body over the size limit is refused. If it was the client's response to a request of
+            # this server, an error response replaces the body. Then the handler must get it, so
+            # that the server's request fails.
             if refusal is not None and not request.body:
                 self._refuse(refusal)
                 return
@@ -287,7 +302,8 @@ class HttpConnection(asyncio.Protocol):
     def reserve(self, size: int) -> None:
         """Set reserved_bytes to the size of a large body. Raises HttpError if there is no room.
 
-        Called again when a body whose size is not known in advance has grown.
+        RequestReader calls it before it reads such a body. If the size is not known in advance, it
+        calls it again as the body grows.
         """
         self._handler.on_reserve(size - self.reserved_bytes)
         self.reserved_bytes = size
@@ -327,7 +343,9 @@ class HttpConnection(asyncio.Protocol):
     def pass_rest_on(self) -> None:
         """Pass the bytes that the client has sent after its request to Exchange.on_data.
 
-        Call this once after a switch to another protocol. Bytes that arrive later follow them.
+        Exchange.switch_protocols() calls this once. on_data gets the bytes in the next iteration of
+        the event loop, because the caller is not ready for them yet. Bytes that arrive later
+        follow.
         """
         if rest := self._reader.take_rest():
             self._loop.call_soon(self.data_received, rest)
@@ -395,6 +413,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None and output:
             self._output.append(output)
         if self.exchange is not exchange:
+            # The client has disconnected meanwhile.
             return
         self.exchange = None
         self.reserved_bytes = 0

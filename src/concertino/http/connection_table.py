@@ -58,10 +58,10 @@ class ConnectionTable:
         return sum(connection.reserved_bytes for connection in self._connections)
 
     def add(self, connection: HttpConnection) -> bool:
-        """Add a client's connection.
+        """Add a client's connection. If there are too many, close an idle one.
 
-        If there are too many, an idle one is closed. If none is idle, the new connection is added
-        too, and False is returned: the caller refuses it, and it is removed when it is closed.
+        Returns False if there are too many and none is idle. Then the caller must refuse the
+        client. The connection is added all the same, because it has to send the error response.
         """
         has_room = len(self._connections) < self._max_connections or self._evict_idle()
         if not has_room and not self._has_refused:
@@ -74,7 +74,7 @@ class ConnectionTable:
         return has_room
 
     def add_unlimited(self, connection: HttpConnection) -> None:
-        """Add a connection even if there are too many."""
+        """Add a connection even if there are too many, such as that of another process."""
         self._connections.add(connection)
         if self._timer is None:
             self._schedule_check()
@@ -87,7 +87,10 @@ class ConnectionTable:
         self._set_closed()
 
     def stop(self, abort_after_s: float) -> None:
-        """Close each connection as soon as it is idle, and abort the rest after abort_after_s."""
+        """Close each connection as soon as it is idle. Returns at once; see `closed`.
+
+        abort_after_s: the time after which connections that are still open are aborted, in seconds.
+        """
         self.is_stopping = True
         for connection in list(self._connections):
             connection.close_when_idle()

@@ -57,7 +57,7 @@ class McpEndpoint:
 
     host: serves the backend on each Connection that this object makes (runtime/host.py).
     wrap: wraps each Connection before the host gets it, for example to trace its messages.
-    sessions: the sessions of older revisions.
+    sessions: the sessions of clients of revisions before 2026-07-28.
     challenges: makes the 401 and 403 errors; None if there is no authorization.
     """
 
@@ -69,6 +69,8 @@ class McpEndpoint:
         self._stateless = StatelessPool(host, wrap, challenges)
         self._headers: dict[RequestHead, McpHeaders] = {}
         self._malformed = MalformedBodies(host.limits)
+        # Returns the arguments that a tool wants repeated in headers: path of an argument -> name
+        # in the header. It gets the name of the tool.
         self._read_param_headers = param_headers_reader(host.backend)
 
     # POST
@@ -89,6 +91,7 @@ class McpEndpoint:
             return
 
         id = message.id
+        # Only a batch may contain an id that is null.
         assert id is not None
         version = headers.version
         meta = message.params.meta
@@ -104,6 +107,8 @@ class McpEndpoint:
             elif self._check_request(exchange, headers, message, id):
                 self._stateless.find(exchange).deliver(exchange, headers.accepted)
         elif version is not None and version not in LEGACY_NAMES and message.method != "initialize":
+            # An `initialize` with an unknown revision is not refused: the response names another
+            # revision, which the client may accept.
             _refuse_version(exchange, id, version, ALL_NAMES)
         else:
             self._post_to_session(exchange, headers, message)
@@ -119,6 +124,7 @@ class McpEndpoint:
         if malformed.is_response and headers.session is not None:
             session = self._sessions.find(exchange, headers.session)
             if session is None:
+                # The request was passed on to the process that has the session.
                 return
             session.receive_malformed(exchange)
         else:
@@ -153,7 +159,8 @@ class McpEndpoint:
     def _post_to_session(self, exchange: Exchange, headers: McpHeaders, message: Envelope) -> None:
         """Serve a message of a revision before 2026-07-28. Raises HttpError to refuse it.
 
-        Without sessions (max_sessions=0), `initialize` is refused, and names 2026-07-28.
+        If the server has no sessions (max_sessions=0), an `initialize` request gets an error that
+        names 2026-07-28 as the supported revision.
         """
         ids = () if message.request_id is None else (message.request_id,)
         if message.method == "initialize" and headers.session is None:
@@ -167,6 +174,7 @@ class McpEndpoint:
             return
         session = self._sessions.find(exchange, headers.session)
         if session is None:
+            # The request was passed on to the process that has the session.
             return
         if message.method == "notifications/cancelled" and not ids:
             request_id = message.params.request_id
@@ -252,7 +260,7 @@ def _unacceptable(headers: McpHeaders) -> HttpError:
 
 
 def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, id: Id) -> bool:
-    """Compare the headers of a request of 2026-07-28 with its body, except `Mcp-Param-...`.
+    """Compare the headers of a request of 2026-07-28 with its body; `Mcp-Param-...` come later.
 
     If they differ, send the error response and return False.
     """

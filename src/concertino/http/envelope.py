@@ -1,4 +1,4 @@
-"""Envelope: the members of a JSON-RPC message that the HTTP transport itself reads.
+"""Envelope: the fields of a JSON-RPC message that the HTTP transport itself reads.
 
 A server compares the headers of each POST with its message, and chooses the form of the response by
 the kind of the message. A client writes headers from the messages that it sends. Everything else in
@@ -37,9 +37,9 @@ __all__ = [
 
 
 class _Meta(Struct, frozen=True):
-    """The members of `_meta` that headers repeat, or that a request must have.
+    """The fields of `_meta` that headers repeat, or that a request must have.
 
-    capabilities: the client's capabilities; empty if the member is missing.
+    capabilities: the client's capabilities as JSON; empty if the field is missing.
     """
 
     version: Any = field(default=None, name=VERSION)
@@ -47,10 +47,11 @@ class _Meta(Struct, frozen=True):
 
 
 class Params(Struct, frozen=True):
-    """The members of `params` that the HTTP transport reads. A member that is missing is None.
+    """The fields of `params` that the HTTP transport reads. A field that is missing is None.
 
-    meta: the members of `_meta`, such as the revision.
-    name, uri, task_id: what the header Mcp-Name repeats, by the method of the request.
+    meta: the fields of `_meta`, such as the revision.
+    name, uri, task_id: one of them is repeated in the header Mcp-Name; which one depends on the
+        method of the request (NAMED).
     request_id: the id of the cancelled request in `notifications/cancelled`.
     protocol_version: the revision that a client requests with `initialize`.
     """
@@ -64,11 +65,11 @@ class Params(Struct, frozen=True):
 
 
 class Envelope(Struct, frozen=True):
-    """The members of one JSON-RPC message that the HTTP transport reads.
+    """The fields of one JSON-RPC message that the HTTP transport reads.
 
     method: the method; None for a response.
-    id: the id; UNSET for a notification. Only in a batch, None for an id that is null.
-    result, error: the members of a response, as JSON; empty if they are missing.
+    id: the id; UNSET for a notification. It is None only for a message of a batch with a null id.
+    result, error: these fields of a response, as JSON; empty if they are missing.
     """
 
     method: str | None = None
@@ -90,7 +91,7 @@ class Envelope(Struct, frozen=True):
         return None if self.method is None or self.id is UNSET else self.id
 
 
-# Method -> reads the member of Params that the header Mcp-Name repeats.
+# Method -> reads the field of Params that the header Mcp-Name repeats.
 NAMED: dict[str, Callable[[Params], object]] = {
     "tools/call": attrgetter("name"),
     "prompts/get": attrgetter("name"),
@@ -119,7 +120,7 @@ class _ToolCall(Struct):
 
 
 class _InitializeResult(Struct, frozen=True, rename="camel"):
-    """The member of the result of `initialize` that both sides of the transport read."""
+    """The field of the result of `initialize` that both sides of the transport read."""
 
     protocol_version: str = ""
 
@@ -129,7 +130,7 @@ class _InitializeResponse(Struct):
 
 
 class Malformed(ValueError):
-    """The body of a POST is not a JSON-RPC message.
+    """Raised if the body of a POST is not a JSON-RPC message.
 
     text: what is wrong with the body.
     code: the code of the error to respond with.
@@ -155,9 +156,12 @@ _decode_messages = Decoder(list[Envelope]).decode
 
 
 def decode_envelope(body: bytes) -> Envelope:
-    """Read a message. Raises Malformed if it is not a JSON-RPC message."""
+    """Read a message. Raises Malformed if it is not a JSON-RPC message.
+
+    A request whose fields have wrong types is returned without its params. The session refuses it.
+    """
     try:
-        # msgspec does not check that members which it leaves undecoded are valid UTF-8.
+        # msgspec does not check that fields which it leaves undecoded are valid UTF-8.
         if not body.isascii():
             str(body, "utf-8")
         envelope = _decode(body)
@@ -172,7 +176,7 @@ def decode_envelope(body: bytes) -> Envelope:
 
 
 def _read_loosely(body: bytes) -> Envelope:
-    """Read a message with members of wrong types, for which the session will return an error.
+    """Read a message with fields of wrong types, for which the session will return an error.
 
     Raises Malformed if even the kind of the message cannot be recognized.
     """
@@ -189,7 +193,10 @@ def _read_loosely(body: bytes) -> Envelope:
 
 
 def decode_messages(body: bytes) -> list[Envelope]:
-    """Read a batch. Raises Malformed if it is no array of objects."""
+    """Read a batch, an array of messages. Returns one Envelope for each message, in order.
+
+    Raises Malformed if the body is no array of JSON-RPC messages.
+    """
     try:
         if not body.isascii():
             str(body, "utf-8")
@@ -220,6 +227,7 @@ def _decode_element(element: bytes) -> Envelope:
         from concertino.jsonrpc.deep_frames import read_outer_members
 
         members = read_outer_members(element)
+        # An Envelope without an id stands for a message that gets no response.
         if members.id is None or is_response(members.names):
             return Envelope()
         try:
@@ -243,6 +251,7 @@ def _diagnose(body: bytes) -> Malformed:
         return Malformed("Parse error: expected one JSON-RPC message and nothing else", PARSE_ERROR)
 
     text, code = message.message, message.code
+    # The code 0 means that over stdio, the message gets no error response. A POST always gets one.
     if code == 0:
         code = PARSE_ERROR if text.startswith("Parse error") else INVALID_REQUEST
     id = None if message.id is UNSET else encode_id(message.id)
@@ -268,9 +277,9 @@ RESULT = 0
 
 
 def read_outcome(frame: bytes, request_id: Id | None = None) -> int | None:
-    """Return the code of the error in a response that the server sends, or RESULT for a result.
+    """Return the error code of a response that the server sends, or RESULT (0) for a result.
 
-    Returns None for a frame (JSON-RPC message) that is not a response.
+    Returns None for a frame (the bytes of one JSON-RPC message) that is not a response.
     request_id: the id of the request to which the frame belongs, if it is known. With it, a result
         is recognized in a third of the time.
     """

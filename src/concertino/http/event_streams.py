@@ -65,7 +65,13 @@ class EventStore:
         self._bytes = 0
 
     def add(self, stream: int, number: int, frame: bytes) -> None:
-        """Add an event. The oldest events are removed to make room for it."""
+        """Add an event. The oldest events of the session are removed to make room for it.
+
+        If there is still no room, the event is not kept.
+
+        stream: the number of its stream.
+        number: the number of the event in the stream.
+        """
         budget = self._budget
         size = len(frame)
         while self._events and (
@@ -138,7 +144,8 @@ class EventStream:
     def attach(self, exchange: Exchange, on_disconnect: Callable[[], object]) -> None:
         """Send the stream on this HTTP response from now on. The previous response ends.
 
-        on_disconnect: called when the client has closed that response.
+        exchange: the GET or POST of the client whose response carries the stream.
+        on_disconnect: called when the client has closed this response before its end.
         """
         previous, self.exchange = self.exchange, exchange
         if previous is not None:
@@ -168,7 +175,10 @@ class EventStream:
                 exchange.send_event(encode_event(b"", self._event_id(self._last)))
 
     def send(self, frame: bytes) -> None:
-        """Send a frame as an event. Without a response, it is kept until the client resumes."""
+        """Send a frame (the bytes of a JSON-RPC message) as an event.
+
+        If no HTTP response is open, the event is kept until the client resumes the stream.
+        """
         self.open()
         self._last += 1
         if self.cancel is None:
@@ -226,6 +236,7 @@ class EventStream:
 def parse_event_id(value: bytes) -> tuple[int, int] | None:
     """Return the number of the stream and of the event in an id; None if it is malformed."""
     stream, _, number = value.partition(b"-")
+    # No id of ours is longer than 40 bytes. int() would take long for a very long number.
     if not (stream.isdigit() and number.isdigit() and len(value) < 40):
         return None
     return int(stream), int(number)

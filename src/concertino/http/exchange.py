@@ -39,8 +39,15 @@ LISTEN = b"subscriptions/listen"
 class Exchange(Struct, eq=False):
     """One request and its response, which is a body or a stream of events.
 
-    The response begins with respond() or open_stream(). After its end, these methods do nothing.
+    The code that responds calls one of these methods. After the end of the response, they do
+    nothing.
+    - respond(), or respond_as() for a body that is not JSON: a complete response.
+    - open_stream(), send_event() and end_stream(): a stream of server-sent events.
+    - begin_response(): a JSON body in several pieces.
+    - refuse(): an error response.
+    - switch_protocols(): another protocol on the same connection, such as WebSocket.
 
+    connection: the connection on which the request has come.
     head, body: the request.
     principal: the user who has sent the request; None if the user is not known.
     keeps_connection: whether the connection may carry another request after this one.
@@ -56,10 +63,10 @@ class Exchange(Struct, eq=False):
         Then it must be answered here.
     sends_comments: whether comments keep the stream alive. A stream that comes from another process
         contains them already, and one of ours could be sent in the middle of an event.
-    refusal: the error with which the request is answered, whatever respond() is called with,
-        because its body was over the size limit. If that body was the client's response to a
-        request of this server, `body` is an error response in its place. None for any other
-        request.
+    refusal: the error for a request whose body was over the size limit and was the client's
+        response to a request of this server; None for any other request. `body` is then an error
+        response in its place, so that the server's request fails. respond() sends this error,
+        whatever its arguments are.
     """
 
     connection: RequestConnection
@@ -145,10 +152,12 @@ class Exchange(Struct, eq=False):
     def switch_protocols(self, headers: bytes, on_data: Callable[[bytes], object]) -> None:
         """Use the connection for another protocol, such as WebSocket, from now on.
 
-        The exchange ends when the connection does.
-        headers: the headers of the response, as whole lines.
-        on_data: called with the bytes that the client sends.
-        From now on, on_idle is called whenever nothing was sent for keep_alive_s.
+        The exchange ends when the connection does. From now on, on_idle is called whenever nothing
+        was sent for keep_alive_s.
+
+        headers: the headers of the response (101), as whole lines.
+        on_data: called with the bytes that the client sends, in a later iteration of the event
+            loop.
         """
         self.is_stream = True
         self.on_data = on_data
@@ -168,10 +177,10 @@ class Exchange(Struct, eq=False):
             self.connection.end_exchange(self, b"" if self.head.is_http_1_0 else LAST_CHUNK)
 
     def keep_alive(self) -> None:
-        """Send a comment on the stream, or call on_idle if there is no stream of events.
+        """Send a comment on the stream of events. If there is no stream, call on_idle.
 
-        Called when nothing was sent for HttpTimeouts.keep_alive_s, so that the connection is not
-        closed as idle by the client or by a proxy.
+        HttpConnection calls this when nothing was sent for HttpTimeouts.keep_alive_s, so that
+        neither the client nor a proxy closes the connection as idle.
         """
         if self.is_stream and self.on_data is None:
             if self.sends_comments:
@@ -199,6 +208,7 @@ class Exchange(Struct, eq=False):
 
     def expire(self) -> None:
         """End the stream and close the connection. The client may come back with a new token."""
+        # end_stream() removes the function, but the user of the stream must know that it has ended.
         on_disconnect = self.on_disconnect
         self.keeps_connection = False
         self.end_stream()
@@ -219,9 +229,9 @@ class Exchange(Struct, eq=False):
 
 
 class RequestConnection(Protocol):
-    """The connection on which a request has come, as the code that answers the request sees it.
+    """The methods of HttpConnection that the code which responds to a request may use.
 
-    HttpConnection implements it, with docstrings for the members.
+    HttpConnection has their docstrings.
     """
 
     is_ending: bool

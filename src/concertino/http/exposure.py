@@ -25,10 +25,12 @@ HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 def check_exposure(
     options: HttpOptions, listeners: Sequence[Listener], endpoint: str
 ) -> ResourceIdentity | None:
-    """Check the options, and return the identity of the server; None if it needs none.
+    """Check the options, and return the URL by which clients know the server, with its parts.
 
-    The identity is made of options.public_url. If that is not set but the server has authorization,
-    it is made of the address of the first listener that is not a Unix socket.
+    The URL is options.public_url. If that is not set, but the server has authorization, the URL is
+    made of the address of the first listener that is not a Unix socket. Returns None if public_url
+    is not set and the server has no authorization.
+
     options: the settings of the server.
     listeners: the addresses at which clients reach the server.
     endpoint: the path of the MCP endpoint.

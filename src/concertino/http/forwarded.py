@@ -43,9 +43,9 @@ class Forwarded(Struct, frozen=True):
 
 
 class TrustedProxies:
-    """The reverse proxies whose headers are read.
+    """The reverse proxies whose X-Forwarded-... and Forwarded headers are believed.
 
-    networks: their addresses or networks, such as `10.0.0.0/8`.
+    networks: their addresses or networks, such as `10.0.0.0/8`; empty if no proxy is trusted.
     """
 
     def __init__(self, networks: Sequence[str]) -> None:
@@ -53,6 +53,8 @@ class TrustedProxies:
 
     def read(self, head: RequestHead, peer: str | None) -> Forwarded:
         """Return what trusted proxies report about a request.
+
+        If no trusted proxy has sent it, the result has only the address `peer`.
 
         peer: the address of the other end of the connection; "" if it is not known, so that it is
             not trusted; None for a Unix socket, whose clients run under the same user and are

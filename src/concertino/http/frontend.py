@@ -92,6 +92,7 @@ class HttpFrontend:
         log = logging.getLogger("concertino")
         for address in self._server.addresses:
             log.info("Listening on %s", address)
+        # wait() does not raise the error of a failed start; run() reports that.
         await asyncio.wait((self._host.started,))
         if self._host.start_failure is None:
             follow_parent()
@@ -103,7 +104,13 @@ class HttpFrontend:
         self._server.stop()
 
     def refuse(self, failure: BaseException | str) -> bool:
-        """Close the listeners, so that clients cannot connect any more. Returns False."""
+        """Close the listeners, so that clients cannot connect any more.
+
+        run() calls it when the backend could not start.
+
+        failure: why the backend could not start; it is not sent to anybody.
+        Returns False, because no client was told.
+        """
         for listener in self._listeners:
             listener.close()
         return False
@@ -126,14 +133,19 @@ def run_http(
 ) -> NoReturn:
     """Serve a backend over HTTP until SIGTERM or SIGINT, then end the process.
 
+        run_http(server, "127.0.0.1:8000")
+
+    backend: the Backend to serve, such as a Server.
     address: HOST:PORT, or unix:PATH.
     options: an HttpOptions; None for the defaults.
     limits: the limits of each session, such as the size of a message; None for the defaults.
     loop_factory: makes the event loop; None for asyncio's own.
-    Raises TypeError for an address that is not a text.
-    Raises ValueError for a malformed address, for certificate files that cannot be used, and for an
-    address that other machines can reach without the options that it requires (http/exposure.py).
-    Raises OSError if the address cannot be used.
+    Raises TypeError for an address that is not a string, and OSError for one that cannot be used.
+    Raises ValueError
+    - for a malformed address,
+    - for certificate files that cannot be used,
+    - for an address that other machines can reach, unless the options say who may call the server
+      (or `no_auth`), how connections are encrypted, and by which URL clients know it.
     """
     chosen = HttpOptions() if options is None else options
     if not isinstance(chosen, HttpOptions):
@@ -160,6 +172,6 @@ def run_http(
 
 
 def split_http_address(address: str) -> tuple[bool, str]:
-    """Return whether an address is a Unix socket, and its path or its host and port."""
+    """Return whether an address is a Unix socket, and the path of the socket, or else HOST:PORT."""
     path = address.removeprefix("unix:")
     return path != address, path

@@ -42,7 +42,9 @@ TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 class Gate:
     """Admits the requests with a valid token, and refuses all others.
 
-    authorization: the tokens that are accepted.
+    A token is valid if a verifier of the Authorization accepts it and it has all required scopes.
+
+    authorization: the verifiers of tokens, and the scopes that every token must have.
     challenges: makes the errors that refuse requests, with the header WWW-Authenticate.
     """
 

@@ -1,9 +1,10 @@
-"""LargeAnswer: finds out which question of the server a body over the size limit answers.
+"""LargeAnswer: reads the id of a client's response that is over the size limit.
 
-In a session of an older revision, the server sends its questions as requests, and the client POSTs
-the answers. Without the id of an answer that is refused with 413, the call that has asked would
-wait until its limit. RequestReader passes such a body to a LargeAnswer, which keeps only the two
-ends of it: most clients write the id before the result, and the TypeScript SDK at the end.
+In a session of a revision before 2026-07-28, the server sends requests to the client, such as
+sampling/createMessage, and the client POSTs its responses. A response that is too large is refused
+with 413. The server's request must then fail at once, instead of waiting until its time limit, and
+for that its id is needed. RequestReader passes such a body to a LargeAnswer, which keeps only the
+two ends of it: most clients write the id before the result, and the TypeScript SDK at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from concertino.jsonrpc.messages import encode_error, encode_id, reject_oversize
 
 __all__ = ["LargeAnswer", "may_hold_answer", "too_large"]
 
-# How many times the limit for a body is read in search of the id of an answer.
+# How many times the limit for a body is read in search of the id of a response.
 MAX_TIMES = 4
 # The id at the end of a body is searched for in this many bytes.
 TAIL_BYTES = 1024
@@ -26,9 +27,8 @@ TAIL_BYTES = 1024
 def may_hold_answer(head: RequestHead) -> bool:
     """Return whether the body of a request may be a client's response to a request of the server.
 
-    Only sessions of revisions before 2026-07-28 have such responses.
-
-    The session id is in a header, or, for clients of 2024-11-05, in the query.
+    Only a session has such responses. Its id is in a header, or, for clients of 2024-11-05, in the
+    query. A client that waits for `100 Continue` has not sent the body, so it is refused before.
     """
     names_session = b"mcp-session-id" in head.headers or head.query != ""
     return head.method == "POST" and names_session and not head.expects_continue
@@ -45,14 +45,14 @@ def too_large(size: int, limit: int) -> HttpError:
 class LargeAnswer:
     """The body of a POST that is over the size limit, as far as it has arrived.
 
-    It may be the client's answer (response) to a question (request) of the server.
+    It may be the client's response to a request of the server.
 
     max_bytes: the limit.
 
     Attributes:
     size: how many bytes have arrived.
-    error: the JSON-RPC error response that is passed on in place of the answer, so that the
-        server's question fails; empty while the id of the question is not known.
+    error: the JSON-RPC error response that is passed on in place of the client's response, so that
+        the server's request fails; empty while the id of that request is not known.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -62,11 +62,14 @@ class LargeAnswer:
         # The first and the last bytes of the body, as far as they have arrived.
         self._beginning = b""
         self._tail = b""
-        # False if the beginning shows that the body is not an answer to a question.
+        # False if the beginning shows that the body is not a response.
         self._may_be_answer = True
 
     def feed(self, data: bytes, *, is_last: bool) -> bool:
-        """Read the next bytes of the body. Returns whether the rest need not be read.
+        """Read the next bytes of the body. Returns True if the rest need not be read.
+
+        That is so if the id was found, if the body cannot be a response, if it has ended, or if it
+        is larger than MAX_TIMES limits.
 
         is_last: whether the body ends with these bytes.
         """
@@ -87,7 +90,7 @@ class LargeAnswer:
         return is_last or is_known or self.size > MAX_TIMES * self._max_bytes
 
     def _read_beginning(self) -> None:
-        """Read whether the body is an answer, and its id if that stands at the beginning."""
+        """Find out whether the body is a response, and its id if that stands at the beginning."""
         invalid = reject_oversize(self._beginning, "")
         # The code of a response is 0, because no error response may be sent for it.
         self._may_be_answer = invalid.code == 0
@@ -95,6 +98,6 @@ class LargeAnswer:
             self._set_error(encode_id(invalid.answers[0]))
 
     def _set_error(self, id: bytes) -> None:
-        """Set the error for the question with an id. id: the id as JSON."""
+        """Set `error` for the server's request with an id. id: the id as JSON."""
         text = f"the answer is larger than {self._max_bytes} bytes (limit)"
         self.error = encode_error(id, INVALID_REQUEST, text)

@@ -55,7 +55,7 @@ LASTS_S, RENEW_S = FRONT_END_BUCKETS[FRONT_ENDS_BUCKET], 15.0
 # How soon after a failed renewal the next one is tried, in seconds. It is short, because an entry
 # may have expired, and then other front ends cannot find the sessions of this one.
 RETRY_S = 1.0
-# The time limits of a request to NATS, and of a connection to another front end.
+# The time limits of a request to NATS, and of connecting to another front end, in seconds.
 REQUEST_S, CONNECT_S = 1.0, 3.0
 # The number of random bytes of a tag, and of the part of a session id that follows the tag.
 TAG_BYTES, ID_BYTES = 8, 16
@@ -64,9 +64,10 @@ MAX_KNOWN = 1024
 
 
 class MachinePeers:
-    """Passes requests on to the other front ends, as the SessionPeers of one front end.
+    """Passes requests from this process to the process on another machine that has their session.
 
-    SessionPeers is the interface in session_peers.py. Use this object on one event loop.
+    A process that serves HTTP is called a front end. The endpoints use this object through the
+    interface SessionPeers (session_peers.py). Use it on one event loop.
 
     settings: the NATS cluster, and the address and the certificates of this front end.
     Raises ValueError for malformed settings and unusable certificates, OSError for files that
@@ -103,19 +104,25 @@ class MachinePeers:
         # One thread, since the requests to NATS wait for each other anyway.
         self._thread = ThreadPoolExecutor(1, "front-ends")
         self._tag = secrets.token_hex(TAG_BYTES)
-        # Tag of another front end -> its host and port, as the bucket has said them.
+        # Tag of another front end -> its host and port, as they were when the bucket was read.
         self._known: dict[str, tuple[str, int]] = {}
 
     def create_id(self) -> str:
-        """Return an id for a session of this front end, which begins with the front end's tag."""
+        """Return a random id for a session of this process.
+
+        It begins with the tag of this process, from which the other processes know its address.
+        """
         return self._tag + secrets.token_hex(ID_BYTES)
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
-        """Pass a request on to the front end (HTTP process of another machine) with its session.
+        """Pass a request on to the process (on another machine) that has its session.
 
-        id: the id of the session. It begins with a random tag, which identifies the front end that
-            has made it.
-        Returns False if that is this front end. Raises HttpError 404 if the id is malformed.
+        Returns at once. The response to the client follows when that process has sent it.
+
+        id: the id of the session. It begins with a random tag, which identifies the process that
+            has made the id.
+        Returns False, and does nothing, if it is this process. Raises HttpError 404 if the id is
+        malformed.
         """
         tag = id[: 2 * TAG_BYTES]
         if tag == self._tag:
@@ -126,13 +133,14 @@ class MachinePeers:
         return True
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
-        """Listen for the other front ends, and store the address of this one. May be called once.
+        """Let the processes on other machines pass requests on to this one. Call this once.
 
-        A front end is one of the processes on several machines that serve HTTP.
+        It listens for them, and stores the address of this process in the NATS bucket.
 
-        make: called once, with the function that examines a front end which has connected. Returns
-            the function that makes the asyncio protocol of each connection.
-        Raises OSError if NATS cannot be reached.
+        make: called once, with a function. That function checks a process which has connected: it
+            returns facts about it, or raises OSError to refuse it. make returns the protocol
+            factory for the connections of these processes.
+        Raises OSError if the address cannot be used or NATS cannot be reached.
         """
         listener = listen_tcp(self._host, self._port, allow_remote=True)
         self._port = listener.socket.getsockname()[1]
@@ -276,9 +284,10 @@ class _Registration:
 
 
 def _examine(transport: asyncio.Transport) -> Mapping[str, object]:
-    """Return the facts about another front end. Raises PermissionError for any other client.
+    """Check that a client is another front end, by the name in its certificate.
 
-    A plugin of the same authority must not pass requests on in the name of any user.
+    A plugin has a certificate of the same authority, and must not pass requests on in the name of
+    any user. Returns no facts. Raises PermissionError for any client that is no front end.
     """
     certificate = cast("dict[str, Any]", transport.get_extra_info("peercert") or {})
     names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]

@@ -1,7 +1,7 @@
 """MalformedBodies: logs the bodies of POSTs that are not JSON-RPC messages.
 
-The first body is shown in the log, and later ones are counted, as over stdio. A malformed body
-belongs to no session, so one object counts the bodies from all clients of a server.
+The first body is shown in the log, and later ones are only counted, as the transport stdio does. A
+malformed body belongs to no session, so one object counts the bodies from all clients of a server.
 """
 
 from __future__ import annotations

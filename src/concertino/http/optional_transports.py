@@ -63,7 +63,7 @@ class OptionalTransports:
             )
 
     def accept_websocket(self, exchange: Exchange) -> bool:
-        """Answer a GET that asks for a WebSocket. Returns False for any other GET.
+        """Open a WebSocket for a GET that asks for one. Returns False for any other GET.
 
         Raises HttpError to refuse it.
         """
@@ -73,8 +73,9 @@ class OptionalTransports:
         return True
 
     def answer(self, exchange: Exchange, access: AccessRules) -> bool:
-        """Answer a request for an endpoint of 2024-11-05. Returns False for another path.
+        """Respond to a request for an endpoint of 2024-11-05. Returns False for another path.
 
+        access: makes the response to a CORS preflight request.
         Raises HttpError to refuse it.
         """
         head, endpoint = exchange.head, self._sse
@@ -93,7 +94,7 @@ class OptionalTransports:
         return True
 
     def answer_passed_on(self, exchange: Exchange) -> None:
-        """Answer a message of a 2024-11-05 session that another process has checked and passed on.
+        """Serve a message of a 2024-11-05 session that another process has checked and passed on.
 
         Raises HttpError to refuse it.
         """

@@ -19,10 +19,11 @@ __all__ = ["HttpOptions", "Polling", "SharedSessions"]
 
 
 class Polling(Struct, frozen=True):
-    """Makes clients of 2025-11-25 poll for the results of slow calls.
+    """Makes clients of MCP 2025-11-25 poll for the results of slow calls.
 
-    The server ends the response to a call that is still running, which frees the connection. The
-    client resumes the stream later. So few connections are open even if many calls are running.
+    If a call takes longer than wait_s, the server ends the HTTP response before the result, which
+    frees the connection. The client sends a GET later, and gets the rest. So few connections are
+    open even if many calls are running.
 
     wait_s: how long a response stays open without the result of its call, in seconds.
     retry_s: how long the client waits before it resumes the stream, in seconds.
@@ -39,13 +40,15 @@ class Polling(Struct, frozen=True):
 
 
 class SharedSessions(Struct, frozen=True):
-    """How the front ends of a server, its HTTP processes on several machines, share their sessions.
+    """How the processes of a server on several machines share their sessions.
 
-    A key-value bucket of a NATS cluster contains which front end has which session.
+    Such a process is called a front end. A load balancer may send a request to any of them, and
+    that one passes the request on to the front end that has the session. A key-value bucket of a
+    NATS cluster has the address of each front end.
 
     cluster: the address of NATS servers with JetStream, as in `nats://a,b,c`.
     address: HOST:PORT at which the other front ends reach this one, and where it listens for them.
-    certs: a folder with `ca.crt`, `front-end.crt` and `front-end.key`.
+    certs: a directory with the files `ca.crt`, `front-end.crt` and `front-end.key`.
     replicas: on how many NATS servers the bucket is stored. Has no effect on an existing bucket.
     """
 
@@ -58,10 +61,14 @@ class SharedSessions(Struct, frozen=True):
 class HttpOptions(Struct, frozen=True):
     """The settings of an HTTP server.
 
+        options = HttpOptions(origins=("https://app.example.com",), max_connections=64)
+        server.run(http="127.0.0.1:8000", http_options=options)
+
     origins: the origins of web pages that may use the server, such as `https://app.example.com`.
         Pages from this machine are always allowed.
     max_connections: how many connections there may be at the same time.
-    max_sessions: how many sessions of revisions before 2026-07-28 there may be.
+    max_sessions: how many sessions of MCP revisions before 2026-07-28 there may be. With 0, only
+        clients of 2026-07-28 are served, which need no session.
     timeouts: the time limits of connections and sessions.
     authorization: the tokens that are accepted; None to serve everybody who can connect.
     principal_limits: the limits of each principal (one user of one client). They have no effect
@@ -71,10 +78,10 @@ class HttpOptions(Struct, frozen=True):
     tls: the certificate; None for connections without TLS.
     behind_proxy: whether clients connect through a reverse proxy that has TLS.
     trusted_proxies: the addresses or networks of proxies whose X-Forwarded-... headers are read.
-    no_auth: whether to serve without authorization at addresses that others can reach.
-    polling: when clients of 2025-11-25 must poll for the result of a slow call; None if responses
-        stay open until they are complete.
-    sse: whether to serve clients of 2024-11-05 too, at `/sse` and `/messages`.
+    no_auth: whether to serve without authorization at addresses that other machines can reach.
+    polling: when clients of MCP 2025-11-25 must poll for the result of a slow call; None if
+        responses stay open until they are complete.
+    sse: whether to serve clients of MCP 2024-11-05 too, at `/sse` and `/messages`.
     websocket: whether clients may ask for a WebSocket at the MCP endpoint.
     shared_sessions: how processes on several machines share their sessions; None to keep sessions
         in this process, or among its workers.

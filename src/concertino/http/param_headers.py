@@ -45,14 +45,16 @@ BY_NAME = ("$defs", "definitions", "patternProperties", "dependentSchemas", "dep
 
 
 class InvalidAnnotation(ValueError):
-    """An input schema has an `x-mcp-header` that is malformed or stands in a wrong place."""
+    """Raised for an input schema with an `x-mcp-header` that is malformed or in a wrong place."""
 
 
 def read_annotations(schema: object) -> ParamHeaders:
-    """Return the annotated properties of an input schema: path of the property -> name.
+    """Return the properties of an input schema that have an `x-mcp-header`.
 
-    The path consists of the names of nested properties. The name is that in the annotation, without
-    `Mcp-Param-`. Raises InvalidAnnotation.
+    schema: the JSON Schema of a tool's arguments.
+    Returns path -> name. The path has the names of the properties that lead to the annotated one.
+    The name is the value of the annotation, without `Mcp-Param-`.
+    Raises InvalidAnnotation.
     """
     found: dict[tuple[str, ...], str] = {}
     try:
@@ -77,43 +79,46 @@ def _read_schema(
     """
     if not isinstance(schema, dict):
         return
-    members = cast("dict[str, Any]", schema)
-    if ANNOTATION in members:
+    keywords = cast("dict[str, Any]", schema)
+    if ANNOTATION in keywords:
         where = ".".join(path) or "the schema"
         if not reachable or not path:
             raise InvalidAnnotation(f"{where}: {ANNOTATION} is allowed on properties only")
-        found[path] = _check_annotation(members, where)
+        found[path] = _check_annotation(keywords, where)
 
-    properties = members.get("properties")
+    properties = keywords.get("properties")
     if isinstance(properties, dict):
         for name, inner in cast("dict[str, Any]", properties).items():
             _read_schema(inner, (*path, name), found, reachable)
-    for inner in _other_schemas(members):
+    for inner in _other_schemas(keywords):
         _read_schema(inner, path, found, reachable=False)
 
 
-def _other_schemas(members: dict[str, Any]) -> Iterator[object]:
-    """Yield the schemas inside of a schema, except those in `properties`."""
+def _other_schemas(keywords: dict[str, Any]) -> Iterator[object]:
+    """Yield the schemas inside of a schema, except those in `properties`. None may be among them.
+
+    keywords: the schema, as keyword -> value.
+    """
     for keyword in ONE_SCHEMA:
-        yield members.get(keyword)
+        yield keywords.get(keyword)
     for keyword in LISTS:
-        if isinstance(inner := members.get(keyword), list):
+        if isinstance(inner := keywords.get(keyword), list):
             yield from cast("list[object]", inner)
     for keyword in BY_NAME:
-        if isinstance(inner := members.get(keyword), dict):
+        if isinstance(inner := keywords.get(keyword), dict):
             yield from cast("dict[str, object]", inner).values()
 
 
-def _check_annotation(members: dict[str, Any], where: str) -> str:
+def _check_annotation(keywords: dict[str, Any], where: str) -> str:
     """Return the name in the annotation of a property. Raises InvalidAnnotation.
 
-    members: the schema of the property.
+    keywords: the schema of the property, as keyword -> value.
     where: the path of the property, for the error.
     """
-    name = members[ANNOTATION]
+    name = keywords[ANNOTATION]
     if not isinstance(name, str) or not TOKEN.fullmatch(name):
         raise InvalidAnnotation(f"{where}: {ANNOTATION} is no name of a header: {name!r}")
-    kind = members.get("type")
+    kind = keywords.get("type")
     kinds = cast("list[Any]", kind) if isinstance(kind, list) else [kind]
     kinds = [item for item in kinds if item != "null"]
     if len(kinds) != 1 or not isinstance(kinds[0], str) or kinds[0] not in TYPES:
@@ -124,9 +129,11 @@ def _check_annotation(members: dict[str, Any], where: str) -> str:
 def param_header_lines(headers: ParamHeaders, arguments: object) -> bytes:
     """Return the lines `Mcp-Param-...` for the arguments of a call.
 
-    An argument gets no header if it is missing or null, is neither an integer, a string nor a
-    boolean, or is an integer beyond MAX_INTEGER.
+    Only strings, booleans, and integers up to MAX_INTEGER get a header. A missing argument gets
+    none.
+
     headers: path of an argument -> the name in its header.
+    arguments: the arguments of the call, decoded.
     """
     lines: list[str] = []
     for path, name in headers.items():
@@ -147,7 +154,8 @@ def find_mismatch(
     Returns a text that describes the first difference; None if they agree.
     headers: path of an argument that must be repeated -> the name in its header.
     values: the headers of the request, by lower-case name.
-    repeated: the headers that came more than once.
+    repeated: the lower-case names of the headers that came more than once.
+    arguments: the arguments of the call, decoded.
     """
     for path, name in headers.items():
         header = f"Mcp-Param-{name}"

@@ -25,12 +25,13 @@ MAX_KNOWN = 4096
 
 
 class PrincipalLimits(Struct, frozen=True):
-    """The limits for one principal (one user of one client), on all of its connections together.
+    """The limits for one principal (one user of one client program), over all its connections.
 
     max_requests: how many requests may be running at the same time, open streams included.
     max_request_bytes: how many bytes the bodies of these requests may have together.
     max_sessions: how many sessions of revisions before 2026-07-28 it may have.
-    rate: how many requests it may send, as `CALLS/SECONDS`; None for any number.
+    rate: how many requests it may send in a time, as `CALLS/SECONDS`, such as `"100/60"`; None for
+        any number.
     Raises ValueError for an invalid value.
     """
 
@@ -75,7 +76,10 @@ class _Use:
 
 
 class PrincipalUse:
-    """Counts the running requests of each principal of one server."""
+    """Counts the running requests of each principal of one server, and refuses those over a limit.
+
+    limits: the limits for each principal.
+    """
 
     def __init__(self, limits: PrincipalLimits) -> None:
         self.limits = limits
@@ -84,7 +88,7 @@ class PrincipalUse:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, exchange: Exchange, identity: bytes) -> None:
-        """Count a request until its end. Raises HttpError 429 if it exceeds a limit of its user.
+        """Count a request until its end. Raises HttpError 429 if its user exceeds a limit.
 
         identity: the identity of the principal (one user of one client) who has sent the request.
         """
@@ -148,7 +152,7 @@ class PrincipalUse:
 
 
 def too_many(text: str, wait_s: float = 1.0) -> HttpError:
-    """Return the error 429 for a request that exceeds a limit of its user.
+    """Return the error 429 for a request with which a user exceeds a limit.
 
     text: says which limit.
     wait_s: the time after which the client may try again, in seconds.

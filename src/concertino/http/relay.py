@@ -65,8 +65,9 @@ class Relay(asyncio.Protocol):
     with the owner, whose limits apply to it.
 
     exchange: the request, and the way to respond to the client.
-    connect: connects this protocol to the owner. It raises OSError if there is none, because the
-        session has ended, and HttpError to refuse the request.
+    connect: called at once, in a task, with this Relay. It connects to the owner with the Relay as
+        the protocol. It raises OSError if the owner cannot be reached, so that the client gets 404
+        and opens another session, and HttpError to refuse the request.
     """
 
     def __init__(self, exchange: Exchange, connect: Callable[[Relay], Awaitable[None]]) -> None:
@@ -77,6 +78,7 @@ class Relay(asyncio.Protocol):
         # How many bytes of the response's body have not arrived; 0 if its length is unknown.
         self._missing_bytes = 0
         self._chunks = ChunkedBody()
+        # The owner sends comments, and one of ours could be sent in the middle of an event.
         exchange.sends_comments = False
         exchange.on_disconnect = self._close
         task = asyncio.get_running_loop().create_task(self._connect(connect))
@@ -200,7 +202,7 @@ class Relay(asyncio.Protocol):
             transport.resume_reading()
 
     def _refuse(self, refusal: HttpError) -> None:
-        """Answer the client with an error, and close the connection to the owner."""
+        """Send an error response to the client, and close the connection to the owner."""
         self._exchange.refuse(refusal)
         self._exchange.connection.flush()
         self._close()
@@ -215,7 +217,8 @@ class Relay(asyncio.Protocol):
 def _encode_request(exchange: Exchange) -> bytes:
     """Return the HTTP request with which a request is passed on to the owner of its session.
 
-    Before the original body, it has a line with the principal (the verified user) as JSON.
+    Its body begins with a line that contains the principal (the verified user) as JSON. The body of
+    the client's request follows.
     """
     head = exchange.head
     target = f"{head.path}?{head.query}" if head.query else head.path
@@ -237,10 +240,11 @@ def _encode_request(exchange: Exchange) -> bytes:
 
 
 def read_passed_on(exchange: Exchange) -> None:
-    """Take the principal out of the body of a request that another process has passed on.
+    """Decode a request that another process of this server has passed on.
 
-    Before the original body, there is a line with the principal (the verified user) as JSON. It
-    becomes exchange.principal. Raises HttpError 400 if there is no such line.
+    The first line of its body contains the principal (the verified user) as JSON. This function
+    sets exchange.principal to it, and removes the line from exchange.body.
+    Raises HttpError 400 if there is no such line.
     """
     exchange.is_passed_on = True
     who, _, exchange.body = exchange.body.partition(b"\n")

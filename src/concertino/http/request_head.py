@@ -42,6 +42,8 @@ UPGRADE = re.compile(rb"\r\nupgrade:([\t\x20-\x7e\x80-\xff]*)(?=\r\n)", re.IGNOR
 class HttpError(Exception):
     """Raised to refuse a request with an HTTP status.
 
+    status: the status of the response.
+    text: the reason, for people. It becomes the message of the JSON-RPC error in the body.
     headers: additional headers for the response, as bytes of whole lines.
     """
 
@@ -52,12 +54,15 @@ class HttpError(Exception):
 
 
 def unavailable(text: str) -> HttpError:
-    """Return the error 503 for a request that the client may send again a moment later."""
+    """Return the error 503 for a request that the client may send again a moment later.
+
+    text: the reason, for people.
+    """
     return HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text, b"Retry-After: 1\r\n")
 
 
 def bad_request(text: str) -> HttpError:
-    """Return the error 400 for a malformed request."""
+    """Return the error 400 for a malformed request. text: what is wrong with it, for people."""
     return HttpError(HTTPStatus.BAD_REQUEST, text)
 
 
@@ -209,7 +214,10 @@ def _body_length(headers: dict[bytes, bytes], is_http_1_0: bool) -> int | None:
 
 
 def feed_parser(parser: Any, data: bytes) -> None:
-    """Pass bytes to a parser of httptools. Raises HttpError 400 if they are malformed."""
+    """Pass bytes to a parser of httptools. Raises HttpError 400 if they are malformed.
+
+    An HttpError that a callback of the parser has raised is raised unchanged.
+    """
     try:
         parser.feed_data(data)
     except httptools.HttpParserCallbackError as exc:

@@ -51,7 +51,8 @@ class RequestReader:
 
     parser: parses the heads. Several readers may share it.
     on_head: called with the head of each request before its body is read, unless the head is
-        `admitted`. It sets `principal`, or `awaits_user`. Raises HttpError to refuse the request.
+        `admitted`. It sets `principal` of this object if the user is known, or `awaits_user` if the
+        user must be verified first. Raises HttpError to refuse the request.
     on_body_due: called with the head after on_head, if the body has not arrived together with the
         head, and the user need not be verified first.
     on_reserve: called with the size of a large body before it is read. If the size is not known in
@@ -62,7 +63,8 @@ class RequestReader:
     admitted: a head for which on_head need not be called again, because it would set the same
         `principal`. None if it must be called each time.
     principal: the user who has sent the request whose head was read last.
-    awaits_user: whether the rest of the request must wait until its user has been verified.
+    awaits_user: whether the rest of the request must wait until its user has been verified. The
+        caller then sets `principal`, sets this to False, and calls next().
     head: the head of the request whose body is being read; None between requests.
     unused_bytes: the number of bytes that have arrived and are not part of a parsed head or body.
     """
@@ -256,10 +258,11 @@ class RequestReader:
         return data, 0
 
     def _read_large(self, head: RequestHead, large: LargeAnswer) -> HttpRequest | None:
-        """Return a request whose body is over the limit, with the error for its question.
+        """Return a request whose body is over the limit, with `refusal`.
 
-        Returns None if more of the body must be read to know the question. The rest of the bytes
-        cannot be read any more.
+        If the body is the client's response to a request of the server, the returned body is an
+        error response with the same id; otherwise it is empty. Returns None if more of the body
+        must be read to find the id. After this, no further request can be read.
         """
         data = self._take() if self.unused_bytes else b""
         chunks, length = self._chunks, head.body_bytes
@@ -280,7 +283,8 @@ class RequestReader:
     def _read_chunks(self, head: RequestHead) -> bytes | None:
         """Return the body of a request with chunks; None if it is not complete, or too large.
 
-        `_large` is set for a body that is too large and may be an answer.
+        Sets `_large` for a body that is too large and may be the client's response to a request of
+        the server. Raises HttpError 413 for any other body that is too large.
         """
         chunks = self._chunks
         assert chunks is not None

@@ -22,7 +22,7 @@ MAX_AGE_S = 3600
 
 
 class ResourceIdentity(Struct, frozen=True):
-    """The URL by which clients know the MCP endpoint, and its parts.
+    """The URL by which clients know the MCP endpoint, and the parts of this URL.
 
     url: the URL, without a slash at its end, such as `https://example.com/mcp`.
     origin: the scheme, host and port of the URL.
@@ -42,31 +42,33 @@ class ResourceIdentity(Struct, frozen=True):
 
     @property
     def metadata_paths(self) -> tuple[str, ...]:
-        """The paths of the metadata: one for this URL, and one for the whole origin."""
+        """The paths at which the metadata is served: one for this URL, one for the whole origin."""
         return f"{WELL_KNOWN}{self.path}", WELL_KNOWN
 
     def describe(self, authorization: Authorization, issuers: Iterable[str]) -> bytes:
         """Return the protected resource metadata as JSON.
 
+        authorization: has the scopes, the name and the documentation of the server.
         issuers: the URLs of the authorization servers that issue tokens for this server.
         """
-        members: dict[str, object] = {
+        metadata: dict[str, object] = {
             "resource": self.url,
             "authorization_servers": list(dict.fromkeys(issuers)),
             "bearer_methods_supported": ["header"],
         }
         if authorization.scopes:
-            members["scopes_supported"] = sorted(authorization.scopes)
+            metadata["scopes_supported"] = sorted(authorization.scopes)
         if authorization.name is not None:
-            members["resource_name"] = authorization.name
+            metadata["resource_name"] = authorization.name
         if authorization.documentation is not None:
-            members["resource_documentation"] = authorization.documentation
-        return encode(members)
+            metadata["resource_documentation"] = authorization.documentation
+        return encode(metadata)
 
 
 def parse_public_url(text: str, default_path: str) -> ResourceIdentity:
-    """Return the identity of the server with this URL.
+    """Parse the URL by which clients know the server.
 
+    text: the URL, as the user has written it.
     default_path: the path that is added to a URL without a path.
     Raises ValueError if the text is no URL of a server.
     """

@@ -68,8 +68,8 @@ ENDING = b'{"status":"shutting down"}'
 class ClientSource(Protocol):
     """The source of clients: a Listener, or an ASGI server that passes requests on.
 
-    is_unix: whether it is a Unix socket, which no browser can reach.
-    address: its address, for the log.
+    is_unix: whether clients connect to a Unix socket, which no browser can reach.
+    address: where clients connect, for the log.
     """
 
     @property
@@ -79,20 +79,27 @@ class ClientSource(Protocol):
     def address(self) -> str: ...
 
     def examine(self, sock: socket.socket, /) -> Mapping[str, object]:
-        """Return the facts about a client. Raises OSError if it may not connect."""
+        """Return what is known about a client, such as its address, as in `Connection.facts`.
+
+        sock: the client's connection.
+        Raises OSError if the client may not connect.
+        """
         ...
 
 
 class HttpServer:
     """Serves a backend over HTTP.
 
+        http = HttpServer(host, [listen_tcp("127.0.0.1", 8000)])
+        await http.start()
+
     host: serves the backend on each connection or session of a client. A Host is the part of the
         runtime that does this for every transport.
     listeners: the listening sockets. This object closes them.
     options: the settings of the server; None for the defaults.
     wrap: wraps each connection before the host gets it, for example to trace messages.
-    peers: the processes with which this one shares sessions; None for those that
-        `options.shared_sessions` names, if it names any.
+    peers: the processes with which this one shares sessions. With None, these are the processes of
+        `options.shared_sessions`. If that is None too, sessions stay in this process.
     Raises ValueError if the options are not safe for the addresses of the listeners, and if
     `options.shared_sessions` cannot be used. Raises OSError if certificates cannot be read.
 
@@ -159,7 +166,7 @@ class HttpServer:
         """Start to accept clients.
 
         Raises ValueError if the certificate cannot be used. Raises OSError if sessions are shared
-        with other machines, and the NATS servers that store who has which session cannot be
+        with other machines, and the NATS servers, which have the addresses of these, cannot be
         reached. In both cases the listeners are closed.
         """
         load_calls()
@@ -195,7 +202,7 @@ class HttpServer:
     def connection_factory(
         self, source: ClientSource, *, writes_at_once: bool = False
     ) -> Callable[[], HttpConnection]:
-        """Return a function that makes the connection of a new client of a source.
+        """Return a protocol factory: a function that makes the connection of each new client.
 
         source: where the clients connect.
         writes_at_once: whether each output is written at once. Otherwise, if there are several
@@ -214,7 +221,8 @@ class HttpServer:
     def stop(self) -> None:
         """Accept no more clients. Calls that run may finish within the host's drain time.
 
-        The host must be drained as well. `closed` is done when all connections are closed.
+        Returns at once; `closed` is done when all connections are closed. Call host.drain() as
+        well, which ends the calls.
         """
         if self.connections.is_stopping:
             return
@@ -227,13 +235,16 @@ class HttpServer:
     # Requests
 
     def check_room(self, size: int) -> None:
-        """Raise HttpError 503 if there is no room for one more body of this size."""
+        """Raise HttpError 503 if there is no memory for one more body. size: its size in bytes."""
         limit = BODIES * self.host.limits.max_message_bytes
         if size + self.connections.reserved_bytes > limit:
             raise unavailable("too many large requests are under way")
 
     def answer(self, access: AccessRules, exchange: Exchange) -> None:
-        """Answer a request whose head was accepted. Raises HttpError to refuse it."""
+        """Serve a request whose head was accepted. Raises HttpError to refuse it.
+
+        access: makes the CORS headers of the response.
+        """
         head = exchange.head
         if access.has_origins:
             exchange.headers = access.response_headers(head)
@@ -256,7 +267,7 @@ class HttpServer:
             raise method_not_allowed(head.method, "GET, POST, DELETE")
 
     def answer_passed_on(self, exchange: Exchange) -> None:
-        """Answer a request that another process has passed on. Raises HttpError to refuse it."""
+        """Serve a request that another process has passed on. Raises HttpError to refuse it."""
         read_passed_on(exchange)
         head = exchange.head
         if head.path not in PATHS:
@@ -361,7 +372,8 @@ class _WorkerHandler:
     """The RequestHandler of the requests that other processes of this server pass on.
 
     The other process has already checked the request and its user.
-    examine: returns the facts about the other process, from its connection. Raises OSError if the
+
+    examine: returns facts about the other process, from its connection. Raises OSError if the
         process may not pass requests on.
     """
 

@@ -103,8 +103,9 @@ class SessionConnection:
         self._receiver = receiver
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
-        """Send a frame (JSON-RPC message) on the stream of the request to which it belongs.
+        """Send a frame (the bytes of a JSON-RPC message) on the stream of its request.
 
+        request_id: the id of the request to which the frame belongs; None if it belongs to none.
         Returns how many bytes of output the client has not read.
         """
         connection: RequestConnection | None = None
@@ -116,6 +117,8 @@ class SessionConnection:
             if outcome is None:
                 connection = self._send(stream or self._streams.standalone, frame)
             else:
+                # An error without the id of a running request is the response to the message that
+                # is being passed to the server just now.
                 if stream is None and outcome != RESULT:
                     stream = self._current
                 if stream is not None:
@@ -167,12 +170,16 @@ class SessionConnection:
     # Requests of the client
 
     def deliver(self, exchange: Exchange, accepted: AcceptedForms, ids: Sequence[Id]) -> None:
-        """Pass a message to the server. The HTTP request is answered when the response is written.
+        """Pass a message to the server. Returns at once.
+
+        If there are requests in the message, their responses are sent later as the response to the
+        POST. Otherwise the POST gets 202 at once. If too many responses are unread, the message
+        waits until the client has read some.
 
         exchange: the POST, whose body is the message.
         accepted: the forms of a response that the client accepts, JSON or a stream of events.
-        ids: the ids of the JSON-RPC requests in the message. If there are none, the HTTP request is
-            answered at once.
+        ids: the ids of the JSON-RPC requests in the message; empty for a notification or a
+            response.
         """
         receiver = self._receiver
         if receiver is None:
@@ -226,6 +233,8 @@ class SessionConnection:
         """Pass on notifications/cancelled, and end the stream of the cancelled request.
 
         The stream ends because a cancelled request gets no response.
+
+        exchange: the POST with the notification.
         id: the id of the cancelled request; None if the notification contains none.
         """
         self.deliver(exchange, AcceptedForms(json=True, stream=True), ())
@@ -249,7 +258,7 @@ class SessionConnection:
         return None
 
     def listen(self, exchange: Exchange) -> None:
-        """Answer a GET with a stream of events of the session.
+        """Respond to a GET with a stream of events of the session.
 
         With Last-Event-ID, the stream of that event is resumed. Without it, the stream carries the
         messages that belong to no request. Raises HttpError 400 if Last-Event-ID names no stream of
@@ -259,7 +268,7 @@ class SessionConnection:
         self._streams.listen(exchange)
 
     def end(self, reason: str) -> None:
-        """End the session: cancel its calls, and close its streams."""
+        """End the session: cancel its calls, and close its streams. reason: why, for the log."""
         if self._receiver is not None:
             self._receiver.on_disconnect(Disconnected(reason))
 

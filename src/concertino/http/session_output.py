@@ -23,8 +23,9 @@ CHECK_S = 0.25
 class SessionOutput:
     """The HTTP connections that carry a session's output, and the amount of unread output.
 
-    on_drain: called with the number of unread bytes when the client has read some. A connection
-        whose output is read reports that at once, so that calls that wait for room start then.
+    on_drain: called with the number of unread bytes when the client has read some output. It is
+        called at once when all output of a connection was read, and otherwise every CHECK_S.
+        Requests that wait because of unread output may start then.
     """
 
     def __init__(self, on_drain: Callable[[int], object]) -> None:
@@ -51,15 +52,17 @@ class SessionOutput:
                 # If it is not None, the connection also carries requests without a session.
                 connection.on_drain = self._on_connection_drain
         if self._reported_bytes >= REPORTED_BYTES:
-            # The system may have taken all of it.
+            # The system may have taken all of it. Then no connection calls its on_drain.
             self._loop.call_soon(self._report)
 
     def watch(self, connection: RequestConnection | None) -> int:
-        """Return how many bytes are unread. While there are some, they are counted again later.
+        """Note that output was queued on a connection, and return how many bytes are unread in all.
 
-        connection: the connection on which output was queued; None if none was. Only its output is
-            counted: to count all of them for each response would take more time than everything
-            else with 64 connections.
+        Only this connection is counted now; the numbers of the others may be outdated. With 64
+        connections, counting all of them for each response would take more time than everything
+        else. While anything is unread, a timer counts all of them.
+
+        connection: the connection on which output was queued; None if none was.
         """
         if connection is not None:
             self._set(connection, connection.unread_bytes)

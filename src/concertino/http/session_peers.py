@@ -20,11 +20,14 @@ __all__ = ["NO_SESSION", "Examine", "PeerServer", "SessionPeers", "create_sessio
 NO_SESSION = "no such session: send initialize again"
 
 Examine = Callable[[asyncio.Transport], Mapping[str, object]]
-"""Returns the facts about a process that passes requests on. Raises OSError to refuse it."""
+"""Returns facts about a process that has connected to pass requests on, as in `Connection.facts`.
+
+Raises OSError to refuse it. The argument is the transport of its connection.
+"""
 
 
 class PeerServer(Protocol):
-    """Accepts the connections of other processes that pass requests on."""
+    """Accepts the connections of other processes that pass requests on, until close()."""
 
     def close(self) -> None:
         """Stop accepting connections."""
@@ -32,7 +35,11 @@ class PeerServer(Protocol):
 
 
 class SessionPeers(Protocol):
-    """The processes of a server that share their sessions."""
+    """Passes requests to the other processes of a server, which share their sessions.
+
+    The endpoints call create_id() for each new session, and pass_on() for each request whose
+    session is not in this process. HttpServer calls serve() at its start.
+    """
 
     def create_id(self) -> str:
         """Return an id for a session of this process.
@@ -44,17 +51,21 @@ class SessionPeers(Protocol):
     def pass_on(self, exchange: Exchange, id: str) -> bool:
         """Pass a request on to the process that has its session.
 
+        Returns at once. The response to the client follows when that process has sent it.
+
         id: the id of the session.
-        Returns False if this process has the session. Raises HttpError 404 if the id is malformed.
+        Returns False, and does nothing, if the id is one of this process. Raises HttpError 404 if
+        the id is malformed.
         """
         ...
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
         """Begin to accept the requests that other processes pass on.
 
-        make: called once, with the function that examines such a process. Returns the function that
-            makes the protocol of each connection.
-        Raises OSError.
+        make: called once, with a function. That function checks a process which has connected: it
+            returns facts about it, or raises OSError to refuse it. make returns the protocol
+            factory for the connections of these processes.
+        Raises OSError if this process cannot listen for the others.
         """
         ...
 
@@ -68,9 +79,11 @@ def create_session_id(peers: SessionPeers | None) -> str:
 def pass_on(peers: SessionPeers | None, exchange: Exchange, id: str) -> bool:
     """Pass a request whose session is not in this process on to the process that has it.
 
-    A request that was passed on to this process is not passed on again, because it could go in a
-    circle, for example if this process has the address of one that was killed.
+    A request that was passed on to this process is not passed on again. It could be passed on
+    without end, for example if this process has the address of one that was killed.
+
     peers: None if this process shares its sessions with no other.
-    Returns False if the request must be answered here. Raises HttpError 404 if the id is malformed.
+    id: the id of the session.
+    Returns False if this process must respond. Raises HttpError 404 if the id is malformed.
     """
     return peers is not None and not exchange.is_passed_on and peers.pass_on(exchange, id)

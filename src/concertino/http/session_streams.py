@@ -56,7 +56,7 @@ class SessionStreams:
         return bool(self._streams) or self.standalone.exchange is not None
 
     def find(self, id: Id | None) -> EventStream | None:
-        """Return the stream of a running request; None if there is none with this id."""
+        """Return the stream of the running request with this id; None if there is no such one."""
         return None if id is None else self._by_request.get(id)
 
     def open(
@@ -102,7 +102,10 @@ class SessionStreams:
         exchange.on_end = _after(exchange.on_end, timer.cancel)
 
     def finish(self, stream: EventStream, *ids: Id) -> None:
-        """Remove answered or cancelled requests from a stream. Without ids, all are removed."""
+        """Remove requests from a stream, because they were responded to or cancelled.
+
+        ids: the ids of the requests. Without any, all requests of the stream are removed.
+        """
         for id in ids or list(stream.ids):
             stream.ids.discard(id)
             self._by_request.pop(id, None)
@@ -111,7 +114,7 @@ class SessionStreams:
             self._on_use()
 
     def listen(self, exchange: Exchange) -> None:
-        """Answer a GET of the client.
+        """Respond to a GET of the client with a stream of events.
 
         With Last-Event-ID, it resumes the stream of that event. Without it, it opens the stream for
         the messages that belong to no request.

@@ -70,6 +70,10 @@ class SessionTable:
     def open(self, exchange: Exchange) -> SessionConnection:
         """Open a session for the `initialize` request of a client.
 
+        The session's id is added to the headers of the response. If there are too many sessions,
+        the one that was not used for the longest time is ended.
+
+        exchange: the POST with `initialize`. The caller passes it to the session with deliver().
         Raises HttpError 429 or 503 if there are too many sessions and all of them are in use.
         """
         self._make_room(identity_of(exchange.principal))
@@ -118,7 +122,7 @@ class SessionTable:
         return session
 
     def end(self, session: SessionConnection, reason: str) -> None:
-        """End a session, and remove it from the table."""
+        """End a session, and remove it from the table. reason: why, for the log."""
         self._sessions.pop(session.id, None)
         session.end(reason)
 

@@ -40,7 +40,7 @@ class SseEndpoint:
     wrap: wraps each connection before the host gets it, for example to trace its messages.
     messages: the path to which clients send messages.
     max_sessions: how many sessions there may be at the same time.
-    challenges: for the HttpCaller of each session; None if there is no authorization.
+    challenges: makes the 401 and 403 errors; None if there is no authorization.
     max_own_sessions: how many sessions one principal (verified user) may have; None for any number.
     peers: the processes among which the sessions are shared; None if there is one process.
     """
@@ -62,8 +62,8 @@ class SseEndpoint:
         self._challenges = challenges
         self._max_own_sessions = max_own_sessions
         self._peers = peers
-        # The sessions by their ids. An id is as secret as an access token, because it allows using
-        # the session.
+        # The sessions by their ids. Without authorization, an id is as secret as an access token,
+        # because it allows using the session.
         self._sessions: dict[str, SseConnection] = {}
         self._count = 0
 
@@ -159,7 +159,11 @@ class SseConnection:
         self._end()
 
     def deliver(self, exchange: Exchange) -> None:
-        """Pass a message on to the server. Raises HttpError to refuse it."""
+        """Pass a message on to the server, at once or when the client has read more output.
+
+        exchange: the POST, whose body is the message. It gets 202 when the message is passed on.
+        Raises HttpError 429 if too many messages wait.
+        """
         if self._is_paused:
             if len(self._held) >= MAX_HELD:
                 raise too_many(f"{MAX_HELD} messages of this session wait")

@@ -100,8 +100,11 @@ class StatelessConnection:
     def deliver(self, exchange: Exchange, accepted: AcceptedForms) -> None:
         """Pass a request to the server. The caller has checked its headers and its `_meta`.
 
+        The response is sent later, by write().
+
         exchange: the POST, whose body is the request.
         accepted: the forms of a response that the client accepts.
+        Raises HttpError 503 after close().
         """
         receiver = self._receiver
         if receiver is None:
@@ -114,8 +117,11 @@ class StatelessConnection:
         receiver.on_frames((exchange.body,))
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
-        """Send a frame (JSON-RPC message) of the running request, as a body or as an event.
+        """Send a frame (the bytes of a JSON-RPC message) of the running request.
 
+        It is sent as the body of the HTTP response or as an event.
+
+        request_id: the id of the request, if it is known; with it, a result is recognized faster.
         Returns how many bytes of output the client has not read.
         """
         exchange = self._exchange

@@ -44,7 +44,11 @@ class StatelessPool:
         self._by_identity: dict[bytes, list[StatelessConnection]] = {}
 
     def find(self, exchange: Exchange) -> StatelessConnection:
-        """Return the Connection for a request, bound to the request's HTTP connection."""
+        """Return the Connection that carries a request, bound to the request's HTTP connection.
+
+        It is the one of the HTTP connection's last request if the user is the same. Otherwise it is
+        another Connection of this user that waits, or a new one.
+        """
         http = exchange.connection
         connection = self._bound.get(http)
         principal = exchange.principal

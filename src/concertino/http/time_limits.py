@@ -1,7 +1,8 @@
 """HttpTimeouts: the time limits of an HTTP server.
 
-HttpOptions contains them. Each HttpConnection notes in its ConnectionActivity from when they count,
-and compares the two when the ConnectionTable calls its check_time().
+HttpOptions contains them. Each HttpConnection notes in its ConnectionActivity since when it has
+been waiting. The ConnectionTable calls check_time() of each connection at intervals, which compares
+this time with the limits.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class HttpTimeouts(Struct, frozen=True):
 
 
 class ConnectionActivity:
-    """The times from which the time limits of one HttpConnection are counted.
+    """The moments from which the time limits of one HttpConnection are counted.
 
     Attributes:
     since: when the connection last began to wait for the client or for a handler, or last sent
@@ -51,7 +52,10 @@ class ConnectionActivity:
     def is_stuck(self, unread: int, now: float, limit_s: float) -> bool:
         """Return whether the client has read no output for `limit_s` seconds.
 
+        Call this at intervals: the time begins at the first call that finds unread output.
+
         unread: how many bytes of output wait now.
+        now: the time by the clock of the event loop.
         """
         if not unread or unread != self._unread_bytes:
             self._unread_bytes = unread

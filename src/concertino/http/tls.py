@@ -132,7 +132,7 @@ class TlsAcceptor:
 
     listener: the listening socket. close() closes it.
     certificate: the server's certificate.
-    make: returns the protocol of a new connection.
+    make: the protocol factory: returns the protocol of a new connection.
     """
 
     def __init__(

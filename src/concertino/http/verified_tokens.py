@@ -61,7 +61,7 @@ class VerifiedTokens:
         return None
 
     def accept(self, digest: bytes, principal: Principal) -> None:
-        """Store the principal of a token, at most until the token expires."""
+        """Store the principal of a token for cache_s, but at most until the token expires."""
         within_s = self._cache_s
         if principal.expires is not None:
             within_s = min(within_s, principal.expires - self._wall_clock())
@@ -70,7 +70,7 @@ class VerifiedTokens:
             self._accepted[digest] = principal, self._clock() + within_s
 
     def refuse(self, digest: bytes, reason: str) -> None:
-        """Store the reason for which a token was refused."""
+        """Store the reason for which a token was refused, for at most REFUSED_S seconds."""
         _make_room(self._refused, MAX_REFUSED)
         self._refused[digest] = reason, self._clock() + min(REFUSED_S, self._cache_s)
 

@@ -1,9 +1,9 @@
 """WebSocketEndpoint: serves a backend to clients that ask for a WebSocket at the MCP endpoint.
 
-Messages are exchanged as over stdio, one in each text frame, with and without `initialize`. The
-specification has no such transport, so it is served only if an option asks for it. The handshake is
-a GET, whose Host, Origin and token are checked as in every request. A WebSocket belongs to one
-principal.
+Each text frame has one JSON-RPC message. As over stdio, clients of all revisions can use it, with
+`initialize` or without. MCP's specification has no such transport, so it is served only if an
+option asks for it. The handshake is a GET, whose Host, Origin and token are checked as in every
+request. A WebSocket belongs to one principal, the user who has sent the handshake.
 Source: RFC 6455.
 """
 
@@ -70,7 +70,7 @@ class WebSocketEndpoint:
         self._count = 0
 
     def accept(self, exchange: Exchange) -> None:
-        """Answer the handshake of a WebSocket. Raises HttpError to refuse it."""
+        """Respond to the handshake of a WebSocket. Raises HttpError to refuse it."""
         protocol = ServerProtocol(
             state=State.OPEN,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -123,9 +123,9 @@ class WebSocketConnection:
 
     exchange: the request with the handshake; it lasts as long as the WebSocket.
     caller: the user who has sent the handshake.
-    message_wait_s: called for each message. Returns 0.0 if the message may be handled now, or how
-        many seconds it has to wait, because its user may send only so many messages in a time. None
-        if there is no such limit.
+    message_wait_s: called for each message, because a user may send only so many messages in a
+        time. Returns 0.0 if the message may be handled now, otherwise how many seconds it has to
+        wait. None if there is no such limit.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class _PacedInput:
         self.is_waiting = False
 
     def add(self, messages: list[bytes]) -> None:
-        """Deliver messages, now or later."""
+        """Deliver messages in this order: now, or when the rate allows it."""
         if self._wait_s is None:
             self._deliver(messages)
             return

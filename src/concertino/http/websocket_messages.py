@@ -46,7 +46,8 @@ def quiet_logger() -> logging.Logger:
 class WebSocketMessages:
     """Reads and writes the messages of one WebSocket, as bytes. It does no I/O.
 
-    protocol: the protocol of one end: a server's after its handshake, or a client's.
+    protocol: the Protocol object of the package `websockets` for this end: a server's after its
+        handshake, or a client's.
 
     Attributes:
     response: the server's response to the handshake; None before it, and always None at a server.
@@ -61,9 +62,10 @@ class WebSocketMessages:
         self.response: Response | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the messages that are complete with this input. Call take_output() afterwards.
+        """Read input, and return the messages that it completes.
 
-        Malformed input, and a message over the limit, ends the WebSocket with a close frame.
+        The input may cause output, such as a pong: call take_output() afterwards. Malformed input,
+        or a message over the limit, ends the WebSocket with a close frame.
         """
         protocol = self._protocol
         if self.is_ending or protocol.state is State.CLOSED:
@@ -150,7 +152,10 @@ class WebSocketMessages:
             self._protocol.fail(code, reason)
 
     def take_output(self) -> bytes:
-        """Return the bytes to send. Sets is_ending."""
+        """Remove and return the bytes to send.
+
+        Sets is_ending if the transport must be closed after them.
+        """
         pieces = self._protocol.data_to_send()
         # An empty piece means that the transport must be closed.
         if b"" in pieces:

@@ -1,7 +1,7 @@
 """WorkerPeers: passes a request on to the worker process that has the request's session.
 
 All workers of `concertino serve --workers` accept clients at the same socket, so a request can
-reach any of them. The id of a session contains the number of the worker that has the session. Each
+reach any of them. The number of the worker that has a session is computed from its id. Each
 worker listens at a private Unix socket for the requests that the others pass on.
 """
 
@@ -28,9 +28,11 @@ __all__ = ["WorkerPeers"]
 
 
 class WorkerPeers:
-    """The SessionPeers of one worker: passes requests on to the other workers.
+    """Passes requests from one worker process to the worker that has their session.
 
-    place: the number of this worker, the number of workers, and the folder of their sockets.
+    The endpoints use it through the interface SessionPeers (session_peers.py).
+
+    place: the number of this worker, the number of workers, and the directory of their sockets.
     """
 
     def __init__(self, place: WorkerPlace) -> None:
@@ -52,11 +54,12 @@ class WorkerPeers:
             return None
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
-        """Listen for the other workers, at the Unix socket of this one.
+        """Let the other workers pass requests on to this one, at its Unix socket.
 
-        make: called once, with the function that examines a worker which has connected. Returns the
-            function that makes the asyncio protocol of each connection.
-        Raises OSError.
+        make: called once, with a function. That function checks a worker which has connected: it
+            returns facts about it, or raises OSError to refuse it. make returns the protocol
+            factory for the connections of these workers.
+        Raises OSError if the socket cannot be made.
         """
         listener = listen_unix(self._socket_of(self._place.number))
         protocol = make(lambda transport: listener.examine(transport.get_extra_info("socket")))
@@ -66,8 +69,11 @@ class WorkerPeers:
     def pass_on(self, exchange: Exchange, id: str) -> bool:
         """Pass a request on to the worker that has its session.
 
-        id: the id of the session, which contains the number of that worker.
-        Returns False if it is this worker. Raises HttpError 404 if the id is malformed.
+        Returns at once. The response to the client follows when that worker has sent it.
+
+        id: the id of the session, from which the number of that worker is computed.
+        Returns False, and does nothing, if it is this worker. Raises HttpError 404 if the id is
+        malformed.
         """
         owner = self.find_owner(id)
         if owner == self._place.number:

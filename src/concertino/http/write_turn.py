@@ -1,4 +1,4 @@
-"""WriteTurn: writes the responses of one loop iteration together, at its end.
+"""WriteTurn: writes most responses of one loop iteration together, in the next iteration.
 
 A client process on the same machine sleeps until a response arrives, and waking it is the most
 expensive part of sending a small response. A client process with many connections, such as a
@@ -20,7 +20,10 @@ SMALL_BYTES = 16 * 1024
 
 
 class WriteTurn:
-    """Writes the output of the connections of one server. Each connection's output stays in order.
+    """Writes the small outputs of several connections together, to wake their client only once.
+
+    All connections of a server share one object. The first output of a loop iteration is written at
+    once, and the others in the next iteration. The output of each connection stays in order.
 
     connections: the open connections of the server. If there is only one, no output is held back.
     """
@@ -34,7 +37,10 @@ class WriteTurn:
         self._held: list[tuple[asyncio.Transport, bytes]] = []
 
     def write(self, transport: asyncio.Transport, data: bytes) -> None:
-        """Write output now, or hold it until the next loop iteration."""
+        """Write output to a transport now, or hold it until the next loop iteration.
+
+        Output of more than SMALL_BYTES is never held.
+        """
         if not self._is_open:
             if len(self._connections) > 1:
                 self._is_open = True

@@ -23,8 +23,10 @@ from concertino.transports.listeners import errno_message
 
 __all__ = ["AddressPolicy", "Reach", "find_reach", "resolve"]
 
-# In which network a server is: on this machine, in a private network, or in the internet.
+# In which network a server is, from the nearest to the widest: on this machine ("loopback"), in a
+# private network, or in the internet ("public").
 Reach = Literal["loopback", "private", "public"]
+# RFC 6052: the last four bytes of these addresses are an IPv4 address.
 NAT64 = IPv6Network("64:ff9b::/96")
 # How many addresses of a host name are used. The others are ignored.
 MAX_ADDRESSES = 16
@@ -47,7 +49,7 @@ async def resolve(url: ServerUrl) -> list[str]:
 
 
 def address_reach(text: str) -> Reach | None:
-    """Return in which network an IP address is.
+    """Return in which network an IP address is. text: the address.
 
     Returns None for an address that no server can have, such as a multicast address. For an IPv6
     address that embeds an IPv4 address, returns the network of the IPv4 address.
@@ -98,13 +100,14 @@ async def find_reach(url: ServerUrl) -> Reach:
 
 
 class AddressPolicy:
-    """Checks the URLs that another server has named to this program, itself or in a document.
+    """Checks the URLs that another server has sent to this program, before they are requested.
 
-    reach: the network of the server that has named the URLs. The URLs must not lead into a nearer
-        network: those of a public server, for example, neither into a private network nor to this
-        machine. With "loopback" they may lead anywhere, which is right for URLs that the user has
-        configured.
-    source: names the server that has named the URLs, for the texts of errors.
+    Such a URL must not lead into a nearer network than that of the server which has sent it. So a
+    URL of a public server may lead neither into a private network nor to this machine.
+
+    reach: the network of the server that has sent the URLs (find_reach()). With "loopback", they
+        may lead anywhere, which is right for URLs that the user has configured.
+    source: a description of that server, for the texts of errors.
     """
 
     def __init__(self, reach: Reach, source: str = "the MCP server") -> None:
@@ -119,9 +122,11 @@ class AddressPolicy:
     async def check(self, url: ServerUrl) -> list[str]:
         """Return the addresses of a URL's host, after checking all of them.
 
-        Raises AuthorizationError if one of the addresses is not allowed, and for a URL without TLS,
-        unless both the URL's host and the server that has named the URL are on this machine. Raises
-        OSError if the host has no address.
+        Connect to one of them, and do not resolve the host name again.
+
+        Raises AuthorizationError if one of the addresses is not allowed. Raises AuthorizationError
+        for a URL without TLS, unless its host and the server that has sent the URL are both on this
+        machine. Raises OSError if the host has no address.
         """
         addresses = await resolve(url)
         reaches = {address: address_reach(address) for address in addresses}

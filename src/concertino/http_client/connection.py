@@ -87,9 +87,10 @@ class _Session:
 
 
 class StreamableHttpConnection:
-    """A Connection (the interface in transports/connection.py) to the server at a URL.
+    """A Connection (the interface in transports/connection.py) to the MCP server at a URL.
 
-    It carries JSON-RPC messages, which are called frames, in HTTP requests and responses.
+    It carries JSON-RPC messages, whose bytes are called frames, in HTTP requests and responses. It
+    connects when the first message is sent, or in reach().
 
     url: the URL of the server.
     limits: max_message_bytes limits the size of a response, and of each event in a stream.
@@ -117,7 +118,7 @@ class StreamableHttpConnection:
         self._is_closed = False
 
     async def reach(self) -> None:
-        """Open a connection (TCP or TLS) to see whether the server can be reached.
+        """Open a TCP or TLS connection, to see whether the server can be reached.
 
         The first request will use this connection. Raises OSError if the server cannot be reached,
         and ValueError if an environment variable names an HTTP proxy in a malformed way.
@@ -158,7 +159,10 @@ class StreamableHttpConnection:
         self._sender.pause(paused)
 
     async def close(self, within_s: float) -> None:
-        """Abort all requests, and end the session within `within_s` seconds."""
+        """Abort all requests, and send the DELETE that ends the session.
+
+        within_s: how long to wait for the server's response to it, in seconds; at most DELETE_S.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -190,12 +194,13 @@ class StreamableHttpConnection:
         """Send a message in a POST request.
 
         frame: the encoded message.
-        message: its decoded members.
+        message: its decoded fields.
         """
         meta = message.params.meta
         is_modern = meta is not None and isinstance(meta.version, str)
         # In 2026-07-28, closing the HTTP connection cancels a request, so notifications/cancelled
-        # is not sent.
+        # is not sent. Nor is it sent if there is no session, neither a negotiated revision nor the
+        # transport of 2024-11-05.
         if message.method == "notifications/cancelled" and (
             self._cancel(message.params.request_id)
             or not (self._heads.version or self._session.fallback)
@@ -237,8 +242,8 @@ class StreamableHttpConnection:
     def _cancel(self, request_id: object) -> bool:
         """Abort the exchange of a request that the client has cancelled.
 
-        Returns whether this cancels the request at the server, as in 2026-07-28. Otherwise
-        notifications/cancelled must be sent.
+        Returns True if the request is one of 2026-07-28, which the server cancels when its HTTP
+        connection is closed. Otherwise notifications/cancelled must be sent.
         """
         for exchange in self._exchanges:
             if exchange.id == request_id and exchange.id is not None:
@@ -292,7 +297,7 @@ class StreamableHttpConnection:
         return frame
 
     def on_exchange_end(self, exchange: ClientExchange) -> None:
-        """Handle the end of an accepted response, by the kind of its request."""
+        """Handle the end of a response with a status of 2xx, by the kind of its request."""
         self._exchanges.discard(exchange)
         if exchange.kind == "delete":
             self._session.deletion.set_result(None)
@@ -343,7 +348,7 @@ class StreamableHttpConnection:
         ):
             return
         # 404 means that the server has ended the session. But a server without a stream for its own
-        # messages may also answer 404 to the first GET.
+        # messages may also answer 404 to the first GET, the one without earlier events.
         knows_path = exchange.kind != "listen" or exchange.events is not None
         if head.status == 404 and self._heads.session and exchange.kind != "delete" and knows_path:
             self._exchanges.discard(exchange)
@@ -370,6 +375,7 @@ class StreamableHttpConnection:
         elif exchange.kind == "sse":
             self._end_fallback(exchange, str(failure))
         elif exchange.kind == "listen":
+            # Try again only after a failure that may pass. A server may have no such stream.
             if failure.status == 0 or failure.status >= 500:
                 self._listen_again(exchange)
         elif exchange.id is None:
@@ -377,6 +383,7 @@ class StreamableHttpConnection:
             if exchange.method == "notifications/initialized":
                 self._on_session_open()
         elif failure.head is not None and 200 <= failure.status < 300 and exchange.kind == "post":
+            # The server has accepted the request, and its response has broken.
             self._resume(exchange, str(failure))
         else:
             self._fail(exchange, failure)
@@ -403,7 +410,7 @@ class StreamableHttpConnection:
         return True
 
     def _fail(self, exchange: ClientExchange, failure: HttpFailure) -> None:
-        """Answer a request with an error, because the server has not answered it."""
+        """Deliver an error response for a request to which the server has sent no response."""
         assert exchange.id is not None
         self._deliver(encode_failure(exchange.id, exchange.method, failure))
 
@@ -504,7 +511,7 @@ class StreamableHttpConnection:
         """
         events = exchange.events
         can_resume = events is not None and events.last_id and not exchange.is_modern
-        # A long call may lose its stream several times, so more tries than usual are allowed.
+        # A long call may lose its stream several times, so eight times the usual tries are allowed.
         if not can_resume or exchange.tries >= MAX_TRIES * 8:
             self._fail(exchange, HttpFailure(reason))
             return

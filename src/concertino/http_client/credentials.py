@@ -14,9 +14,9 @@ __all__ = ["Credentials", "Refusal"]
 
 
 class Refusal(Struct, frozen=True):
-    """A refusal of a request, with the status 401 or 403.
+    """A server's refusal of a request, with the HTTP status 401 or 403.
 
-    status: the status of the response.
+    status: the HTTP status of the response.
     challenge: the header WWW-Authenticate of the response; "" if it has none.
     sent: the header Authorization of the request; "" if it had none.
     operation: the MCP method of the request, and the name of its tool, prompt or resource, such as
@@ -33,25 +33,25 @@ class Credentials(Protocol):
     """The source of the header Authorization for the requests to one server."""
 
     def header(self) -> str | None:
-        """Return the header Authorization for a request; "" for a request without it.
+        """Return the value of the header Authorization for a request; "" to send none.
 
-        Returns None if the token must be read or refreshed first; then prepare() is called.
+        Returns None if the token must be read or refreshed first. Then await prepare().
         """
         ...
 
     async def prepare(self) -> str:
-        """Read or refresh the token, and return the header Authorization; "" for none.
+        """Read or refresh the token, and return the value of the header; "" to send none.
 
         Call this if header() has returned None. Raises AuthorizationError if no token can be
-        obtained, and OSError if a server cannot be reached.
+        obtained, and OSError if the authorization server cannot be reached.
         """
         ...
 
     async def on_refusal(self, refusal: Refusal, /) -> str | None:
-        """Obtain another token after a refusal, and return the header with it.
+        """Obtain another token after a refusal, and return the value of the header with it.
 
-        The connection then sends the request again. None means that no other token would help.
-        Raises AuthorizationError if a user would have to log in, and OSError if a server cannot be
-        reached.
+        The caller then sends the request again. Returns None if no other token would help.
+        Raises AuthorizationError if a user would have to log in, and OSError if the authorization
+        server cannot be reached.
         """
         ...

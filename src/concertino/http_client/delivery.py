@@ -21,7 +21,11 @@ HELD_BYTES = 64 * 1024
 
 
 class MessageDelivery:
-    """Passes messages to a Receiver, in the order of their arrival. Before open(), drops them."""
+    """Passes the messages of a server to a Receiver, in the order of their arrival.
+
+    The first message of a loop iteration is passed at once, and the others together in the next
+    iteration. Messages that arrive before open() are dropped.
+    """
 
     def __init__(self) -> None:
         self._receiver: Receiver | None = None
@@ -39,7 +43,8 @@ class MessageDelivery:
         """Deliver a message now, or with others in the next loop iteration.
 
         frame: the message, as JSON.
-        is_alone: True if no other message is expected soon; then the next message is not held.
+        is_alone: True if no other message is expected in this loop iteration. Then a later one is
+            delivered at once, too.
         """
         receiver = self._receiver
         if receiver is None:

@@ -29,11 +29,11 @@ BOM = b"\xef\xbb\xbf"
 
 
 class EventTooLong(ValueError):
-    """An event of a stream is larger than the limit for messages."""
+    """Raised for an event that is larger than the limit for messages."""
 
 
 class EventStreamParser:
-    """Reads one stream of events, in pieces of any size.
+    """Reads one stream of server-sent events, in pieces of any size.
 
     max_bytes: how many bytes the lines of one event may have.
 
@@ -67,7 +67,9 @@ class EventStreamParser:
     def pause_s(self, tries: int) -> float:
         """Return how many seconds to wait before the stream is opened again.
 
-        This is the pause that the server demands; without a demand, it doubles with each try.
+        This is the pause that the server demands. Without a demand, it is RETRY_S after the first
+        try, and doubles with each further try, up to MAX_RETRY_S.
+
         tries: how many times the stream was opened since it was last open for a long time.
         """
         if self.retry_s is not None:

@@ -39,7 +39,7 @@ MAX_REFUSAL_BYTES = 64 * 1024
 
 
 class HttpFailure(Exception):
-    """The reason why a request gets no JSON-RPC response.
+    """The reason why a request gets no JSON-RPC response. It is passed on, and never raised.
 
     text: the reason, for people.
     head: the head of the HTTP response; None if there was no response, or a malformed one.
@@ -68,7 +68,11 @@ class HttpFailure(Exception):
 
 
 class ExchangeOwner(Protocol):
-    """Handles what happens to an exchange. StreamableHttpConnection implements it."""
+    """Gets the parts of the response to a ClientExchange as they arrive.
+
+    StreamableHttpConnection implements it. For each request, one of these methods is the last:
+    on_exchange_end(), on_refusal() or on_failure().
+    """
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead, /) -> None:
         """Handle the head of a response with a status of 2xx."""
@@ -105,7 +109,7 @@ class PostedMessage(Struct, frozen=True):
     method: the method of the message; "" for a response.
     id: the id of a request; None for other messages.
     is_modern: whether the message belongs to revision 2026-07-28.
-    envelope: the decoded members of the message that HTTP needs.
+    envelope: the decoded fields of the message from which HTTP headers are made.
     """
 
     frame: bytes
@@ -155,17 +159,21 @@ class ClientExchange:
     """One HTTP request to a server, and its response.
 
     owner: handles the messages in the response, and failures.
-    kind: what the request is for. "post" is a POST with a message, "listen" the GET for the stream
-        of the server's own messages, "resume" a GET for the rest of the broken stream of a POST,
-        "delete" the DELETE that ends the session. With a server of 2024-11-05, "sse" is the GET for
-        its stream, and "message" a POST whose response comes on that stream (sse_fallback.py).
+    kind: what the request is for:
+        - "post": a POST with a message.
+        - "listen": the GET for the stream of messages that belong to no request of the client.
+        - "resume": a GET for the rest of the broken stream of a POST.
+        - "delete": the DELETE that ends the session.
+        - "sse": the GET for the stream of a server of MCP 2024-11-05 (sse_fallback.py).
+        - "message": a POST to such a server. The JSON-RPC response comes on that stream.
     path: the path of the request; a redirect changes it.
     max_bytes: how many bytes the body, or one event of a stream, may have.
     posted: the message of a POST; None for requests of another kind.
 
     Attributes:
-    events: reads the stream of events; None before such a response, and for other responses. It
-        stays when the request is sent again.
+    events: reads the response if it is a stream of events; None before the first such response.
+        When the request is sent again, it has the id of the last event until the next stream
+        begins.
     is_answered: whether the JSON-RPC response to the message has arrived.
     is_over: whether the exchange has ended, so that nothing more is received.
     tries: how many times the request was sent.
@@ -195,7 +203,7 @@ class ClientExchange:
 
     @property
     def method(self) -> str:
-        """The method of the message; "" if the request has no message or the message no method."""
+        """The method of the JSON-RPC message; "" for a response, or without a message."""
         return "" if self.posted is None else self.posted.method
 
     @property
@@ -215,7 +223,7 @@ class ClientExchange:
 
     @property
     def authorization(self) -> str:
-        """The header Authorization of the latest request; "" for none."""
+        """The header Authorization of the request as it was last sent; "" for none."""
         return self._response.authorization
 
     def send(self, connection: PooledConnection, request: bytes, authorization: str = "") -> None:
@@ -311,7 +319,10 @@ class ClientExchange:
         self._owner.on_exchange_end(self)
 
     def describe_response(self) -> str:
-        """Return a description of a complete response that does not answer the request."""
+        """Return a description of an unexpected response, for the text of an error.
+
+        It has the status, the media type, and the beginning of the body.
+        """
         head, body = self._response.head, self.body
         assert head is not None
         if head.media_type != EVENT_STREAM and (not body or body.isspace()):
@@ -322,7 +333,11 @@ class ClientExchange:
         return f"HTTP {head.status} with {kind}: {body[:200]!r}"
 
     def on_lost(self, reason: str, unanswered: bool) -> None:
-        """Handle that the connection was lost before the end of the response."""
+        """Handle that the connection was lost before the end of the response.
+
+        reason: what has happened, for the text of the error.
+        unanswered: whether the server has probably not received the request.
+        """
         self._connection = None
         if self.is_over:
             return

@@ -30,7 +30,13 @@ CONNECT_S = 60.0
 
 
 class ConnectionPool:
-    """The connections to one server. A connection carries one request at a time."""
+    """The connections to one server. A connection carries one request at a time.
+
+    take() returns an idle connection, and connect() opens one. A connection that has carried a
+    request returns to the pool by itself when the response is complete.
+
+    url: the URL of the server.
+    """
 
     def __init__(self, url: ServerUrl) -> None:
         self._url = url
@@ -43,8 +49,8 @@ class ConnectionPool:
     def take(self, *, sure: bool = False) -> PooledConnection | None:
         """Return an idle connection; None if there is none.
 
-        sure: True for a request that must not be sent twice. Then only a connection is returned
-            that the server has very probably not closed.
+        sure: True for a request that must not be sent twice. Then a connection is returned only if
+            it was idle for less than SURE_S, so that the server has very probably not closed it.
         """
         while self._idle:
             connection = self._idle.pop()
@@ -82,7 +88,7 @@ class ConnectionPool:
         return connection
 
     def put_back(self, connection: PooledConnection) -> None:
-        """Add a connection that connect() has opened, and that was not used, to the idle ones."""
+        """Make a connection idle that connect() has opened and that has carried no request."""
         connection.idle_since = asyncio.get_running_loop().time()
         self._on_idle(connection)
 
@@ -123,6 +129,9 @@ async def open_transport(
 ) -> None:
     """Connect a protocol to a URL's server, through an HTTP proxy if the environment names one.
 
+    Returns when the connection is open and its TLS handshake is done.
+
+    url: the URL of the server.
     protocol: gets connection_made() when the connection is open.
     tls: the TLS context; None for a connection without TLS.
     Raises OSError if the server cannot be reached, and ValueError if the environment names the

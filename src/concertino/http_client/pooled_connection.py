@@ -25,7 +25,7 @@ __all__ = ["PooledConnection", "ResponseHead", "ResponseListener"]
 
 # The largest size of the head of a response, and of the trailers after its body, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
-# The size of one read.
+# The size of one read, in bytes.
 READ_BYTES = 64 * 1024
 
 
@@ -42,7 +42,11 @@ class ResponseHead(Struct, frozen=True):
 
 
 class ResponseListener(Protocol):
-    """The receiver of the response to a request."""
+    """Gets the parts of the response to one request as they arrive.
+
+    After on_head() and any number of on_body(), either on_end() or on_lost() is called, once.
+    on_lost() may come at any time.
+    """
 
     def on_head(self, head: ResponseHead, /) -> None:
         """Handle the head of the response. It is not called for informational responses (1xx)."""
@@ -138,10 +142,11 @@ class _ResponseReader:
 
 
 class PooledConnection(asyncio.BufferedProtocol):
-    """One connection to a server.
+    """One connection to a server, which carries one request at a time.
 
-    It is a BufferedProtocol, which reads into its own buffer. For a plain Protocol, asyncio
-    allocates a buffer of 256 KiB for each read, which takes 10 us.
+    It is an asyncio protocol: open_transport() (pool.py) connects it. It is a BufferedProtocol,
+    which reads into its own buffer. For a plain Protocol, asyncio allocates a buffer of 256 KiB for
+    each read, which takes 10 us.
 
     on_idle: called with this connection when a response is complete and another request may be
         sent.

@@ -22,7 +22,7 @@ MAX_HEAD_BYTES = 16 * 1024
 
 
 class ProxyAddress(Struct, frozen=True):
-    """The address of an HTTP proxy.
+    """The address of an HTTP proxy. Its repr() does not show the password.
 
     authorization: the value of the header Proxy-Authorization, which contains the password; "" for
         a proxy without a password.
@@ -86,8 +86,10 @@ def _is_excluded(host: str, port: int) -> bool:
 async def open_tunnel(proxy: ProxyAddress, host: str, port: int) -> asyncio.Transport:
     """Connect to a server through a proxy, and return the transport of the connection.
 
-    The transport still has the asyncio protocol that has read the proxy's response. The caller
-    replaces it by its own with set_protocol().
+    The transport still has the asyncio protocol that has read the proxy's response. Replace it with
+    transport.set_protocol(), or with loop.start_tls() for a server with TLS.
+
+    proxy: the proxy, as find_proxy() returns it.
     host, port: the server to connect to.
     Raises OSError if the proxy cannot be reached or refuses the connection.
     """

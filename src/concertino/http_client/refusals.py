@@ -32,7 +32,7 @@ MAX_RETRY_AFTER_S = 20.0
 
 
 class _ErrorHead(Struct):
-    """The members of a JSON-RPC error response.
+    """The fields of a JSON-RPC error response.
 
     error: the undecoded error; empty if the message is no error response.
     """
@@ -42,7 +42,11 @@ class _ErrorHead(Struct):
 
 
 class ErrorInBody(Struct, frozen=True):
-    """The JSON-RPC error in the body of a refusal. code: 0 if the body contains no error."""
+    """The JSON-RPC error in the body of a refusal.
+
+    code: the code of the error; 0 if the body contains none.
+    message: the text of the error; "" if the body contains none.
+    """
 
     code: int = 0
     message: str = ""
@@ -61,7 +65,10 @@ def parse_retry_after(head: ResponseHead, clock: Callable[[], float] = time.time
 
     The header is a number of seconds or an HTTP date (RFC 9110, section 10.2.3). Returns None if it
     is missing or malformed, or demands more than MAX_RETRY_AFTER_S.
-    clock: returns the seconds since the epoch, for a response without a Date header.
+
+    head: the head of the response.
+    clock: returns the seconds since the epoch. It is used to compare with an HTTP date if the
+        response has no header Date.
     """
     text = head.headers.get("retry-after", "")
     if text.isascii() and text.isdigit() and len(text) <= 9:
@@ -87,25 +94,28 @@ def _parse_date(text: str) -> float | None:
 
 
 def error_of_body(id: Id, body: bytes) -> bytes | None:
-    """Return the JSON-RPC error response in the body of a refusal; None if it contains none.
+    """Return the JSON-RPC error response in the body of a refusal, as one line of JSON.
+
+    Returns None if the body contains none, or one for another request.
 
     id: the id of the request, which replaces a null id in the body.
     """
     try:
         head = _decode_head(body)
-        members = Decoder(dict[str, Raw]).decode(body)
+        fields = Decoder(dict[str, Raw]).decode(body)
     except (DecodeError, RecursionError):
         return None
     if not bytes(head.error) or head.id not in (None, id):
         return None
-    error = one_line(bytes(members["error"]))
+    error = one_line(bytes(fields["error"]))
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode_id(id), error)
 
 
 def describe_refusal(head: ResponseHead, body: bytes) -> str:
-    """Return the text of the error for a refusal whose body has no JSON-RPC response.
+    """Return a text for people that says why a server has refused a request.
 
-    body: the body of the refusal, whose error message or beginning becomes part of the text.
+    head: the head of the refusal. Its status becomes part of the text.
+    body: the body of the refusal. Its error message, or its beginning, becomes part of the text.
     """
     text = describe_status(head.status)
     challenge = head.headers.get("www-authenticate", "")
@@ -131,8 +141,10 @@ def read_error(body: bytes) -> ErrorInBody:
 def encode_failure(id: Id, method: str, failure: HttpFailure) -> bytes:
     """Return an error response for a request to which the server has sent no JSON-RPC response.
 
-    The client gets it in place of the server's. The code is HTTP_FAILURE; for a refused
-    `server/discover` it may be METHOD_NOT_FOUND, which makes a client send `initialize`.
+    The client gets it in place of the server's. The code is HTTP_FAILURE. If the request was
+    `server/discover`, and a server of an older revision may have refused it, the code is
+    METHOD_NOT_FOUND, which makes the client send `initialize`.
+
     id, method: the id and the method of the request.
     failure: the reason.
     """

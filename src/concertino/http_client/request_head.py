@@ -39,16 +39,18 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 class RequestHeads:
-    """Makes the HTTP requests to one server.
+    """Makes the HTTP requests to one server, each as bytes.
 
     url: the URL of the server.
     headers: the user's headers for each request, such as Authorization.
+    Raises ValueError for headers that check_headers() refuses.
 
     Attributes:
     session: the id of the session, for Mcp-Session-Id; "" before `initialize`, with servers that
         use no sessions, and in revision 2026-07-28.
     version: the revision that was negotiated by `initialize`; "" before, and in 2026-07-28.
-    params: tool name -> the arguments that are repeated in headers (tool_lists.py).
+    params: tool name -> the arguments that are repeated in headers. learn_tools() (tool_lists.py)
+        sets it.
     """
 
     def __init__(self, url: ServerUrl, headers: Mapping[str, str]) -> None:
@@ -64,7 +66,7 @@ class RequestHeads:
 
         path: the path and query of the server's URL.
         frame: the encoded message.
-        message: its decoded members, from which headers are made.
+        message: its decoded fields, from which headers are made.
         authorization: the value of the header Authorization; "" for none.
         """
         lines = self._mcp_lines(frame, message) + _authorization_line(authorization)

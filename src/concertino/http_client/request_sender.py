@@ -50,11 +50,14 @@ class RequestSender:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether another token can be obtained for a request that was refused."""
+        """Whether there are credentials, which may have another token for a refused request."""
         return self._credentials is not None
 
     async def reach(self) -> None:
-        """Open a connection for the first request. Raises OSError if that is impossible."""
+        """Open a connection, which the first request will use.
+
+        Raises OSError if the server cannot be reached.
+        """
         self._pool.put_back(await self._pool.connect())
 
     def send(self, exchange: ClientExchange) -> None:
@@ -76,7 +79,7 @@ class RequestSender:
         self._run(self.connect_and_send(exchange, fresh=fresh))
 
     def send_later(self, exchange: ClientExchange, delay_s: float) -> None:
-        """Send the request of an exchange again after a pause, in seconds."""
+        """Send the request of an exchange again after delay_s seconds. Returns at once."""
 
         async def send() -> None:
             await asyncio.sleep(delay_s)
@@ -86,7 +89,9 @@ class RequestSender:
         self._run(send())
 
     def authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
-        """Obtain another token, and send the request again. The request fails if there is none.
+        """Start a task that obtains another token, and then sends the request again.
+
+        If there is no other token, the task calls on_failure with the refusal.
 
         head, body: the head and the body of the response that refuses the request.
         """
@@ -124,7 +129,9 @@ class RequestSender:
     ) -> None:
         """Send the request of an exchange on an idle or a new connection.
 
-        Raises nothing: if the request cannot be sent, the on_failure of this object is called.
+        Returns when the request is written, without waiting for the response. Raises nothing: if
+        the request cannot be sent, it calls the `on_failure` that was passed to RequestSender.
+
         authorization: the value of the header Authorization; None to get it from the credentials.
         fresh: whether to open a new connection instead of using an idle one.
         """
@@ -165,7 +172,7 @@ class RequestSender:
         self._pool.pause(paused)
 
     def stop_waiting(self) -> None:
-        """Give up the requests that were not sent yet."""
+        """Give up the requests that were not sent yet. on_failure is not called for them."""
         for task in list(self._tasks):
             task.cancel()
 

@@ -14,9 +14,12 @@ __all__ = ["answers_request", "check_session_id"]
 
 
 def answers_request(frame: bytes, id: Id | None) -> bool:
-    """Return whether the client will take a message for the response to the request with this id.
+    """Return whether a message is the response to the request with an id.
 
-    A malformed response with this id is one, too: the client lets the request fail.
+    A malformed response with this id counts, too, because the client lets the request fail then.
+
+    frame: the message, as JSON.
+    id: the id of the request.
     """
     message = decode(frame)
     if type(message) is InvalidMessage:
@@ -25,5 +28,5 @@ def answers_request(frame: bytes, id: Id | None) -> bool:
 
 
 def check_session_id(id: str) -> str:
-    """Return the session id; "" if it has characters that the specification forbids."""
+    """Return a session id from a header; "" if it has characters that the specification forbids."""
     return id if all("!" <= char <= "~" for char in id) else ""

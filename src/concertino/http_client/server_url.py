@@ -46,7 +46,7 @@ class ServerUrl(Struct, frozen=True):
     def over_http(self) -> ServerUrl:
         """Return the URL with http instead of ws, and https instead of wss.
 
-        The HTTP proxy and the access token of a WebSocket are those of this URL.
+        Use it to look up the HTTP proxy and the access token for a WebSocket.
         """
         scheme = "https" if self.is_tls else "http"
         return ServerUrl(scheme, self.host, self.port, self.path)

@@ -65,7 +65,10 @@ class FetchedResponse(Struct, frozen=True):
 
 
 class SingleRequests:
-    """Sends requests, each on a connection of its own, to addresses that a policy has checked."""
+    """Sends requests, each on a connection of its own, to addresses that a policy has checked.
+
+    response = await SingleRequests().send(AddressPolicy("public"), "GET", url)
+    """
 
     def __init__(self) -> None:
         self._tls: ssl.SSLContext | None = None
@@ -84,6 +87,7 @@ class SingleRequests:
 
         policy: checks the addresses of the URL's host.
         method: the HTTP method, such as GET or POST.
+        url: the URL, which may come from another server.
         headers: name -> value, in addition to Host, Accept and Connection.
         body: the body of a POST.
         Raises AuthorizationError for a URL that must not be used, and for a response that is too
@@ -179,9 +183,11 @@ class _Collector:
 
 
 async def limit(url: str, request: Awaitable[T], within_s: float) -> T:
-    """Await a request, and return its result.
+    """Await a request, and return its result; like asyncio.wait_for(), but the error names the URL.
 
-    Raises TimeoutError, whose text names the URL, if it takes more than within_s seconds.
+    url: the URL of the request, for the error.
+    request: such as a call of SingleRequests.send().
+    Raises TimeoutError if it takes more than within_s seconds.
     """
     try:
         async with asyncio.timeout(within_s):
@@ -192,7 +198,10 @@ async def limit(url: str, request: Awaitable[T], within_s: float) -> T:
 
 
 def without_query(url: str) -> str:
-    """Return a URL for texts: without its query, which may contain secrets, and not too long."""
+    """Return a URL as log lines and errors may show it: without its query, at most 200 characters.
+
+    The query may contain secrets.
+    """
     return url.partition("?")[0][:200]
 
 

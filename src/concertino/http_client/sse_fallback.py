@@ -32,7 +32,7 @@ def is_old_refusal(status: int, body: bytes) -> bool:
 
 
 class SseFallback:
-    """The state of the transport of 2024-11-05.
+    """The state of a session with a server that has only the transport of MCP 2024-11-05.
 
     opening: the `initialize` request that the server has refused. It is sent again, to `path`.
     failure: the refusal.

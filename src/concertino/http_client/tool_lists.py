@@ -25,28 +25,29 @@ MAX_TOOLS = 10_000
 
 
 class _ToolListResponse(Struct):
-    """A response to tools/list. result: name -> undecoded value of the members of its result."""
+    """A response to tools/list. result: the fields of its result, as key -> undecoded value."""
 
     result: dict[str, Raw]
 
 
-_decode_members = Decoder(dict[str, Raw]).decode
+_decode_fields = Decoder(dict[str, Raw]).decode
 _decode_response = Decoder(_ToolListResponse).decode
 _decode_tools = Decoder(list[dict[str, Any]]).decode
 
 
 def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> bytes:
-    """Learn which arguments clients repeat in HTTP headers, and return the response for the client.
+    """Read from a tool list which arguments must be repeated in HTTP headers.
 
-    The specification forbids using tools with invalid annotations, so the returned response does
-    not have these tools.
-    frame: the response to tools/list.
-    params: tool name -> its annotated arguments. This function adds those of the listed tools.
+    frame: the response to tools/list, as JSON.
+    params: tool name -> its arguments with the annotation `x-mcp-header`. This function adds the
+        listed tools.
+    Returns the response for the client. It lacks the tools with invalid annotations, because the
+    specification forbids using these.
     """
     if b"x-mcp-header" not in frame:
         return frame
     try:
-        members = _decode_members(frame)
+        fields = _decode_fields(frame)
         result = _decode_response(frame).result
         tools = _decode_tools(result["tools"])
     except (DecodeError, RecursionError, KeyError):
@@ -63,4 +64,4 @@ def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> byte
             usable.append(tool)
     if len(usable) == len(tools):
         return frame
-    return encode({**members, "result": {**result, "tools": usable}})
+    return encode({**fields, "result": {**result, "tools": usable}})

@@ -34,8 +34,8 @@ __all__ = ["WebSocketClientConnection", "open_websocket"]
 
 _log = logging.getLogger("concertino.http_client")
 
-# After this time without input, in seconds, a ping is sent. After the same time without input
-# again, the connection is ended.
+# How often to check whether the server has sent something, in seconds. If it has not, a ping is
+# sent. If it has not until the next check either, the connection is ended.
 SILENT_S = 20.0
 # How long the server may take to answer a close frame, in seconds.
 CLOSE_S = 2.0
@@ -56,12 +56,13 @@ async def open_websocket(
 ) -> WebSocketClientConnection:
     """Connect to a server, and return the connection after its handshake.
 
+    url: the URL of the server, with the scheme ws or wss.
     limits: max_message_bytes limits the size of a received message.
     headers: additional headers for the request of the handshake.
     credentials: the source of the header Authorization; None to send only `headers`.
-    Raises OSError if the server cannot be reached or refuses the handshake, ValueError if an
-    environment variable names an HTTP proxy in a malformed way, and AuthorizationError if no token
-    can be obtained.
+    Raises OSError if the server cannot be reached or refuses the handshake. Raises ValueError if an
+    environment variable names an HTTP proxy in a malformed way. Raises AuthorizationError if no
+    token can be obtained.
     """
     authorization = "" if credentials is None else credentials.header()
     if credentials is not None and authorization is None:
@@ -117,8 +118,9 @@ async def _authorize(
 class WebSocketClientConnection(asyncio.Protocol):
     """A Connection to a server over a WebSocket, and the asyncio protocol of its socket.
 
-    Connection is the interface in transports/connection.py: it carries JSON-RPC messages, which are
-    called frames.
+    Connection is the interface in transports/connection.py: it carries JSON-RPC messages, whose
+    bytes are called frames. Make it with open_websocket().
+
     url: the URL of the server.
     limits: max_message_bytes limits the size of a received message.
     headers: additional headers for the request of the handshake.
@@ -183,7 +185,10 @@ class WebSocketClientConnection(asyncio.Protocol):
             transport.resume_reading()
 
     async def close(self, within_s: float) -> None:
-        """Close the WebSocket, and wait for the server to do the same."""
+        """Close the WebSocket, and wait for the server to do the same.
+
+        within_s: how long to wait, in seconds; at most CLOSE_S.
+        """
         self._receiver = None
         if self._messages.is_open and self._transport is not None:
             self._messages.close(NORMAL)
@@ -273,10 +278,10 @@ class WebSocketClientConnection(asyncio.Protocol):
 
 
 class _SilenceWatch:
-    """Detects a server that sends nothing any more.
+    """Detects a server that sends nothing any more. It checks this every SILENT_S seconds.
 
-    ping: called after SILENT_S without input, to make the server send something.
-    give_up: called after another SILENT_S without input.
+    ping: called if the server has sent nothing since the last check, to make it send something.
+    give_up: called at the next check if the server has still sent nothing.
     """
 
     def __init__(self, ping: Callable[[], object], give_up: Callable[[], object]) -> None:
