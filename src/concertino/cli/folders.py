@@ -49,7 +49,7 @@ class LibraryOptions(Struct, frozen=True):
 
 
 def folders_from_environment() -> LibraryOptions:
-    """Return the folders that the variables RESOURCES_PATH and PROMPTS_PATH name, if they are set."""
+    """Return the folders that RESOURCES_PATH and PROMPTS_PATH name; None for a variable not set."""
     # An empty variable counts as unset.
     return LibraryOptions(
         os.environ.get("RESOURCES_PATH") or None, os.environ.get("PROMPTS_PATH") or None

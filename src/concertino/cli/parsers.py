@@ -24,9 +24,10 @@ NESTED_COMMANDS = frozenset(("hub", "plugin", "cluster", "certs"))
 
 
 def make_whole_parser() -> argparse.ArgumentParser:
-    """Return a parser with the arguments of all commands. Imports the modules of all commands.
+    """Return a parser with the arguments of all commands, whose modules it imports.
 
-    Shell completion and the documentation are made from it.
+    Shell completion and the documentation are made from it. main() does not use it, because the
+    imports would take too long.
     """
     parser, commands = make_parser()
     for command, (_, text) in COMMANDS.items():
@@ -35,7 +36,7 @@ def make_whole_parser() -> argparse.ArgumentParser:
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, Any]:
-    """Return a parser without commands, and argparse's object for adding commands to it."""
+    """Return a parser without commands, and the object with which add_command() adds commands."""
     parser = _Parser(
         prog="concertino",
         formatter_class=_Formatter,
@@ -51,8 +52,9 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
 def add_command(commands: Any, name: str, **options: Any) -> tuple[argparse.ArgumentParser, Any]:
     """Add a command with its arguments, and return its parser and its module.
 
-    commands: argparse's object for adding commands, from make_parser().
-    options: keyword arguments for its add_parser().
+    commands: the second result of make_parser().
+    name: the name of the command, a key of COMMANDS.
+    options: keyword arguments for argparse's add_parser(), such as help.
     """
     module = load(f"concertino.cli.{COMMANDS[name][0]}")
     parser = commands.add_parser(name, formatter_class=_Formatter, **options)
@@ -63,7 +65,13 @@ def add_command(commands: Any, name: str, **options: Any) -> tuple[argparse.Argu
 
 
 def parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words of a command. Options may come anywhere. Raises UsageError."""
+    """Parse the words of a command. Options and arguments may come in any order.
+
+    parser: the parser of the command, from add_command().
+    name: the name of the command.
+    words: the words of the command line after the name, up to `--`.
+    Raises UsageError for words that the command does not accept.
+    """
     # argparse cannot mix options and arguments freely if a command has subcommands.
     if name in NESTED_COMMANDS:
         args, unknown = parser.parse_known_args(words)

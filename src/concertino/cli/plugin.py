@@ -36,7 +36,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the kinds of storage and their options to the parser of `concertino plugin`."""
+    """Add the kinds of plugins, and the subcommands for packages, to the command's parser."""
     formatter = parser.formatter_class
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     markdown = kinds.add_parser(

@@ -29,8 +29,8 @@ MAX_NAMED = 100
 def add_package_commands(kinds: Any, formatter: Any) -> None:
     """Add the subcommands for packages to the parser of `concertino plugin`.
 
-    kinds: argparse's object for adding subcommands.
-    formatter: the class that formats their help.
+    kinds: argparse's object for adding subcommands, which add_subparsers() has returned.
+    formatter: the class that formats their help, for argparse's formatter_class.
     """
     install: ArgumentParser = kinds.add_parser(
         "install",
@@ -54,7 +54,11 @@ def add_package_commands(kinds: Any, formatter: Any) -> None:
 
 
 def run_package_command(args: Namespace) -> int:
-    """Run a subcommand and return the exit code."""
+    """Install, list or remove packages, and return the exit code.
+
+    args: the parsed arguments. `args.kind` is the subcommand.
+    Raises CommandFailure if nothing was installed or removed.
+    """
     try:
         from concertino.orchestra.installed_packages import InstalledPackages
 
@@ -73,7 +77,10 @@ def run_package_command(args: Namespace) -> int:
 
 
 def _install(packages: InstalledPackages, source: Path, digest: str | None) -> int:
-    """Describe a package, and install it if the user agrees, or if it has this digest."""
+    """Describe a package, and install it if the user agrees. Returns the exit code.
+
+    digest: the digest that the package must have. It is then installed without asking. None to ask.
+    """
     from concertino.cli.approve import confirm
 
     def agree(package: InstalledPackage) -> bool:
@@ -131,14 +138,14 @@ def _list(packages: InstalledPackages, as_json: bool) -> int:
         from msgspec.json import encode
 
         for package in installed:
-            members = {
+            fields = {
                 "id": package.id,
                 "version": package.manifest.version,
                 "digest": package.digest,
                 "source": package.source,
                 "program": str(packages.files_folder(package) / package.program),
             }
-            print(encode(members).decode())  # noqa: T201
+            print(encode(fields).decode())  # noqa: T201
         return 0
     for package in installed:
         _print(f"{package.id}  {package.manifest.version or '-'}  {package.digest}")

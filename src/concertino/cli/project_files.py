@@ -32,12 +32,12 @@ class Project(Struct, frozen=True):
 
     @property
     def plugin_name(self) -> str:
-        """Return the name of the plugin: in lower case and with hyphens, as hosts require."""
+        """The name of the plugin: in lower case and with hyphens, as Claude Code requires."""
         return self.name.lower().replace("_", "-")
 
 
 def project_files(project: Project) -> dict[str, str]:
-    """Return path -> text for each file of a project."""
+    """Return path -> text for each file of a project; paths are relative to its folder."""
     name = project.name
     files = {
         "pyproject.toml": _PYPROJECT,

@@ -122,7 +122,13 @@ def _add_process_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Run the proxy and end the process."""
+    """Run the proxy until the client disconnects, or over HTTP until a signal. Ends the process.
+
+    args: the parsed arguments.
+    server: the words after `--`, which start the server; empty if `args.address` names one that
+        runs.
+    Raises UsageError and CommandFailure if the proxy cannot start.
+    """
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     target = _parse_target(args, server)
     files = _find_watched_files(args, target)

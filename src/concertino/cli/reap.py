@@ -1,4 +1,7 @@
-"""`concertino reap`: ends servers whose host, the MCP application that started them, has ended."""
+"""`concertino reap`: ends servers that still run, although the host that started them has ended.
+
+A host is an MCP application, such as Claude Code.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """End the abandoned servers and return the exit code.
+    """Show the abandoned servers, end them if the user agrees, and return the exit code.
+
+    It is 1 if any still runs, else 0.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.

@@ -74,7 +74,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the results and return the exit code."""
+    """Print the results, and return the exit code: 0 if there are any, else 1.
+
+    args: the parsed arguments.
+    server: the words after `--`, which are ignored.
+    Raises UsageError for a folder or an option that cannot be used.
+    """
     try:
         query = _make_query(args)
         index = _build_index(args)
@@ -118,7 +123,8 @@ def _make_query(args: Namespace) -> Query:
 def _build_index(args: Namespace) -> Index:
     """Return an index of the documents in the folder. Raises ValueError or ConcertinoError.
 
-    It uses the cache file of `concertino serve`, so that only changed files are read.
+    Without --no-cache, it uses the cache file of `concertino serve`, so that only changed files are
+    read.
     """
     count_tokens = make_counter(args.tokenizer)
     target = None if args.folder == "-" else args.folder

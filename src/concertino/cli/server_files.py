@@ -1,6 +1,8 @@
-"""Server files as targets: `concertino serve mcp.json`, and the options for them.
+"""Serves the servers of a file such as mcp.json: `concertino serve mcp.json`, and its options.
 
 A server file is a file in which an MCP host, such as VS Code, lists the servers that it starts.
+Other people may have written it, so a server is started only after the user has approved its
+command (`concertino approve`, or --trust). Clients see all servers of the file as one server.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 
 
 class ServerFileOptions(Struct, frozen=True):
-    """The values of the options for a server file (mcp.json and the like, a list of servers).
+    """The values of the options for a server file, a list of servers such as mcp.json.
 
-    trust: whether to approve the servers of the file as they are now.
+    trust: whether to approve the listed servers as they are now. A server that is not approved is
+        not started.
     inputs: the values of the file's `${input:ID}` variables, by id.
-    name, version: the name and version of the one server that clients see in place of all.
+    name, version: what clients see as the name and version of the one server that stands for all
+        servers of the file; None for the defaults.
     """
 
     trust: bool = False
@@ -73,7 +77,7 @@ def add_server_file_options(parser: ArgumentParser) -> None:
 
 
 def add_input_option(options: Options) -> None:
-    """Add --input."""
+    """Add --input, which sets a `${input:ID}` variable of a server file."""
     add_repeatable(
         options,
         "--input",
@@ -83,17 +87,20 @@ def add_input_option(options: Options) -> None:
 
 
 def read_server_file_options(args: Namespace) -> ServerFileOptions:
-    """Return the values of the options. Raises ValueError."""
+    """Return the values of the options. Raises ValueError for a malformed --input."""
     return ServerFileOptions(args.trust, parse_inputs(args.input), args.name, args.server_version)
 
 
 def parse_inputs(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of --input by id. Raises ValueError."""
+    """Return id -> value for the values of --input.
+
+    texts: the values, each as ID=VALUE.
+    Raises ValueError for a malformed one. The error does not quote it, because it may be a secret.
+    """
     inputs: dict[str, str] = {}
     for text in texts:
         id, equals, value = text.partition("=")
         if not id or not equals:
-            # Do not quote the text, which may be a secret.
             raise ValueError("--input: expected ID=VALUE")
         inputs[id] = value
     return inputs
@@ -102,8 +109,9 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, str]:
 def load_servers(path: str, options: ServerFileOptions) -> Servers:
     """Return a backend that has the tools, prompts and resources of all servers of a file.
 
-    path: the server file.
-    Raises TargetError if the file cannot be used.
+    path: the path of the server file.
+    options: the values of the command line's options for it.
+    Raises TargetError if the file cannot be used, or if --input gives a password in plain text.
     """
     from concertino.proxy.manifest_cache import ManifestCache
     from concertino.proxy.server_file import read_server_file
@@ -124,7 +132,10 @@ def load_servers(path: str, options: ServerFileOptions) -> Servers:
 
 
 def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object]) -> None:
-    """Raise TargetError if the value of a password is on the command line, which all users can see.
+    """Raise TargetError if --input gives a password in plain text.
+
+    All users of the machine can see the command line. A value such as `secret:NAME`, which says
+    where the password is stored, is accepted.
 
     given: the values of --input by id.
     declared: the inputs that the server file declares, by id.
@@ -143,9 +154,11 @@ def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object
 
 
 def opening_limits() -> Limits | None:
-    """Return the limits for serving a server file: clients wait longer until servers have started.
+    """Return the limits for serving a server file.
 
-    Returns None if the environment variables for limits are invalid.
+    They differ from the default limits in opening_s: the first requests of clients wait longer,
+    because several servers must start. CONCERTINO_OPENING_S overrides this. Returns None if an
+    environment variable for limits is invalid.
     """
     from concertino.proxy.servers import OPENING_S
 

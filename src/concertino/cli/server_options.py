@@ -36,7 +36,7 @@ TARGETS = "-- COMMAND... | URL | unix:PATH | tcp:HOST:PORT"
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to the parser of a command."""
+    """Add these options to the parser of a command that uses a server."""
     parser.add_argument(
         "--era",
         choices=("auto", "modern", "legacy"),
@@ -66,8 +66,11 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(args: argparse.Namespace, status: StatusLine) -> dict[str, Any]:
-    """Return the keyword arguments of Client for the options on the command line.
+    """Return the keyword arguments of Client that follow from the command line.
 
+    They are `era`, `timeouts`, `stderr` and `trace`.
+
+    args: the parsed arguments.
     status: the line at the bottom of the terminal. The stderr of the server and the messages that
         --trace shows are printed above it.
     """
@@ -92,13 +95,18 @@ def client_options(args: argparse.Namespace, status: StatusLine) -> dict[str, An
 
 
 def search_path(args: argparse.Namespace) -> str:
-    """Return the PATH in which the program of the server is searched."""
+    """Return the PATH in which the program of the server is searched: that of --env, or our own."""
     path = next((text[5:] for text in args.env if text.startswith("PATH=")), None)
     return os.environ.get("PATH", os.defpath) if path is None else path
 
 
 def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
-    """Return the target: the server to start or to connect to. Raises UsageError."""
+    """Return the target for a Client: the server to start, or the address to connect to.
+
+    args: the parsed arguments, which have the options of add_server_options().
+    server: the words after `--`: a command with its arguments, or one address.
+    Raises UsageError if there are no words, or if they or the options are wrong.
+    """
     if not server:
         given = [args.name] if "name" in args and args.name else []
         given += args.arguments if "arguments" in args else []
@@ -130,8 +138,10 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
 def check_program(args: argparse.Namespace, server: Sequence[str]) -> None:
     """Raise CommandFailure if the program of the server does not exist or cannot be executed.
 
-    The failure is also sent to the MCP client that has started this command, if there is one.
-    server: the words after `--`.
+    If an MCP client has started this command, it gets the failure, too.
+
+    args: the parsed arguments, whose --env and --cwd say where the program is searched.
+    server: the words after `--`, a command with its arguments.
     """
     program, path = server[0], search_path(args)
     place = os.path.join(args.cwd or "", program)
@@ -155,7 +165,10 @@ def require_http() -> None:
 
 
 def parse_seconds(text: str) -> float:
-    """Return a positive number of seconds. Raises ArgumentTypeError."""
+    """Return a text as a positive number of seconds, for the `type` of an option.
+
+    Raises ArgumentTypeError for any other text, which argparse reports to the user.
+    """
     try:
         seconds = float(text)
     except ValueError:

@@ -55,12 +55,12 @@ T = TypeVar("T")
 
 
 class ServerCommand(Struct):
-    """One command for a server.
+    """One command of a user for a server, such as `call add a=1 b=2`.
 
     command: "tools", "call", "resources", "read", "prompts" or "prompt".
-    name: the name of the tool or prompt, or the URI; empty for lists.
-    words: the words of the arguments, as they were typed.
-    given: the parsed arguments.
+    name: the name of the tool or prompt, or the URI of the resource; "" for the commands that list.
+    words: the arguments for the tool or prompt, as they were typed.
+    given: these arguments, parsed.
     """
 
     command: str
@@ -70,7 +70,9 @@ class ServerCommand(Struct):
 
 
 class ServerSession:
-    """Sends commands to a server. Prints results to stdout, and notes and warnings to stderr.
+    """Runs the commands of a user against one server.
+
+    Results are printed to stdout, and notes about the server and warnings to stderr.
 
     client: a Client that is not open yet.
     server: the words after `--`, for messages; empty in an interactive session.
@@ -108,7 +110,10 @@ class ServerSession:
         self._waiting_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Start the server or connect to it. Raises ConcertinoError."""
+        """Start the server or connect to it. Raises ConcertinoError if that fails.
+
+        Meanwhile, the status line shows how long it takes. Call close() even if open() raises.
+        """
         logging.getLogger("concertino").addHandler(self._warnings)
         with self._show_waiting("the server's first answer", self.client.timeouts.connect_s):
             try:
@@ -126,7 +131,12 @@ class ServerSession:
         logging.getLogger("concertino").removeHandler(self._warnings)
 
     async def run(self, command: ServerCommand) -> int:
-        """Run one command and return its exit code. Raises ConcertinoError and CommandFailure."""
+        """Run one command, print its result, and return its exit code.
+
+        The exit code is 1 if a tool has returned an error, else 0.
+        Raises CommandFailure if the server refuses the request or arguments are wrong, and other
+        exceptions of ConcertinoError if there is no valid response.
+        """
         with self._show_waiting("the answer", self.client.timeouts.request_s):
             code = await self._send(command)
         self.print_news()
@@ -155,7 +165,8 @@ class ServerSession:
         arguments: dict[str, Any] = {**given.texts, **given.values}
         hint = ""
         if given.texts or not given.has_json:
-            # Continue without the list: a server may have tools that it does not list.
+            # If the list is refused, continue without it: a server may have tools that it does not
+            # list.
             tools = await _list_if_possible(self.client.list_tools)
             if tool := next((tool for tool in tools if tool.name == command.name), None):
                 schema = tool.input_schema
@@ -318,7 +329,10 @@ class ServerSession:
                 self.print_note(text)
 
     def print_note(self, text: str) -> None:
-        """Print a note to stderr. With --json print nothing: stderr is for failures only."""
+        """Print a note for people to stderr. With --json, print nothing.
+
+        Programs that use --json expect nothing but failures on stderr.
+        """
         if not self.as_json:
             self._status.print_above(escape_controls(f"{self._prefix}{text}"))
 

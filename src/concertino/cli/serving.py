@@ -17,23 +17,26 @@ from concertino.logs.writer import BoundedWriter
 from concertino.runtime.shutdown import exit_process, handle_signals
 from concertino.transports.stdio import StdioDescriptors
 
-# How many seconds pass between two looks whether the client of an import is still there.
+# How often ending_with_client() checks whether the client is still there, in seconds.
 LOOK_S = 1.0
 
 
 def reject_extra_args(args: Namespace, server: Sequence[str]) -> None:
-    """End the process with a usage error if there are words after `--`.
+    """Raise UsageError if there are words after `--`. Commands call it that start no server.
 
-    For commands that do not use a server, and so take no command of one.
+    args: the parsed arguments.
+    server: the words after `--`, which would be the command of a server.
     """
     if server:
         args.parser.error(f"this command takes no words after --, got {server[0]!r}")
 
 
 def exit_on_signals(writer: BoundedWriter) -> None:
-    """Let SIGTERM and SIGINT end the process with exit code 0 while it is still starting.
+    """Let SIGTERM and SIGINT end the process with exit code 0, from now on.
 
-    No request has been accepted yet, so there is nothing to wait for.
+    Call it while the process is starting. No request has been accepted yet, so there is nothing to
+    wait for. Later, run() of runtime/process.py handles the signals in another way.
+
     writer: writes what is left of the log before the end.
     """
     handle_signals(lambda number: exit_process(0, writer))
@@ -41,11 +44,14 @@ def exit_on_signals(writer: BoundedWriter) -> None:
 
 @contextmanager
 def ending_with_client(stdio: StdioDescriptors) -> Generator[None, None, None]:
-    """End the process with exit code 1 if its client disappears while the block runs.
+    """End the process with exit code 1 if its client disappears while the `with` block runs.
 
-    The block imports the server, which may take forever. A client that was killed cannot end this
-    process with a signal. The end of the input alone does not end the process: a shell may have
-    written all requests already, and still read the responses.
+    The block imports the server, which may take forever, and a client that was killed cannot end
+    this process with a signal. The client has disappeared when nobody can read this process's
+    output any more. The end of the input does not count: a shell may have written all requests
+    already, and still read the responses.
+
+    stdio: the descriptors through which the client is connected.
     """
     is_done = threading.Event()
 

@@ -38,8 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Read and run commands until the end of input, and return the exit code.
 
-    server: the words after `--`; empty to start without a server.
-    Raises CommandFailure.
+    On a terminal, it is 0; otherwise it is that of the first command that has failed.
+
+    args: the parsed arguments.
+    server: the words after `--`, which name the first server; empty to start without a server.
+    Raises CommandFailure if the session cannot begin.
     """
     if server:
         # Raise errors before the session begins.

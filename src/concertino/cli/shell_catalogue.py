@@ -43,7 +43,7 @@ MAX_SUGGESTIONS = 1000
 
 
 class Suggestion(Struct, frozen=True):
-    """A word that may come next.
+    """A word with which the last word of a line may be completed.
 
     text: the word, with quotes if necessary.
     about: a one-line description.
@@ -54,16 +54,23 @@ class Suggestion(Struct, frozen=True):
 
 
 class Catalogue:
-    """The commands, and the tools, resources and prompts of the current server."""
+    """The words that a user can type: commands, and the names in the current server's lists.
+
+    Attributes:
+    tools, prompts: the server's tools and prompts, by name.
+    uris: the URI of a resource, or the URI template -> its name.
+    """
 
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}
         self.prompts: dict[str, Prompt] = {}
-        # URI, or URI template -> its name.
         self.uris: dict[str, str] = {}
 
     async def fetch(self, client: Client) -> None:
-        """Fetch the lists of the server. A list that the server refuses stays empty."""
+        """Replace the tools, prompts and resources by those of a server.
+
+        If the server refuses a list, this list and those after it stay empty.
+        """
         offered = client.capabilities
         self.tools, self.prompts, self.uris = {}, {}, {}
         try:
@@ -91,10 +98,13 @@ class Catalogue:
         return ", ".join(words) or "it offers nothing"
 
     async def suggest(self, text: str, client: Client | None) -> tuple[list[Suggestion], int]:
-        """Return the suggestions for the last word of a line, and the index where that word begins.
+        """Return the suggestions for the last word of a line.
+
+        Also returns the index in the line from which on a suggestion replaces the text: where the
+        last word begins, or, in a word KEY=VALUE, where the value begins.
 
         text: the line up to the cursor.
-        client: asked for the values of a prompt's arguments; None without a server.
+        client: is asked for the values of a prompt's arguments; None without a server.
         """
         line = split_line(text)
         *before, word = line.words

@@ -17,12 +17,13 @@ from concertino.cli.shell_catalogue import Suggestion
 
 __all__ = ["LineInput", "StreamInput", "Suggest"]
 
-# Takes the line up to the cursor. Returns suggestions for its last word, and that word's index.
+# Takes the line up to the cursor. Returns suggestions for its last word, and the index in the line
+# from which on a suggestion replaces the text.
 Suggest: TypeAlias = "Callable[[str], Awaitable[tuple[list[Suggestion], int]]]"
 
 
 class LineInput(Protocol):
-    """A source of lines. is_terminal: whether a person types them."""
+    """Where the interactive session reads its lines. is_terminal: whether a person types them."""
 
     is_terminal: bool
 
@@ -37,7 +38,7 @@ class LineInput(Protocol):
 
 
 class StreamInput:
-    """Reads the lines of stdin if it is not a terminal."""
+    """The LineInput for stdin that is a file or a pipe."""
 
     is_terminal = False
 
@@ -48,7 +49,10 @@ class StreamInput:
         self._may_read = Semaphore(1)
 
     async def read_line(self, prompt: str, suggest: Suggest | None) -> str:
-        """Return the next line; the arguments have no effect. Raises EOFError at the end."""
+        """Return the next line of stdin, without its newline. The arguments have no effect.
+
+        Raises EOFError at the end of stdin.
+        """
         if self._lines is None:
             self._lines = asyncio.Queue()
             loop = asyncio.get_running_loop()

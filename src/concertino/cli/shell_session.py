@@ -44,9 +44,9 @@ LIST_COMMANDS = ("tools", "resources", "prompts")
 
 
 class Shell:
-    """Reads lines and runs them as commands, with one server at a time.
+    """The interactive session: reads lines and runs them as commands, with one server at a time.
 
-    args: the options of `concertino shell`.
+    args: the parsed options of `concertino shell`.
     source: reads the lines.
     status: the line on the terminal that shows progress.
     """
@@ -64,7 +64,11 @@ class Shell:
     async def run(self, server: Sequence[str]) -> int:
         """Read lines and run them as commands until the end of input. Returns the exit code.
 
-        server: the command of the first server, as words; empty to start without a server.
+        On a terminal, the exit code is 0. Otherwise it is that of the first command that has
+        failed, or 0.
+
+        server: the command or the address of the first server, as words; empty to start without a
+            server. If it cannot be opened and the input is no terminal, the session ends.
         """
         code = 0
         try:

@@ -31,7 +31,10 @@ MAX_HISTORY_BYTES = 1 << 20
 
 
 class TerminalInput:
-    """Reads the lines that a user types. Lines that begin with a space are not in the history."""
+    """The LineInput for a terminal: reads the lines that a user types.
+
+    Lines are kept in a history file, except those that begin with a space.
+    """
 
     is_terminal = True
 
@@ -46,7 +49,13 @@ class TerminalInput:
         self._questions = PromptSession[str](history=InMemoryHistory())
 
     async def read_line(self, prompt: str, suggest: Suggest | None) -> str:
-        """Return the next line. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C."""
+        """Return the next line, without its newline.
+
+        prompt: the text before the line.
+        suggest: completes words; None for the answer to a question of a server, which gets no
+            completion and is not kept in the history.
+        Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C.
+        """
         session = self._questions if suggest is None else self._session
         completer = None if suggest is None else _Completer(suggest)
         # Print notes above the line that is being edited.

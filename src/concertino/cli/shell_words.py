@@ -51,6 +51,7 @@ def split_line(text: str) -> Line:
                 words.append(word)
             word, start = "", position + 1
         elif char == "{" and position == start and words:
+            # A JSON object. It ends with the line, and stays as it is.
             return Line([*words, text[position:].rstrip()], start, True)
         else:
             word += char

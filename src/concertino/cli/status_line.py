@@ -33,7 +33,7 @@ class StatusLine:
         self._text = ""
 
     def draw(self, text: str) -> None:
-        """Draw the line in place of its old text."""
+        """Show a text as the status line, in place of the text before."""
         if not self._enabled:
             return
         # Cut the text to the width: a longer line would wrap, and could not be redrawn.
@@ -43,7 +43,10 @@ class StatusLine:
         sys.stderr.flush()
 
     def draw_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Draw a progress bar, or only the number if the total is None."""
+        """Show the progress of a call as a bar. If the total is not known, show only the number.
+
+        progress, total, message: the params of the server's progress notification.
+        """
         text = message or ""
         if total and total > 0:
             share = max(0.0, min(1.0, progress / total))
@@ -77,9 +80,11 @@ async def show_waiting(
     """Show on a status line how long a command has waited, until this coroutine is cancelled.
 
     Shows nothing for the first PATIENCE_S seconds.
-    awaited: what the command waits for, in words.
-    limit_s: the time limit of the wait.
-    print_news: prints news about the server above the line, if there are any.
+
+    status: the status line.
+    awaited: what the command waits for, in words, such as "the answer".
+    limit_s: the time limit of the wait, which the line shows too; may be infinite.
+    print_news: called every EVERY_S seconds, to print notes about the server above the line.
     """
     loop = asyncio.get_running_loop()
     began_at = loop.time()

@@ -48,7 +48,12 @@ STARTER = re.compile(r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)")
 def find_closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
     """Return the known name that is most similar to a name; None if none is similar.
 
-    similarity: the least similarity, from 0 to 1.
+    Upper and lower case count as equal. A name that begins with `name`, or equals its last part (as
+    in server.tool), is similar, too.
+
+    name: what the user has typed.
+    known: the names that exist.
+    similarity: the least similarity, as the `cutoff` of difflib.get_close_matches(): 0 to 1.
     """
     by_folded = {item.casefold(): item for item in known}
     folded = name.casefold()
@@ -73,7 +78,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_command(word: str, commands: Collection[str], server: Sequence[str]) -> UsageError:
-    """Return the error for a word that is not a command, with a suggestion."""
+    """Return the error for a word that is not a command, with a suggestion.
+
+    word: what the user has typed as the command.
+    commands: the names of all commands.
+    server: the words after `--`.
+    """
     if word.endswith((".py", ".yaml", ".yml")) or os.path.isdir(word):
         hint = f"to serve it: concertino serve {shlex.quote(word)}"
     elif os.path.isfile(f"{word}.py"):
@@ -95,11 +105,12 @@ def unknown_command(word: str, commands: Collection[str], server: Sequence[str])
 def suggest_for_unknown(
     command: str, options: Sequence[str], unknown: Sequence[str], words: Sequence[str]
 ) -> str:
-    """Return a suggestion for words that a command does not accept; empty if there is none.
+    """Return a suggestion for words that a command does not accept.
 
-    options: the options of the command.
-    unknown: the words that the command does not accept.
-    words: all words that were typed.
+    command: the name of the command.
+    options: all options of the command, such as "--json".
+    unknown: the words that the command does not accept, at least one.
+    words: all words that the user has typed after the command.
     """
     word = unknown[0]
     option, _, value = word.partition("=")
@@ -122,7 +133,7 @@ def suggest_for_unknown(
 
 
 def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str] = ()) -> str:
-    """Return a hint with the command line, in which the missing `--` is added.
+    """Return a hint for a command line that lacks `--`: the same command line with `--` in it.
 
     If it is not clear where `--` belongs, the hint has an example instead.
 
@@ -183,7 +194,11 @@ def _suggest_address(command: str, option: str, value: str) -> str:
 
 
 def is_missing(program: str, path: str) -> bool:
-    """Return whether a program that is named without a folder is in none of the folders in path."""
+    """Return whether a program is not found in the folders of a PATH.
+
+    program: the first word of a command. A path, such as ./server, is never missing.
+    path: the folders, separated as in PATH.
+    """
     # Do not use shutil, whose import takes 4 ms: a proxy calls this before it starts its server.
     places = [os.path.join(folder, program) for folder in path.split(os.pathsep)]
     is_found = any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places)
@@ -226,7 +241,10 @@ def suggest_program(command: Sequence[str], path: str) -> str:
 
 
 def suggest_file(program: str) -> str:
-    """Return a suggestion for an interpreter without a file; "" for other programs."""
+    """Return a suggestion for a command that is only an interpreter, such as `python`.
+
+    An interpreter without a file would read a program from stdin. Returns "" for other programs.
+    """
     suffix = SUFFIXES.get(os.path.basename(program).rstrip("0123456789."))
     if suffix is None:
         return ""

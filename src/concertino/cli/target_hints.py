@@ -17,16 +17,23 @@ __all__ = ["describe_hidden_server", "suggest_target"]
 def suggest_target(target: str) -> str:
     """Return the end of the error message for a target that does not exist.
 
-    This is the question whether a similar target was meant, or else the folder that is missing, or
-    for a file name without a folder the working directory. It is "" if nothing of these helps.
+    The first of these that applies is returned:
+    - a question for a similar target: "; did you mean server.py?"
+    - the folder of the target, if that does not exist: "; there is no folder src"
+    - the working directory, if the target is the name of a file: " in /home/me"
+    - ""
     """
     module = Path(target.replace(".", os.sep) + ".py")
     if not target.endswith(".py") and target and ":" not in target:
+        # `server` for server.py.
         if Path(f"{target}.py").is_file():
             return f"; did you mean {target}.py?"
+        # `package.module` without an attribute. A name that begins with a dot, such as ./server, is
+        # a path.
         if module.is_file() and target.isprintable() and not target.startswith("."):
             return f"; did you mean {target}:{server_name(module) or 'server'}?"
 
+    # The name may be misspelt.
     folder, name = os.path.split(target)
     try:
         files = [file for file in os.listdir(folder or ".") if file.endswith(".py")]
@@ -38,7 +45,10 @@ def suggest_target(target: str) -> str:
 
 
 def describe_hidden_server(path: str) -> str:
-    """Return a hint for a file that has no server at its top level."""
+    """Return the end of the error message "there is no server in FILE". path: the file.
+
+    If a function in the file makes a server, the text names it. Otherwise it has an example.
+    """
     function, line = server_in_function(Path(path))
     if function:
         return f"; {function}() makes one in line {line}: move it and its tools out of the function"

@@ -33,13 +33,15 @@ def load_or_exit(
     traceback: bool,
     strict: bool,
 ) -> LoadedTarget:
-    """Load the targets of `concertino serve`. On failure, tell the log and the client, and exit.
+    """Load the targets of `concertino serve`. If that fails, end the process.
 
-    The client gets the error as the response to its first request.
+    Before the end, the failure is logged, and a client at stdin gets it as the response to its
+    first request.
+
     targets: the files, modules, folders or server files to serve; several are served as one.
     options: the options for a folder of Markdown.
     file_options: the options for server files such as mcp.json.
-    frontend: connects clients.
+    frontend: the Frontend through which clients are connected; it tells them the failure.
     traceback: whether to log the whole traceback.
     strict: whether to load all targets now and exit if one fails. Otherwise, if there are several,
         they are loaded in threads when serving begins, and a failure is logged.

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from concertino.composition.composed_backend import ComposedBackend
     from concertino.transforms.tool_search import ToolListOptions
 
-# Held while a free module name is chosen and used.
+# Held while a name in sys.modules is chosen and used, because targets may be imported in threads.
 _naming = Lock()
 NO_LIBRARY = LibraryOptions()
 PLUGIN_FILES = (".yaml", ".yml")
@@ -61,8 +61,9 @@ NAMED_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 class LoadedTarget(Struct, frozen=True):
     """The backend of a target of `concertino serve`, and the arguments of run() in its file.
 
-    limits, loop_factory: None if the file does not call run() with them.
-    tools: the options for long lists of tools that a server file sets.
+    backend: what is served.
+    limits, loop_factory: the arguments of run(); None if the file does not call run() with them.
+    tools: the options for long lists of tools that a server file sets; None for any other target.
     """
 
     backend: Backend
@@ -79,16 +80,18 @@ def load_targets(
     strict: bool = False,
     traceback: bool = False,
 ) -> LoadedTarget:
-    """Load the targets of `concertino serve`.
+    """Load the targets of `concertino serve`, and return the backend to serve.
 
     A single target without a name is served itself. Several targets, or one with a name
     (NAME=TARGET), become parts of a composition, one backend that has the tools of all its parts. A
     part without a name gets the name of its file, module or folder.
 
-    options: the options for a folder of Markdown. The name and version in them are those of the
-        composition, if there is one. If no target is a folder, but the options name folders, these
-        become another part, called `library`. If several targets are folders, the scheme of each
-        folder's URIs is the name of its part.
+    targets: the words of the command line; empty to serve the folders that `options` names.
+    options: the options for a folder of Markdown.
+        - The name and version are those of the composition, if there is one.
+        - If no target is a folder, but the options name folders, these become another part, called
+          `library`.
+        - If several targets are folders, the scheme of each folder's URIs is the name of its part.
     file_options: the options for server files such as mcp.json.
     strict: whether to load all parts now, one after the other, and fail if one fails. Otherwise
         each part is loaded in a thread when the composition starts, and a failure is logged.
@@ -133,7 +136,7 @@ def _load_parts(
 ) -> dict[str, Backend]:
     """Return the parts of a composition (the backends that are served as one), by name.
 
-    named: pairs of a name (or "") and a target.
+    named: pairs of a name and a target; the name is "" if the user has given none.
     folders: the targets that are folders.
     options: the options for folders of Markdown.
     file_options: the options for server files such as mcp.json.
@@ -205,9 +208,11 @@ def load_target(
     options: LibraryOptions = NO_LIBRARY,
     file_options: ServerFileOptions = NO_FILE_OPTIONS,
 ) -> LoadedTarget:
-    """Load the backend of a target of `concertino serve`, such as a Python file.
+    """Load the backend of one target of `concertino serve`, such as a Python file.
 
     A file without an attribute must contain a single server, or call run() on one.
+
+    target: the target, without a name; the docstring of this module lists the forms.
     options: the options for a folder of Markdown.
     file_options: the options for a server file such as mcp.json.
     Raises TargetError, and the exceptions of importing the target.
@@ -287,9 +292,10 @@ def _load_hub(path: str, trust: bool) -> Backend:
 
 
 def load_attribute(target: str) -> object:
-    """Return the object that `FILE.py:NAME` or `MODULE:NAME` names.
+    """Return the object that `FILE.py:NAME` or `MODULE:NAME` names, after importing its module.
 
-    Raises TargetError if there is none, and the exceptions of importing it.
+    NAME may be a dotted path, such as `app.server`.
+    Raises TargetError if there is none, and the exceptions of importing the module.
     """
     source, colon, attribute = target.rpartition(":")
     if not colon or not source or not attribute:

@@ -15,14 +15,15 @@ _UTF16_UNIT = re.compile("....")
 
 
 def escape_lines(text: str) -> str:
-    """Escape all control characters but newlines."""
+    """Return a text with all control characters escaped, except newlines."""
     return "\n".join(map(escape_controls, text.split("\n")))
 
 
 def escape_json(data: bytes, *, is_unicode: bool) -> str:
     """Return JSON as one line without control characters.
 
-    is_unicode: whether printable characters outside ASCII may stay.
+    data: the JSON.
+    is_unicode: whether printable characters outside ASCII may stay. If not, they are escaped, too.
     """
     # Other characters occur in strings only, where JSON has an escape for each unit of UTF-16.
     return "".join(

@@ -47,7 +47,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
-    Raises UsageError, CommandFailure.
+    Raises UsageError for wrong arguments, and CommandFailure if the file cannot be read or written.
     """
     reject_extra_args(args, server)
     if args.action == "list":

@@ -46,7 +46,9 @@ def wrap_backend(
     A guard limits or filters calls. The search for tools replaces a long list of tools by the tools
     find_tools and call_tool. It is the outer wrapper, so that the guards see the calls of the real
     tools, and not of call_tool.
-    guard: wraps the backend in the guards; None for no guards.
+
+    guard: wraps the backend in the guards, as make_guard() returns it; None for no guards.
+    args: the parsed arguments, which have --tools and --tools-budget.
     from_file: the options that a server file sets; options of the command line override them.
     """
     if guard is not None:

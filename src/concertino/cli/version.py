@@ -25,7 +25,10 @@ EXTRAS = {
 
 
 def describe_versions() -> str:
-    """Return the versions of the package, of Python, of MCP and of the extras, one line each."""
+    """Return one line each for the versions of the package, of Python and of MCP, and the extras.
+
+    For each extra, the line says whether it is installed.
+    """
     # find_spec() does not import the module.
     extras = (
         f"{name} ({'installed' if find_spec(module) else 'not installed'})"

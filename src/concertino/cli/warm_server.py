@@ -1,7 +1,7 @@
-"""A server that has imported everything but its file: `python -m concertino.cli.warm_server`.
+"""A server that loads its file only at the first request: `python -m concertino.cli.warm_server`.
 
-`concertino dev` starts it before it is needed. It waits for the first request, and only then loads
-the file, as `concertino serve` does.
+`concertino dev` starts it before it is needed, so that it has imported everything but the file. At
+the first request it loads the file, and serves it as `concertino serve` does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ MODULES = (
 
 
 def run(words: list[str]) -> NoReturn:
-    """Wait for input, then serve the targets and end the process."""
+    """Wait for input on stdin, then run `concertino serve` and end the process.
+
+    words: the arguments of `concertino serve`.
+    """
     for name in MODULES:
         import_module(name)
     poll = select.poll()

@@ -14,10 +14,13 @@ __all__ = ["find_watched"]
 def find_watched(
     folders: Sequence[Path], watched: Sequence[str], suffixes: tuple[str, ...] = ()
 ) -> SourceFiles:
-    """Return the files in `folders` with these suffixes, and all files at the paths `watched`.
+    """Return the files to watch: those in `folders` with a suffix, and all of --watch.
 
-    watched: the values of --watch, each a file or a folder.
-    Raises UsageError for a path that does not exist.
+    folders: the folders.
+    watched: the values of --watch. Each is a file, or a folder whose files are watched whatever
+        their suffixes are.
+    suffixes: the suffixes of files in `folders`, such as (".py",).
+    Raises UsageError for a value of --watch that does not exist.
     """
     for path in watched:
         if not Path(path).exists():

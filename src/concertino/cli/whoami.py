@@ -66,7 +66,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def login_facts(login: Login) -> dict[str, Any]:
-    """Return a login without its secrets, as a JSON object for programs."""
+    """Return a login without its secrets, for the JSON that programs read."""
     return {
         "server": login.server,
         "issuer": login.issuer,

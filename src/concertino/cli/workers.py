@@ -49,11 +49,16 @@ HIGH_DESCRIPTOR = 64
 
 
 def run_workers(count: int, listeners: Sequence[Listener]) -> int:
-    """Run workers until SIGTERM or SIGINT. Returns the exit code of the process.
+    """Run worker processes until SIGTERM or SIGINT, and start those again that die.
+
+    Each worker runs the command line of this process again.
 
     count: the number of workers.
-    listeners: the sockets at which the workers accept clients.
+    listeners: the sockets at which the workers accept clients. They are closed at the end.
+    Returns the exit code for this process: 0 after a signal, or that of a worker if the server
+    cannot start.
     """
+    # For the workers' private sockets and the record of used states.
     folder = Path(tempfile.mkdtemp(prefix="concertino-"))
     environment = dict(os.environ)
     # This process tells systemd when all workers serve, so no worker may do so.
