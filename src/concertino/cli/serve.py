@@ -122,7 +122,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Serve the targets until the client disconnects, or on sockets until a signal. Ends the process.
+    """Serve the targets until the client disconnects or a signal comes. Ends the process.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.

@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the logins and return the exit code. server: the words after `--`; none are allowed.
+    """Print the logins and return the exit code.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
