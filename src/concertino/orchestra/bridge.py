@@ -1,9 +1,9 @@
 """Bridge: a Backend that forwards MCP calls to a hub in another process.
 
-While the hub cannot be reached, calls fail at once with -32603, and the bridge keeps trying to
-reconnect. The plugin protocol has no notification of changed lists. So after a client has requested
-the list of tools or prompts, the bridge fetches that list again every few seconds, and notifies the
-clients if it has changed.
+A hub runs plugins, programs with tools. While the hub cannot be reached, calls fail at once with
+-32603, and the bridge keeps trying to reconnect. The plugin protocol has no notification of changed
+lists. So after a client has requested the list of tools or prompts, the bridge fetches that list
+again every REFRESH_S, and notifies the clients if it has changed.
 Source: the Orchestra plugin protocol, "transport.stdio".
 """
 
@@ -43,6 +43,9 @@ REFRESH_S = 5.0
 class Bridge(HubBackend):
     """A Backend that forwards calls to the hub at an address.
 
+        address = "localhost:50100"
+        bridge = Bridge(address, prepare_bridge(address))
+
     address: unix:PATH, or HOST:PORT for QUIC.
     certificates: the result of prepare_bridge() for this address; None for a Unix socket.
     connected: called with the address each time that the bridge has connected to the hub.
@@ -74,6 +77,7 @@ class Bridge(HubBackend):
     async def start(self, outlet: Notifier) -> None:
         """Begin to connect, and wait up to two seconds for the first attempt.
 
+        outlet: passes notifications on to the MCP clients.
         If the hub cannot be reached, this method does not fail: the bridge keeps trying.
         """
         await super().start(outlet)
@@ -90,7 +94,7 @@ class Bridge(HubBackend):
             log.warning("%s: the hub does not answer yet; trying again", self.address)
 
     async def close(self) -> None:
-        """End the stream of events, stop fetching lists, and disconnect from the hub."""
+        """Stop receiving events, stop fetching lists, and disconnect from the hub."""
         await super().close()
         self._refresh_task.cancel()
         await asyncio.wait((self._refresh_task,))
@@ -147,9 +151,10 @@ def prepare_bridge(
 ) -> Certificates | None:
     """Return the certificates that a Bridge to this address needs; None for a Unix socket.
 
-    If the bridge has no certificate yet and the folder contains the authority's key, a certificate
-    is issued. Then the certificate is checked, so that the bridge reports a problem at its start.
-    folder: the folder of certificates; by default ~/.orchestra/certs.
+    If the bridge has no certificate yet, this function issues one, provided that the folder
+    contains the authority's key. Then it checks the certificate, so that a problem is reported
+    before the bridge starts.
+    folder: the folder of certificates; None for ~/.orchestra/certs.
     Raises ValueError for a malformed address. Raises CertificateError if there is no valid
     certificate.
     """

@@ -7,8 +7,8 @@ the tools of these plugins to MCP clients. Its clients get two kinds of events:
   get notifications/resources/updated. The plugin that runs the MCP server must subscribe to the
   resource at the server. So ClientEvents regularly publishes an event with the URIs to which
   clients have subscribed. Plugins with MCP servers read these URIs (mcp_updates.py).
-- A client of a revision before 2026-07-28 that declares the experimental capability
-  `orchestra/events` gets the events of its topics as `notifications/event`, with the members that
+- A client of an MCP revision before 2026-07-28 that declares the experimental capability
+  `orchestra/events` gets the events of its topics as `notifications/event`, with the fields that
   the Go implementation sends.
 
 ClientEvents reads the events from a stream of the hub (hub_events.py), which is open only while a
@@ -54,13 +54,14 @@ CAPABILITY = "orchestra/events"
 # The time limit of a stream, after which the next one is opened, in seconds.
 STREAM_S = 24 * 3600.0
 # The pause before the next attempt to open a stream, in seconds. If the hub has no streams of
-# events, the pause is UNSUPPORTED_S.
+# events, like one of the Go implementation, the pause is UNSUPPORTED_S: the hub may be replaced by
+# a newer one.
 RETRY_S, UNSUPPORTED_S = 1.0, 600.0
 
 # The topic of the events that name the resources of MCP servers to which clients have subscribed.
 WATCHED_TOPIC = "resources.watched"
-# How often such an event is published, and after which time without one a plugin forgets the
-# resources, in seconds.
+# Such an event is published every REPEAT_S seconds. A plugin forgets the resources after FORGET_S
+# without one, because the process that published the events may have been killed.
 REPEAT_S, FORGET_S = 30.0, 100.0
 # The time limit for publishing such an event, in seconds.
 PUBLISH_S = 10.0
@@ -74,11 +75,13 @@ OpenStream = Callable[[PluginRequest, float], ResponseStream | None]
 
 
 class ClientEvents:
-    """Reads the events of a hub in a task while clients want some. Call close() at the end.
+    """Sends the events of a hub to MCP clients. A HubBackend owns it, and calls close() at the end.
 
-    ask: sends a request to the hub, with a time limit in seconds.
-    open_stream: sends a stream_start to the hub, with a time limit in seconds; returns None while
-        the hub is down.
+    While a client wants events, a task reads them from the hub.
+
+    ask: sends a request to the hub, with a time limit in seconds, and returns the response.
+    open_stream: sends a stream_start, which begins a stream of events, to the hub, with a time
+        limit in seconds. It returns a generator of the responses; None while the hub is down.
     """
 
     def __init__(self, ask: Ask, open_stream: OpenStream) -> None:
@@ -88,7 +91,7 @@ class ClientEvents:
         self._outlet: Notifier | None = None
         # The URIs to which clients have subscribed, see watch().
         self._watched: frozenset[str] = frozenset()
-        # The session of a client -> the topics in its capability.
+        # The session of a client -> the topics that its capability `orchestra/events` names.
         self._topics: dict[CallerSession, frozenset[str]] = {}
         # The cursor of the last event, after which the next stream begins; "" before the first one.
         self._cursor = ""
@@ -100,11 +103,17 @@ class ClientEvents:
         self._id = str(uuid.uuid4())
 
     def start(self, outlet: Notifier) -> None:
-        """Set the Notifier that gets the updates of resources."""
+        """Set the Notifier that is told of changed resources.
+
+        outlet: passes the notifications on to the MCP clients.
+        """
         self._outlet = outlet
 
     def watch(self, uris: frozenset[str]) -> None:
-        """Set the URIs of the resources whose changes are reported, in place of those before."""
+        """Report the changes of these resources from now on, in place of those of the last call.
+
+        uris: all URIs to which clients have subscribed.
+        """
         before = _server_uris(self._watched)
         self._watched = uris
         self._update()
@@ -115,10 +124,11 @@ class ClientEvents:
             self._publishing = asyncio.get_running_loop().create_task(self._publish_uris(now))
 
     def on_call(self, context: Context) -> None:
-        """Find out whether the client of a call wants events.
+        """Find out whether the client of a call wants events, and begin to send them.
 
-        The client says so in its capabilities, which this object sees only in the context of a
-        call. HubBackend calls this method for each call but `tools/call` and those of McpEvents.
+        A client says in its capabilities that it wants events, and only the context of a call has
+        the capabilities. HubBackend calls this method for most of the client's calls, but not for
+        `tools/call`, which must be fast.
         """
         session = context.caller.session
         if session is None or session in self._topics:
@@ -208,15 +218,15 @@ class ClientEvents:
         if event.topic == WATCHED_TOPIC:
             # Clients need not know what other clients watch.
             return
-        # Plugins report changes of resources of MCP servers, and only the hub, whose events have no
-        # source, reports those of stored documents.
+        # Plugins report changes of the resources of MCP servers. Only the hub itself reports
+        # changes of stored documents, in events without a source. So a plugin cannot forge them.
         if event.topic == STORAGE_TOPIC and (is_resource or not event.source_plugin):
             uri = str(payload.get("path")) if is_resource else _document_uri(payload)
             if uri in self._watched and self._outlet is not None:
                 self._outlet.report_update(uri)
         if event.audience:
-            # The event is for one user, and nobody has verified the user of these clients. Only
-            # events/poll and events/stream (mcp_events.py) send it.
+            # The event is for one user, but it is not known which users these clients have. Only
+            # events/poll and events/stream (mcp_events.py) send such an event.
             return
         params = {
             "topic": event.topic,
@@ -250,10 +260,11 @@ def _server_uris(uris: frozenset[str]) -> list[str]:
 
 
 def _document_uri(payload: Mapping[str, Any]) -> str:
-    """Return the URI of the resource for the document that has changed.
+    """Return the URI of the resource for a document that has changed.
 
-    payload: that of an event of STORAGE_TOPIC. Returns "" if the document is not offered as a
-    resource, because it is in another storage than the default one.
+    payload: the payload of an event of STORAGE_TOPIC, which names the document.
+    Returns "" if the document is not offered as a resource, because its storage type is not the
+    default one.
     """
     path = payload.get("path")
     if payload.get("storage_type") != DEFAULT_STORAGE or not isinstance(path, str):

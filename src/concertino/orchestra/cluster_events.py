@@ -34,14 +34,17 @@ __all__ = ["ClusterLog"]
 
 log = logging.getLogger("concertino.hub")
 
-# How many events of publish_soon() may wait until they are stored. More are lost.
+# How many events of publish_soon() may wait until they are stored. Further events are lost.
 MAX_WAITING = 1000
 
 
 class ClusterLog(EventLog):
     """The latest events of all hubs. Call open() before use, and close() at the end.
 
-    It is also the Follower of the stream, which means that the Stream calls begin() and handle().
+    cluster: connected to the NATS servers.
+
+    A ClusterLog is also the Follower of its stream (nats/stream.py): the Stream calls begin() and
+    handle().
     """
 
     def __init__(self, cluster: NatsCluster) -> None:
@@ -54,7 +57,10 @@ class ClusterLog(EventLog):
         self._losses = RefusalLog(noun="events", verb="lost")
 
     async def open(self) -> None:
-        """Load the events of the stream. Raises StreamUnavailable if this hub cannot use it."""
+        """Load the events that the stream has, and follow it. Creates the stream if necessary.
+
+        Raises StreamUnavailable if the servers have no JetStream or refuse this hub.
+        """
         await self._stream.open()
 
     async def close(self) -> None:
@@ -100,9 +106,10 @@ class ClusterLog(EventLog):
     # The messages of the stream (Follower)
 
     def begin(self, id: str, first: int, last: int) -> None:
-        """Prepare for the messages of the stream. Begin a new log if it is another stream.
+        """Prepare for the messages of the stream. If it is another stream, begin a new log.
 
-        id: identifies the stream, and changes if the servers have lost its last messages.
+        id: identifies the stream. It changes if the servers have lost the last messages of the
+            stream, because later messages then get the same numbers again.
         first, last: the numbers of the oldest message in the stream, and of the newest one.
         """
         # The id of a log is part of its cursors, so it is short.
@@ -126,6 +133,6 @@ class ClusterLog(EventLog):
             )
         except (DecodeError, InvalidStruct) as exc:
             log.warning("event %d of the cluster cannot be read: %s", number, exc)
-            # Add an empty event, because a log with a gap would drop all events before it.
+            # Add an empty event. If the number were missing, add() would drop all events before it.
             delivery, values = EventDelivery(), {}
         self.add(number, delivery, values, len(payload) + EVENT_BYTES)

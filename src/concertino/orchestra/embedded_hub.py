@@ -29,8 +29,8 @@ __all__ = ["EmbeddedHub"]
 
 log = logging.getLogger("concertino.hub")
 
-# Time for plugins to end by themselves. It is short because the process exits soon after its
-# client has gone (runtime/process.py).
+# Time for plugins to end by themselves, in seconds. It is short because the process exits soon
+# after its client has gone (runtime/process.py).
 STOP_S = 0.8
 THIS_PROCESS = RemotePeer("this process")
 
@@ -38,9 +38,11 @@ THIS_PROCESS = RemotePeer("this process")
 class EmbeddedHub(HubBackend):
     """A Backend that runs a hub in this process. The hub starts the plugins of a plugins file.
 
+        server = EmbeddedHub(read_plugins("plugins.yaml"))
+
     file: the plugins file. Its changes are applied while the hub runs (plugins_reload.py).
     trust: whether changes of the file are applied without the user's approval.
-    poll_s: how often the file is checked for changes, in seconds.
+    poll_s: the time between two checks of the file for changes, in seconds.
 
     Attribute:
     cluster: the address of the hub's NATS cluster; None for the one in the file.
@@ -59,25 +61,27 @@ class EmbeddedHub(HubBackend):
     async def start(self, outlet: Notifier) -> None:
         """Begin to start the plugins, without waiting for them: each call waits for its plugin.
 
-        Raises OSError and CertificateError when the hub cannot listen.
+        outlet: passes notifications on to the MCP clients.
+        Raises OSError, ValueError and CertificateError when the hub cannot listen, and Disconnected
+        when it cannot reach its cluster.
         """
         await super().start(outlet)
         self._file.log_notes(log)
         self._hub = Hub(self._file, is_private=True, cluster=self.cluster, stop_s=STOP_S)
-        # refresh() sends a notification only if a client has got an older version of a list.
+        # refresh() notifies the clients only of a list that a client has got in an older version.
         self._hub.on_change = lambda _: self._run(self.refresh())
         await self._hub.launch()
         self._run(self._hub.settle())
         self._reload = self._make_reload(self._hub)
         self._reload.open()
-        # A program is a process that only serves. `concertino hub` sees the hubs of programs, and
-        # not one that is part of another Python program.
+        # In `concertino serve`, the whole process is this server, and `concertino hub` can show and
+        # control the hub. It cannot do so for a hub that is only a part of another Python program.
         if entry.is_program():
             self._control = HubControl(self._hub)
             await self._control.open(os.environ)
 
     async def close(self) -> None:
-        """Stop the plugins."""
+        """Stop the hub and its plugins, and wait for their end."""
         await super().close()
         for task in self._tasks:
             task.cancel()
@@ -98,7 +102,7 @@ class EmbeddedHub(HubBackend):
 
     async def _ask_hub(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
         assert self._hub is not None, "the server answers no calls before start() has returned"
-        # timeout_s is not used: the hub limits the time of a call itself.
+        # timeout_s is not needed: the hub limits the time of each call itself.
         return await self._hub.answer(request, THIS_PROCESS)
 
     def _stream_from_hub(self, request: PluginRequest, timeout_s: float) -> ResponseStream:

@@ -7,8 +7,9 @@ The log keeps at most MAX_BYTES. When it is full, it drops the oldest event of t
 events take most bytes, so that nobody can replace the events of others. A reader that is too slow
 learns how many events it has missed.
 
-A cursor stands for a position in the log. It contains the id of the log and the number of the event
-before the position, so a cursor from before a restart of the hub is recognized.
+A cursor is a string that stands for a position in the log. It contains the id of the log and the
+number of the event before the position. The log has a new id after a restart of the hub, so a
+cursor of the old log is recognized.
 """
 
 from __future__ import annotations
@@ -79,21 +80,28 @@ class LoggedEvent(Struct, frozen=True, eq=False):
 
 
 class _Publisher(Struct, eq=False):
-    """The events of one publisher in the log. numbers: oldest first. size: their size in bytes."""
+    """The events of one publisher in the log.
+
+    numbers: the numbers of the events, oldest first.
+    size: the size of these events together, in bytes.
+    """
 
     numbers: deque[int] = field(default_factory=deque[int])
     size: int = 0
 
 
 class EventLog:
-    """The latest events of a hub. Use it on one event loop.
+    """The latest events of a hub, with ascending numbers. Use it on one event loop.
+
+    max_bytes: the largest size of all events together.
 
     Attributes:
     id: identifies the log in cursors.
     first, last: the numbers of the oldest event in the log and of the newest one. Events between
-        them may have been dropped.
-    last_at_start: the number of the newest event when the log began, which restart() sets. A new
-        subscriber gets the events after it.
+        them may have been dropped. Before the first event, `first` is larger than `last`.
+    last_at_start: 0, unless restart() was called for a log that had events already. Then it is the
+        number of the newest event at that time. A subscriber without a cursor gets the events after
+        it.
     topics: the topics of the newest events, also of dropped ones, at most MAX_TOPICS. The keys of
         the dict are an ordered set; the topic of the newest event is last.
     """
@@ -111,30 +119,34 @@ class EventLog:
         self.last_at_start = 0
 
     async def publish(self, event: Publish, source: str) -> None:
-        """Add an event. In a cluster, wait until it is stored.
+        """Add an event to the log. In the derived class ClusterLog, wait until it is stored.
 
         source: the id of the plugin that has published it.
-        Raises InvalidEvent. In a cluster, raises Disconnected if the event could not be stored.
+        Raises InvalidEvent if the event is not valid. ClusterLog also raises Disconnected, if the
+        event could not be stored.
         """
         self.publish_soon(event, source)
 
     def publish_soon(self, event: Publish, source: str) -> None:
-        """Add an event, without waiting.
+        """Add an event to the log, without waiting.
 
-        source: the id of the plugin that has published it.
-        Raises InvalidEvent.
+        source: the id of the plugin that has published it; "" for the hub's own events.
+        Raises InvalidEvent if the event is not valid.
         """
         logged = log_event(event, source)
         self.add(self.last + 1, logged.delivery, logged.payload, logged.size)
 
     async def close(self) -> None:
-        """Release what the log uses. This class uses nothing; derived classes may."""
+        """Release what the log uses. This class does nothing; ClusterLog closes its stream."""
 
     def add(
         self, number: int, delivery: EventDelivery, payload: Mapping[str, object], size: int
     ) -> None:
-        """Add an event with its number, unless the log has an event with this or a higher number.
+        """Add an event to the log under a number, drop old events if needed, and wake the readers.
 
+        Does nothing if there was an event with this or a higher number already.
+        number: usually last + 1. With a higher number, the log drops all other events and begins
+            with this one, because events before this one are missing.
         delivery: the message for subscribers. This method sets its cursor.
         payload: the decoded payload.
         size: how many bytes of the log the event takes.
@@ -142,7 +154,6 @@ class EventLog:
         if number <= self.last:
             return
         if number > self.last + 1:
-            # Events before this one are missing. A log has no gaps, so it begins anew here.
             self._clear(number)
         self.last = number
         delivery.cursor = self.cursor_of(number)
@@ -177,12 +188,12 @@ class EventLog:
             del self.topics[next(iter(self.topics))]
 
     def restart(self, id: str, first: int, last: int) -> None:
-        """Begin a new log.
+        """Drop all events, and begin a new log.
 
-        id: identifies it.
-        first: the number of its first event.
-        last: the number of the newest event that has already happened. The caller adds the events
-            up to it afterwards, but only subscribers with a cursor get them.
+        The caller then adds the events that the new log has already. Of these, only subscribers
+        with a cursor get any.
+        id: identifies the new log.
+        first, last: the numbers of the oldest and of the newest of these events.
         """
         self.id = id
         self._clear(first)
@@ -204,18 +215,18 @@ class EventLog:
                 future.set_result(None)
 
     def cursor_of(self, number: int) -> str:
-        """Return the cursor with which a reader goes on after an event.
+        """Return the cursor for the position directly after an event.
 
-        number: the number of the event; 0 to begin with the first event.
+        number: the number of the event; 0 for the position before the first event.
         """
         return f"{self.id}-{number}"
 
     def get(self, number: int) -> LoggedEvent | None:
-        """Return an event; None if the log no longer has it."""
+        """Return the event with this number; None if the log does not have it, or no longer."""
         return self._events.get(number)
 
     async def wait(self) -> None:
-        """Wait for the next event."""
+        """Wait until the next event is added, or until restart() begins a new log."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
@@ -229,11 +240,17 @@ def _size_of(publisher: _Publisher) -> int:
 
 
 class EventReader:
-    """The position of one subscriber in a log. It begins after the newest event.
+    """Reads the events of a log for one subscriber, from a position that moves forward.
 
-    subscribe: the topic and the filters of the subscription. A filter is a string that a member of
-        the payload must equal. If the subscription has a cursor (`after`), the reader begins at its
-        position. With a cursor of another log, the reader begins with the oldest event.
+        reader = EventReader(log, subscribe)
+        event = await reader.next()
+
+    subscribe: the subscription:
+        - `topic`: the topic of the wanted events; "*" for all topics.
+        - `filters`: key of an event's payload -> the string that its value must equal.
+        - `after`: the cursor of the position where the reader begins. If it is empty, the reader
+          begins after the newest event. If it is a cursor of another log, the reader begins before
+          the oldest event.
     Raises InvalidEvent if the topic or the filters are not valid.
     """
 
@@ -250,6 +267,7 @@ class EventReader:
         self._log_id = log.id
         # Whether the subscriber wants new events only.
         self._is_live = not subscribe.after
+        # The number of the event before the position.
         self._position = max(log.last, log.last_at_start)
         # How many events before the position were missed, and not reported yet to the subscriber.
         self._lost = 0
@@ -267,9 +285,9 @@ class EventReader:
         return event
 
     async def wait(self) -> None:
-        """Wait until take() has something to do: until the log has another event.
+        """Wait until take() may find another event. Call this when take() has returned None.
 
-        If take() has not looked at all events yet, this only lets other tasks run.
+        If take() has not looked at all events of the log yet, this only lets other tasks run.
         """
         if self.is_behind:
             await asyncio.sleep(0)
@@ -283,15 +301,20 @@ class EventReader:
 
     @property
     def has_gap(self) -> bool:
-        """Whether events before the next one were missed, and were not reported yet."""
+        """Whether the subscriber has missed events directly after its position.
+
+        take() or take_position() reports them in `lost`. Then this is False again.
+        """
         self._follow_restart()
         return self._lost != 0 or (self.is_behind and self._log.get(self._position + 1) is None)
 
     def take(self) -> EventDelivery | None:
         """Return the next event that the subscriber wants; None if there is none yet.
 
-        Looks at SCAN_EVENTS events at most, and none behind a gap between them. So None may also
-        mean that there are more events to look at; then `is_behind` is true.
+        In the result, `lost` is how many events before it the subscriber has missed, UNKNOWN if
+        that is not known.
+        One call looks at SCAN_EVENTS events at most, and stops before a gap where events were
+        dropped. So None may also mean that there are more events; then `is_behind` is True.
         """
         self._follow_restart()
         self._skip_dropped()
@@ -312,7 +335,8 @@ class EventReader:
     def take_position(self) -> EventDelivery:
         """Return the position of the subscriber, as an EventDelivery without topic.
 
-        Its `cursor` is the position; `lost` is how many events before it were missed.
+        Its `cursor` is the position. Its `lost` is how many events before the position the
+        subscriber has missed and was not told of yet; UNKNOWN if their number is not known.
         """
         self._follow_restart()
         self._skip_dropped()
@@ -325,16 +349,18 @@ class EventReader:
         if self._log_id != self._log.id:
             self._log_id = self._log.id
             if self._is_live:
-                # A subscriber at position 0 came before the first event, and has missed nothing.
+                # A subscriber at position 0 came before the first event of the old log, and has
+                # missed nothing.
                 self._lost = UNKNOWN if self._position else 0
                 self._position = self._log.last_at_start
             else:
                 self._position, self._lost = self._log.first - 1, UNKNOWN
 
     def _skip_dropped(self) -> None:
-        """Pass the next events as far as they were dropped, and count them as missed.
+        """Move the position behind the next events that were dropped, and count them as missed.
 
-        Passes SCAN_EVENTS of them at most, besides those before the oldest event of the log.
+        This method passes all dropped events before the oldest event of the log. Of the others, it
+        passes SCAN_EVENTS at most, so that other tasks have a turn.
         """
         before = self._position
         self._position = max(self._position, self._log.first - 1)
@@ -353,9 +379,10 @@ class EventReader:
 
 
 def log_event(event: Publish, source: str) -> LoggedEvent:
-    """Return an event as it is logged, without its cursor. Raises InvalidEvent.
+    """Return an event as it is logged, without its cursor.
 
-    source: the id of the plugin that has published it.
+    source: the id of the plugin that has published it; "" for the hub's own events.
+    Raises InvalidEvent if the topic or the payload is not valid, or if the event is too large.
     """
     _check_topic(event.topic)
     if event.topic == ANY_TOPIC:

@@ -46,8 +46,8 @@ def storage_failure(
     """Return the response to a failed storage request.
 
     id: the request id.
-    code, message: the reason, for programs and for users.
     kind: the field of PluginRequest that the request sets, such as "storage_read".
+    code, message: the reason, for programs and for users.
     """
     failure = StorageFailure(code=code, message=message)
     if kind == "storage_read":

@@ -1,9 +1,9 @@
 """FirstStart: the progress of a plugin's first start, for which other plugins and requests wait.
 
-A hub runs each plugin in a process of its own, by a PluginProcess, and each PluginProcess has a
-FirstStart. A plugin starts after the plugins that it depends on. A plugin over QUIC also starts
-after the previous plugin over QUIC in the file. Requests that arrive while a hub starts wait for
-the plugins that they need (hub.py).
+A hub runs each plugin, a program with tools, in a process of its own. A PluginProcess supervises
+the process, and has a FirstStart. A plugin starts after the plugins that it depends on. A plugin
+over QUIC also starts after the previous plugin over QUIC in the plugins file. Requests that arrive
+while a hub starts wait for the plugins that they need (start_waits.py).
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ from collections.abc import Callable, Mapping
 
 __all__ = ["FirstStart"]
 
+# Both limits are seconds of processor time, because a start takes longer on a loaded machine.
+#
 # Plugins over QUIC start one after the other. When a plugin has used this much processor time and
 # is not ready, the next one starts anyway. Go programs, which may depend on the order of starts,
-# need 0.03 s; ours need 0.2 s over QUIC.
+# are ready after 0.03 s; programs of this package need 0.2 s over QUIC.
 NEXT_S = 0.1
 # When a plugin has used this much processor time and is not ready, calls that another plugin can
-# answer no longer wait for it. Processor time in seconds is used, because a start takes longer on a
-# loaded machine (idleness.py).
+# answer no longer wait for it.
 LATE_S = 0.4
 
 
 class FirstStart:
     """The progress of a plugin's first start. Use it on one event loop.
 
-    on_change: called when is_late or is_settled has changed.
-    previous: the first start of the previous plugin over QUIC. This start waits until
-        `lets_next_start` of `previous` is set. None for a plugin that need not wait for another
-        one.
+    on_change: called without arguments when is_late or is_settled has changed.
+    previous: the first start of the plugin over QUIC before this one in the plugins file. This
+        start waits until `previous.lets_next_start` is set. None if this start need not wait for
+        another plugin.
 
-    Attributes:
-    lets_next_start: set when the next plugin over QUIC may start: the start is settled, or the
-        plugin has used NEXT_S of processor time.
-    is_late: whether the plugin has used LATE_S of processor time and is not ready.
-    is_settled: set when requests should not wait for the plugin any more: the start is over, the
-        plugin sleeps (idleness.py), or a request has waited for its time limit.
-    is_over: set when the start has succeeded or failed, or when a dependency has failed.
+    Attributes, most of them an asyncio.Event:
+    lets_next_start: set when the next plugin over QUIC may start, because this start is settled, or
+        because this plugin has used NEXT_S of processor time.
+    is_late: True when the plugin has used LATE_S of processor time and is not ready.
+    is_settled: set when requests should no longer wait for the plugin, because the start is over,
+        because the plugin sleeps (idleness.py), or because a request has waited as long as it may.
+    is_over: set when the start has succeeded or failed, or when a dependency has failed to start.
     has_run: set when the plugin has run at least once.
     """
 
@@ -55,10 +56,10 @@ class FirstStart:
     ) -> None:
         """Wait until the dependencies have run, and until the previous plugin lets this one start.
 
-        If the first start of a dependency fails, the first start of this plugin counts as over, so
-        that requests do not wait for it. But this method goes on waiting, because the hub starts
-        the dependency again.
-        dependencies: id of a plugin that must run before -> its first start.
+        If a dependency fails to start, this first start counts as over, so that requests no longer
+        wait for this plugin. But this method goes on waiting, because the hub starts the dependency
+        again.
+        dependencies: the id of each plugin that must have run before -> its first start.
         on_failure: called with the id of a dependency that has failed to start.
         """
         for id, other in dependencies.items():
@@ -75,7 +76,10 @@ class FirstStart:
             await self._previous.lets_next_start.wait()
 
     def on_work(self, used_s: float) -> None:
-        """Handle a report of how much processor time the plugin has used, while it is not ready."""
+        """Handle a report of how much processor time the plugin has used, while it is not ready.
+
+        used_s: this time, in seconds.
+        """
         if used_s >= NEXT_S:
             self.lets_next_start.set()
         if used_s >= LATE_S and not self.is_late:

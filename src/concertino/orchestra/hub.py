@@ -60,7 +60,8 @@ __all__ = ["Hub"]
 
 log = logging.getLogger("concertino.hub")
 
-# Time for plugins to end after a shutdown request. Ending their processes may take as long again.
+# How long plugins may take to end after a shutdown request, in seconds. Killing processes that do
+# not end may take as long again.
 STOP_S = 5.0
 # How many plugins an error names that may have a missing tool.
 MAX_NAMED = 5
@@ -76,16 +77,25 @@ STORED_KINDS = ("prompt_get", "storage_read", "storage_write", "storage_delete")
 class Hub:
     """Runs the plugins of a file, and answers requests at one address. Use it on one event loop.
 
-    file: its `enabled` plugins are started. The settings in it apply where a parameter is None.
-    listen_addr: the address at which bridges and other programs reach the hub.
+        hub = Hub(read_plugins("plugins.yaml"))
+        await hub.start()
+        ...
+        await hub.stop()
+
+    file: the content of a plugins file. The hub starts the plugins that are `enabled` in it. Its
+        settings apply to listen_addr, certs_dir and cluster if these are None.
+    listen_addr: the address at which bridges and other programs reach the hub: HOST:PORT for QUIC,
+        or unix:PATH.
     certs_dir: the folder of certificates for QUIC and the cluster.
     is_private: listen only for the hub's own plugins, and not at listen_addr.
     cluster: the address of a NATS cluster (nats_cluster.py). The hub also forwards requests to the
         plugins that it finds there, and offers its own plugins to the other hubs of the cluster.
-    stop_s: seconds for plugins to end by themselves; killing them may take as long again.
+    stop_s: how long all plugins together may take to end by themselves, in seconds. The processes
+        that have not ended then are killed, which takes at most as long again.
 
     Attributes:
-    on_change: called with "tools" or "prompts" when that list has changed.
+    on_change: called with "tools" or "prompts" when the hub's list of tools or prompts has changed;
+        None if nobody needs to know.
     withheld: plugin id -> reason, for each plugin whose change in the file is not applied yet, for
         example because the user has not approved it. PluginsReload sets it. Such a plugin is not
         started, or still runs as before the change.
@@ -137,15 +147,15 @@ class Hub:
     def addresses(self) -> list[str]:
         """The addresses where the hub listens, without the private socket of its own plugins.
 
-        Empty before start().
+        Empty before start() or launch().
         """
         return self._listeners.addresses
 
     async def start(self) -> None:
-        """Listen, start the plugins, and wait until the first start of each is over.
+        """Listen, start the plugins, and wait until each has started or failed to start.
 
-        A plugin that fails to start is started again in the background. Raises the same errors as
-        launch().
+        A plugin that has failed to start is started again in the background. Raises the same errors
+        as launch().
         """
         await self.launch()
         await asyncio.gather(
@@ -156,9 +166,9 @@ class Hub:
     async def launch(self) -> None:
         """Listen, and begin to start the plugins without waiting for them.
 
-        From now on requests are answered, and wait for the plugins that they need. Raises OSError,
-        ValueError, CertificateError and Disconnected when the hub cannot listen or cannot reach the
-        cluster. Before it raises one of them, it stops the hub.
+        From now on the hub answers requests. A request waits for the plugin that it needs.
+        Raises OSError, ValueError, CertificateError and Disconnected when the hub cannot listen or
+        cannot reach the cluster. The hub is then stopped, so stop() need not be called.
         """
         needs_network = any(not plugin.entry.socket for plugin in self._plugins.by_start)
         try:
@@ -171,9 +181,11 @@ class Hub:
         self._plugins.start(environment)
 
     async def settle(self) -> None:
-        """Wait for the first start of each plugin, and log how many plugins run and which start.
+        """Wait until each plugin has started or failed to start, and log how many plugins run.
 
-        Waits at most 15 seconds, and not at all for a plugin that sleeps while it starts.
+        Waits at most 15 seconds. Does not wait for a plugin that uses no processor time while it
+        starts, because it may be waiting for something that never happens. The log line names the
+        plugins that are still starting.
         """
         await self._waits.wait_settled()
         plugins = self.plugins.values()
@@ -184,7 +196,7 @@ class Hub:
     async def stop(self) -> None:
         """End all plugins, and stop listening. A plugin ends before those that it depends on.
 
-        Takes at most twice stop_s.
+        Takes at most twice stop_s: one for plugins to end by themselves, and one to kill them.
         """
         if self._cluster is not None:
             self._cluster.withdraw()
@@ -199,13 +211,16 @@ class Hub:
     async def change_plugins(self, entries: Sequence[PluginEntry]) -> None:
         """Start, replace and end plugins, so that the hub has exactly the plugins of these entries.
 
-        entries: what the plugins file says about each plugin.
-        A plugin whose entry is as before runs on. A plugin whose entry has changed is replaced: its
-        new process gets all calls as soon as it has started, and the old one ends after its calls.
-        Waits until the replaced plugins have started.
+        entries: what the plugins file says about each plugin. Plugins are compared by their ids:
+            - A new plugin is started.
+            - A plugin that has no entry any more ends after its calls.
+            - A plugin whose entry has changed is replaced. Its new process gets all calls as soon
+              as it has started, and the old process ends after its calls.
+            - All other plugins run on.
+        Returns when the replaced plugins have started or failed to start.
         Raises ValueError, and changes nothing, if a dependency is missing or dependencies form a
-        circle. If the hub had no plugin over QUIC before and now has one, it begins to listen for
-        it, and may raise the errors of launch().
+        cycle. If the hub had no plugin over QUIC before and now has one, the hub begins to listen
+        over QUIC, and may raise OSError, ValueError and CertificateError.
         """
         before = set(self.plugins)
         environment = await self._listeners.environment_for(
@@ -215,19 +230,26 @@ class Hub:
         self._events.forget(before - set(self.plugins))
 
     def _adapt(self, entries: Sequence[PluginEntry]) -> Sequence[PluginEntry]:
-        """Return the entries with the folder of certificates that overrides the one in the file."""
+        """Return the entries, with the folder of certificates that was passed to this Hub, if any.
+
+        Only the entries of bridges to other hubs contain such a folder.
+        """
         return [entry.with_certs_dir(self._certs_dir) for entry in entries]
 
     async def restart_plugin(self, id: str) -> None:
-        """End a plugin's process, and start it again.
+        """End a plugin's process after its calls, and start the program again.
 
-        Waits until the new process has started or failed, but at most 15 seconds.
+        Waits until the new process has started or failed, at most 15 seconds after the end of the
+        old one.
         id: a key of `plugins`.
         """
         await self._plugins.restart_plugin(id)
 
     async def stop_plugin(self, id: str) -> None:
-        """End a plugin. It stays ended until restart_plugin()."""
+        """End a plugin, and wait for its end. Only restart_plugin() starts it again.
+
+        id: a key of `plugins`.
+        """
         await self._plugins.stop_plugin(id)
 
     def kill(self) -> None:
@@ -239,8 +261,8 @@ class Hub:
     def routes(self) -> Routes[HubPlugin]:
         """The current routes, which say which plugin gets the requests for which tool or prompt.
 
-        They are built again after a change of a plugin. New conflicts between plugins, such as two
-        tools with one name, are logged then.
+        After a change of a plugin, the first use of this property builds the routes again. It logs
+        new conflicts between plugins, such as two tools with one name.
         """
         if self._routes is None:
             # Plugins of this hub come before plugins of the cluster, so that calls stay on this
@@ -275,7 +297,11 @@ class Hub:
         return await self.answer(request, peer)
 
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
-        """Answer a request of any kind but stream_start."""
+        """Answer a request of any kind but stream_start.
+
+        peer: the plugin, bridge or other program that has sent the request.
+        Returns an error response if the request fails.
+        """
         kind = request.WhichOneof("request") or "nothing"
         if kind in LIST_REQUESTS or kind in STORED_KINDS:
             await self._check_saves()
@@ -365,8 +391,10 @@ class Hub:
     ) -> ResponseStream:
         """Answer a stream_start. Yields the responses.
 
-        A stream_start with `subscribe` gets events, without end. Any other one is forwarded to the
-        plugin with the tool, and its last response is a stream_end.
+        start: either subscribes to events (its field `subscribe`) or calls a tool. A subscription
+            gets events as chunks, without end. The call of a tool is forwarded to the plugin with
+            the tool, and its last response is a stream_end.
+        peer: the plugin, bridge or other program that has sent the request.
         path: the bridges through which the request has come from other hubs (request_path.py).
         """
         if start.HasField("subscribe"):
@@ -379,7 +407,7 @@ class Hub:
         If the subscription is not valid, yields only a stream_end with the error.
         """
         if start.subscribe.positions:
-            # Plugins that start may declare the topic.
+            # The subscriber names one topic, which a plugin that is still starting may declare.
             await self._waits.wait_settled(peer)
         events = self._events.stream(start.stream_id, start.subscribe, self._manifests())
         async with aclosing(events) as responses:
@@ -408,6 +436,8 @@ class Hub:
         """Return a sentence that says why no plugin has a tool.
 
         The sentence also names plugins that have never run, because one of them may have the tool.
+        name: the name of the tool.
+        ai: the AI provider that the call names; empty for none.
         """
         text = self.routes.explain_missing_tool(name, ai)
         reasons = {
@@ -431,14 +461,17 @@ class Hub:
     ) -> Cancellable | None:
         """Forward a tool call or stream to its plugin, and the responses back, as bytes.
 
-        The hub's listeners call this for each request first, because it needs no task and decodes
-        almost nothing.
+        The hub's listeners call this method for each request first, because it needs no task and
+        decodes almost nothing.
         body: the request, serialized without its id.
         respond: sends a response to the peer.
-        Returns an object that cancels the call. Returns None if handle() must handle the request:
-        if the request is no tool call or stream, if its fields are in an unusual order
-        (message_peek.py), if it names another caller than the peer's certificate, or if the plugin
-        cannot get the request now.
+        Returns an object that cancels the call. Returns None, and does nothing, if handle() must
+        handle the request:
+
+        - The request is no tool call or stream.
+        - Its fields are in an unusual order (message_peek.py).
+        - It names another caller than the peer's certificate.
+        - The plugin cannot get the request now.
         """
         if is_stream_start(body):
             return self._relay_stream(body, peer, respond)
@@ -454,9 +487,10 @@ class Hub:
     def _relay_stream(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
         """Forward a stream_start and its responses as bytes.
 
-        This is done only if the peer and the plugin use Unix sockets, so that both are programs of
-        this package: a Go plugin may refuse to stream a tool. The plugin sends at most `window`
-        bytes of chunks that the peer has not read, so this hub holds at most WINDOW_BYTES.
+        This is done only if the peer and the plugin use Unix sockets, because then both are
+        programs of this package. A Go plugin may refuse to stream a tool. The request must also
+        have a `window` of at most WINDOW_BYTES: this is how many bytes of chunks the plugin sends
+        before the peer has read them, and how many the hub may have to hold.
         body: the request, serialized without its id.
         respond: sends a response to the peer.
         Returns an object that cancels the stream; None if handle() must handle the request.
@@ -466,8 +500,8 @@ class Hub:
         except DecodeError:
             return None
         start = request.stream_start
-        # A repeated field `request_id` in the body would replace the id that this hub adds. The hub
-        # must also read a path, a provider and a subscription itself.
+        # The body should have no request id. If it had one, that id would replace the id that this
+        # hub puts before the body. A path, a provider or a subscription must be read by handle().
         is_plain = start.stream_id and not (
             request.request_id or request.path or start.provider or start.HasField("subscribe")
         )
@@ -485,6 +519,7 @@ class Hub:
         """
         if not self._waits.are_over or self._plugins.has_watches:
             return None
+        # The property is only needed after a change. Reading the attribute is faster.
         return (self._routes or self.routes).tools.get(tool)
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:

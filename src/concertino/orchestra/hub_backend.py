@@ -95,11 +95,16 @@ NO_LIST = b"the list could not be fetched"
 class HubBackend:
     """A Backend that forwards every MCP call to a hub.
 
-    ask: sends a request to the hub, and returns its response.
-    forward: sends a serialized tool call without creating a task, and returns the pending response
-        (rpc_interface.py). If it returns None, `ask` sends the call instead.
-    stream: calls a tool as a stream, which gives the progress of the call, and returns a generator
-        of the responses. If it returns None, `ask` sends the call instead.
+    The three functions send requests to the hub. The second argument of each is the time limit of
+    the request, in seconds.
+
+    ask: sends any request, and returns its response.
+    forward: sends a tool call, serialized without its id, and returns the pending response, without
+        creating a task. If it returns None, for example because the output buffer is full, `ask`
+        sends the call instead.
+    stream: calls a tool as a stream, for clients that want the progress of the call, and returns a
+        generator of the responses. If it returns None, because the hub is down, `ask` sends the
+        call instead.
     """
 
     def __init__(
@@ -185,30 +190,32 @@ class HubBackend:
         return await handler(call)
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
-        """Return the result of a call, but raise ArgumentsRefused if a tool refuses its arguments.
+        """Do the same as handle(), but raise ArgumentsRefused if a tool refuses its arguments.
 
-        The exception contains the error result that handle() returns in this case. So a guard can
-        leave the call out of a rate limit.
+        The exception contains the error result that handle() returns in this case. With this
+        method, a guard can tell such calls from others, and leave them out of a rate limit.
         """
         if call.method == "tools/call":
             return await self._call_tool(call, context)
         return await self.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Report changes of these resources to the clients: stored documents and those of servers.
+        """Report changes of these resources to the clients from now on.
 
-        uris: all URIs to which clients have subscribed, in place of those of the last call.
+        uris: all URIs to which clients have subscribed: of documents in the plugins' storage, and
+            of resources of MCP servers. They take the place of those of the last call.
         """
         self._events.watch(uris)
 
     async def close(self) -> None:
-        """End the stream of events. Derived classes also close their hub or connection."""
+        """Stop receiving events of the hub. Derived classes also close their hub or connection."""
         await self._events.close()
 
     async def refresh(self) -> None:
-        """Fetch the lists that clients have requested before, and notify clients of changed ones.
+        """Fetch the lists of tools and prompts again, and notify clients of changed ones.
 
-        Raises RpcError if the hub does not answer.
+        Does nothing for a list that no client has requested yet. Raises RpcError if the hub does
+        not answer.
         """
         for name, cached in self._lists.items():
             if cached.sent is not None:
@@ -218,7 +225,7 @@ class HubBackend:
                     self.report_change(name)
 
     def report_change(self, name: ListName) -> None:
-        """Notify every client that a list has changed."""
+        """Notify every client that a list has changed. Does nothing before start()."""
         if self._outlet is not None:
             self._outlet.report_change(name)
 
@@ -232,8 +239,9 @@ class HubBackend:
         """
         request = call_request(call.params, call.meta, self._caller)
         if PATH in call.meta:
-            # The call has come from another hub. Its path prevents circles (request_path.py). In
-            # Protobuf, two serialized messages in a row are one message with the fields of both.
+            # The call has come from another hub. Its path prevents that hubs forward it in a cycle
+            # (request_path.py). In Protobuf, two serialized messages in a row are one message with
+            # the fields of both.
             request += PluginRequest(path=read_path(call.meta)).SerializeToString()
         try:
             if context.caller.wants_progress:
@@ -252,8 +260,8 @@ class HubBackend:
         """Call a tool as a stream, and report the chunks as progress.
 
         request: the serialized tool call.
-        Returns None if the hub is down or, like a Go hub, has no streams. The caller must then send
-        the call as a tool_call request.
+        Returns the result. Returns None if the hub is down or has no streams, like a Go hub. The
+        caller must then send the call as a tool_call request.
         """
         whole = PluginRequest.FromString(request)
         stream = self._stream(stream_of_call(whole.tool_call, whole.path), CALL_S)
@@ -359,7 +367,7 @@ class _CachedList:
     convert: returns the MCP result for the hub's response.
 
     Attributes:
-    current: the content of the list as JSON, for comparison.
+    current: the content of the last list as JSON, for comparison.
     sent: the value of `current` when a client last requested the list, or when clients were last
         notified of a change. NO_LIST if the request failed; None before the first request.
     """
@@ -369,12 +377,13 @@ class _CachedList:
         self.current = b""
         self.sent: bytes | None = None
         self._convert = convert
-        # The hub's last response, serialized; None before the first one.
+        # The hub's last response, serialized; None before the first one. Comparing it saves the
+        # conversion of a response that has not changed.
         self._bytes: bytes | None = None
         self._result: Struct
 
     def update(self, response: Any) -> Struct:
-        """Return the result for the hub's response.
+        """Return the MCP result for a response of the hub.
 
         Returns the same object as before if the content is the same, because the server encodes
         each result object only once.
@@ -390,7 +399,7 @@ class _CachedList:
 
 
 def _client_error(exc: ConcertinoError) -> RpcError:
-    """Return the error that the client gets when the hub did not answer."""
+    """Return the error that the client gets when the hub has not answered because of `exc`."""
     return exc if isinstance(exc, RpcError) else RpcError(INTERNAL_ERROR, f"orchestrator: {exc}")
 
 

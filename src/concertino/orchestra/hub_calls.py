@@ -67,11 +67,18 @@ NOT_FOUND = "tool_not_found"
 
 
 class ChangeFailed(ConcertinoError):
-    """The code of a plugin was changed and does not start; the code before the change runs on."""
+    """A call fails because the plugin's code was changed, and the changed code does not start.
+
+    Later calls go to the code before the change, which still runs.
+    """
 
 
 class HubPlugin(PluginProvider, Protocol):
-    """A plugin that gets requests: a process of this hub, or a plugin of the cluster."""
+    """A plugin that gets requests of the hub.
+
+    Either the hub itself runs the plugin (PluginProcess), or other processes of a NATS cluster do
+    (ClusterPlugin).
+    """
 
     @property
     def address(self) -> str:
@@ -91,10 +98,11 @@ class HubPlugin(PluginProvider, Protocol):
         """Send a serialized tool call or stream_start, and return its pending response.
 
         body: the PluginRequest, serialized without its id.
+        timeout_s: the time limit of the call or of the whole stream.
         callback: called with each response, serialized with its id, or with an exception.
         stream: the id of the stream in a stream_start; "" for a tool call.
-        Returns None if the request cannot be sent now. Otherwise, call end_forward() when the call
-        has ended.
+        Returns None if the request cannot be sent now. Otherwise, the caller must call
+        end_forward() when the call has ended.
         """
         ...
 
@@ -110,13 +118,14 @@ class HubPlugin(PluginProvider, Protocol):
     def end_forward(self) -> None:
         """Count a call that forward() has sent as ended.
 
-        A plugin whose process is replaced must know when the old process has no calls left.
+        The hub needs to know how many calls a plugin has, for example to wait for them before it
+        ends the plugin's process.
         """
         ...
 
 
 class ToolFinder(Protocol):
-    """Finds the plugin for a call of a tool."""
+    """Finds the plugin for a call of a tool. The Hub implements it."""
 
     def find_tool(self, name: str, ai: str, peer: RemotePeer) -> Awaitable[HubPlugin | None]:
         """Return the plugin that has the tool, after waiting for its start; None if none has it.
@@ -128,31 +137,46 @@ class ToolFinder(Protocol):
         ...
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
-        """Return a sentence that says why no plugin has the tool."""
+        """Return a sentence that says why find_tool() has returned None.
+
+        name, ai: the arguments of find_tool().
+        """
         ...
 
 
 class ToolCalls:
-    """Forwards tool calls and streams. finder: finds the plugin of each call."""
+    """Forwards tool calls and streams of tools to plugins. The Hub owns it.
+
+    finder: finds the plugin of each call.
+    """
 
     def __init__(self, finder: ToolFinder) -> None:
         self._finder = finder
-        # (plugin id, tool name) of each tool that cannot be called as a stream.
+        # (plugin id, tool name) of each tool that is known to refuse a call as a stream.
         self._tools_without_streams: set[tuple[str, str]] = set()
-        # The tasks that repeat relayed calls as streams, for tools that require it.
+        # The tasks that repeat relayed calls as streams, because the plugin has refused the calls.
         self._collecting: set[asyncio.Task[PluginResponse]] = set()
 
     def forget(self) -> None:
-        """Forget which tools cannot be called as a stream, because a plugin has changed."""
+        """Forget which tools refuse a call as a stream. Call this when a plugin has changed."""
         self._tools_without_streams.clear()
 
     def cancel(self) -> None:
-        """Cancel the tasks that repeat relayed calls as streams. All other calls go on."""
+        """Cancel the tasks of this object, at the end of the hub.
+
+        A relayed call that is repeated as a stream has such a task. All other calls are not
+        affected: they end with the connections of their plugins.
+        """
         for task in self._collecting:
             task.cancel()
 
     async def call(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
-        """Forward a tool call, and return the response. Failures become error responses."""
+        """Forward a tool call, and return the response. Failures become error responses.
+
+        request: contains a tool_call. If the peer has a certificate, this method overwrites the
+            caller in the request by the name in the certificate.
+        peer: the sender of the request.
+        """
         call = request.tool_call
         # Use the name in the peer's certificate, because the caller in the request could be false.
         if peer.name is not None:
@@ -171,7 +195,11 @@ class ToolCalls:
     ) -> ResponseStream:
         """Forward a stream_start, and yield the responses. The last one is always a stream_end.
 
-        A tool that cannot be called as a stream is called by a tool_call instead.
+        A tool that refuses to be called as a stream is called with a tool_call instead. The caller
+        then gets no chunks.
+        start: the call. If the peer has a certificate, this method overwrites the caller in it by
+            the name in the certificate.
+        peer: the sender of the request.
         path: the bridges through which the request has come from other hubs (request_path.py).
         """
         if peer.name is not None:
@@ -231,12 +259,12 @@ class ToolCalls:
         body: bytes,
         respond: Respond,
     ) -> Cancellable | None:
-        """Forward a tool call and its response as bytes.
+        """Forward a tool call to a plugin, and its response back, as bytes.
 
         body: the serialized request, without its id.
-        respond: sends the response, serialized without its id, to the caller. None as the response
-            means that the call was cancelled.
-        Returns an object that cancels the call, or None if it cannot be sent now.
+        respond: sends the response, serialized without its id, to the caller. It is called with
+            None if the call was cancelled.
+        Returns an object that cancels the call; None if the call cannot be sent now.
         """
         # Only Go plugins refuse calls that must be repeated as streams, and they use QUIC.
         if not plugin.uses_quic:
@@ -250,9 +278,10 @@ class ToolCalls:
     def relay_stream(
         self, plugin: HubPlugin, body: bytes, stream: str, respond: Respond
     ) -> Cancellable | None:
-        """Forward a stream_start and its responses as bytes.
+        """Forward a stream_start to a plugin, and its responses back, as bytes.
 
-        The plugin must offer every tool as a stream.
+        plugin: one that accepts streams for every tool, as all plugins of this package do. If it
+            refused the stream, the hub would not repeat the call as a tool_call.
         body: the serialized request, without its id.
         stream: the stream_id of the request.
         respond: sends a chunk or the last response, serialized without its id, to the caller.
@@ -260,7 +289,7 @@ class ToolCalls:
         """
 
         def pass_on(outcome: bytes | BaseException) -> None:
-            # A chunk is not the outcome of the request: RpcClient has checked what it is.
+            # While the request has no outcome, these bytes are a chunk: RpcClient has checked that.
             if pending is not None and pending.outcome is None and isinstance(outcome, bytes):
                 message = split_id(outcome)
                 if message is not None:
@@ -282,6 +311,7 @@ class ToolCalls:
 
         outcome: the plugin's serialized response with its id, or the exception that ended the call.
         """
+        # Search the bytes first, because decoding every response would take long.
         if isinstance(outcome, bytes) and NOT_FOUND.encode() in outcome:
             response = PluginResponse.FromString(outcome)
             if _is_not_found(response):
@@ -309,7 +339,8 @@ class _RelayedCall:
     """A relayed call of a Go plugin, which the hub may have to repeat as a stream.
 
     Attribute:
-    work: the call, or the task that repeats it; None if the call could not be sent.
+    work: the pending response to the call; later, the task that repeats the call. None if the call
+        could not be sent.
     """
 
     def __init__(self) -> None:
@@ -402,7 +433,8 @@ def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseExcepti
 async def _forward_stream(plugin: HubPlugin, request: PluginRequest) -> ResponseStream:
     """Send a stream_start to a plugin, and yield the responses. The last is a stream_end.
 
-    Each response gets the stream_id of `request`: the connection to the plugin uses another one.
+    Each response gets the stream id of `request`, because the connection to the plugin uses another
+    id.
     """
     id, count = request.stream_start.stream_id, 0
     try:
@@ -423,9 +455,9 @@ async def _forward_stream(plugin: HubPlugin, request: PluginRequest) -> Response
 
 
 def _has_no_stream(response: PluginResponse) -> bool:
-    """Return whether a plugin has refused to run a tool because the tool is not a stream.
+    """Return whether a plugin has refused to run a tool as a stream, and so has not run it.
 
-    Plugins without any streams answer `unknown_request`.
+    A plugin that does not know stream_start at all answers `unknown_request`.
     """
     end = response.stream_end
     return not end.total_chunks and end.error_code in (NOT_FOUND, "unknown_request")

@@ -1,10 +1,10 @@
 """HubControl: lets `concertino hub` see and manage the plugins of a running hub.
 
-A hub starts plugins, programs with tools, and forwards requests to them. It listens at a Unix
-socket, in a folder that only this user can enter. `concertino hub`, the client, finds the socket
-there, as `concertino ps` finds proxies. It sends a ControlRequest as one line of JSON, and gets a
-ControlAnswer. The name of the socket contains the id and the start time of the hub's process, so
-that sockets of killed hubs are recognized.
+A hub starts plugins, programs with tools, and forwards requests to them. It also listens at a Unix
+socket, in a folder that only this user can enter. The command `concertino hub`, the client, finds
+the socket in this folder. It sends a ControlRequest as one line of JSON, and gets a ControlAnswer.
+The name of the socket contains the id and the start time of the hub's process, so that sockets of
+killed hubs are recognized.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ FOLDER = "hubs"
 MAX_LINES, MAX_LINE = 200, 1000
 # The largest request and the largest answer, in bytes.
 MAX_REQUEST, MAX_ANSWER = 2**16, 2**22
-# Time limits: for the request of a client, and for the answer of a hub, which may have to end a
-# plugin and to start it again.
+# Time limits in seconds: for the request of a client, and for the answer of a hub. The second one
+# is long because the hub may have to end a plugin and to start it again.
 REQUEST_S, ANSWER_S = 5.0, 60.0
 
 Command = Literal["ps", "restart", "stop", "logs"]
@@ -60,8 +60,9 @@ Command = Literal["ps", "restart", "stop", "logs"]
 class ControlRequest(Struct, frozen=True):
     """A request that `concertino hub` sends to a hub.
 
-    command: ps lists plugins; restart and stop change one; logs returns its latest log lines.
-    plugin: the id of a plugin; with `ps`, "" stands for all plugins.
+    command: "ps" returns the state of plugins; "restart" and "stop" restart or stop one plugin;
+        "logs" returns the latest log lines of one plugin.
+    plugin: the id of a plugin; with "ps", "" stands for all plugins.
     """
 
     command: Command
@@ -81,8 +82,10 @@ class PluginStatus(Struct, frozen=True):
     reason: why it does not run.
     calls_total: how many calls it has got since the start of the hub.
     health: its answer to the last health ping; empty if it is healthy.
-    last_error, last_error_s: why its last process ended, and how many seconds ago.
-    failed_change: why its latest change does not run, while the program before the change does.
+    last_error, last_error_s: why its last process ended, and how many seconds ago. Without such an
+        end, last_error is empty, and last_error_s means nothing.
+    failed_change: why the plugin does not start in its changed form, while its old process still
+        runs; empty if there is no such change.
     """
 
     id: str
@@ -103,8 +106,8 @@ class ControlAnswer(Struct, frozen=True):
     """The answer of a hub to a ControlRequest.
 
     pid: the id of the hub's process.
-    plugins: the requested plugins, as they are after the command.
-    lines: the log lines that `logs` has requested, the oldest first.
+    plugins: the requested plugins, as they are after the command; empty for "logs".
+    lines: the log lines, the oldest first; empty for all commands but "logs".
     error: why the request failed; "" if it succeeded.
     """
 
@@ -147,9 +150,11 @@ class _LogTails(logging.Handler):
 
 
 class HubControl:
-    """The socket of a hub to which `concertino hub` connects.
+    """Answers `concertino hub` at a Unix socket, and carries out its commands.
 
     Call open() on the hub's event loop, and close() at the end.
+
+    hub: the hub whose plugins are shown and managed.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -164,8 +169,9 @@ class HubControl:
     async def open(self, environment: Mapping[str, str]) -> None:
         """Listen at a Unix socket, in the first of the possible folders that this user can write.
 
-        If there is no such folder, this is only logged.
-        environment: its variables, such as XDG_RUNTIME_DIR, tell where the folders may be.
+        If there is no such folder, `concertino hub` will not find this hub, which is only logged.
+        environment: the environment variables of this process. Some of them, such as
+            XDG_RUNTIME_DIR, say where the folders may be.
         """
         log.addHandler(self._tails)
         self._listener = listen_in_first(
@@ -207,7 +213,11 @@ class HubControl:
             writer.close()
 
     async def answer(self, request: ControlRequest) -> ControlAnswer:
-        """Carry out a request of a client, and return the answer."""
+        """Carry out a request of a client, and return the answer.
+
+        Waits until a restart or stop is finished. Raises nothing: an unknown plugin is an error in
+        the answer.
+        """
         hub, pid, id = self._hub, os.getpid(), request.plugin
         if request.command != "ps" and id not in hub.plugins:
             available = ", ".join(hub.plugins) or "none"
@@ -256,7 +266,10 @@ def _folders(environment: Mapping[str, str]) -> list[Path]:
 
 
 def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
-    """Return the hubs of this user that run, as process id -> path of the control socket."""
+    """Return the running hubs of this user, as process id -> path of the hub's socket.
+
+    environment: the environment variables of this process, which say where the sockets may be.
+    """
     hubs: dict[int, Path] = {}
     for folder in _folders(environment):
         try:
@@ -271,7 +284,11 @@ def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
 
 
 def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:
-    """Send a request to a hub, and return its answer. Raises OSError if it does not answer."""
+    """Send a request to a hub, and block until it answers, at most ANSWER_S. Return the answer.
+
+    path: the path of the hub's socket, from find_hubs().
+    Raises OSError if the hub does not answer or belongs to another user.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_S)
         connection.connect(str(path))

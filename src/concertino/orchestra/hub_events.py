@@ -10,10 +10,11 @@ acknowledgement. An event without acknowledgement is sent again, also if the plu
 meanwhile. So an event arrives at least once while the hub runs, unless the EventLog has dropped it.
 
 The hub cannot send requests to a bridge, so the bridge opens a stream and gets events on it. When a
-bridge opens its next stream, it names the last event that it has received. If the bridge asks for
-them, the stream also has *positions*: messages without an event, with the cursor of the last event
-that the hub has compared with the bridge's filters. So the bridge can name a recent event even if
-none has matched for a long time.
+bridge opens its next stream, it names the last event that it has received.
+
+A bridge can also ask for *positions*. A position is a message without an event. It has the cursor
+of the last event that the hub has compared with the bridge's filters. So the bridge can name a
+recent event for its next stream even if no event has passed the filters for a long time.
 Source: the Orchestra plugin protocol, "Events".
 """
 
@@ -55,7 +56,8 @@ EVENT_TYPE = "application/x-orchestra-event"
 STORAGE_TOPIC = "storage.changed"
 # How many subscriptions a plugin may have at the same time.
 MAX_SUBSCRIPTIONS = 256
-# Time limit for the acknowledgement of an event, and the pause before it is sent again.
+# Time limit for the acknowledgement of an event, and the pause before the event is sent again, in
+# seconds.
 ACKNOWLEDGE_S = 30.0
 RETRY_S = 1.0
 # How often a position is sent while there are no events, in seconds.
@@ -81,10 +83,11 @@ class HubEvents:
         self._changed = asyncio.Event()
 
     async def join(self, cluster: NatsCluster) -> None:
-        """Share the events with all hubs of a cluster. Call it before there are subscriptions.
+        """Share the events with all hubs of a NATS cluster. Call it before there are subscriptions.
 
-        If the servers have no JetStream, or do not let this hub use it, a warning is logged, and
-        events stay at this hub.
+        From now on, the subscribers of each hub get the events of all hubs. If the servers have no
+        JetStream, or do not let this hub use it, a warning is logged, and the subscribers of this
+        hub get the events of this hub only.
         """
         shared = ClusterLog(cluster)
         try:
@@ -98,6 +101,7 @@ class HubEvents:
         """Add an event to the log, and return the response to its publisher.
 
         source: the id of the plugin that publishes it.
+        Returns an error response if the event is not valid or could not be stored.
         """
         try:
             await self._log.publish(event, source)
@@ -127,8 +131,9 @@ class HubEvents:
     def subscribe(self, plugin: PluginProcess | None, subscribe: Subscribe) -> PluginResponse:
         """Begin to deliver events to a plugin, and return the response to its request.
 
-        plugin: the subscriber. None if it is not a plugin of the hub; the response is then an
-            error, because the hub cannot send requests to it.
+        plugin: the sender of the request. None if the sender is not a plugin of the hub; the
+            response is then an error, because the hub cannot send requests to it.
+        subscribe: the request, with the id, the topic and the filters of the subscription.
         """
         if plugin is None:
             message = "only plugins of the hub get events as requests; open a stream for them"
@@ -146,8 +151,9 @@ class HubEvents:
     def unsubscribe(self, plugin: PluginProcess | None, id: str) -> PluginResponse:
         """End a subscription of a plugin, and return the response to the plugin's request.
 
-        id: the id of the subscription.
-        plugin: None if the sender is not a plugin of the hub, and so has no subscriptions.
+        plugin: the sender of the request. None if the sender is not a plugin of the hub, and so has
+            no subscriptions.
+        id: the id of the subscription. Nothing happens if it does not exist.
         """
         if plugin is not None:
             self._end([(plugin.id, id)])
@@ -156,8 +162,8 @@ class HubEvents:
     def on_register(self, plugin: PluginProcess, manifest: PluginManifest) -> None:
         """Replace the subscriptions of a plugin by those in its manifest.
 
-        The field `needs_events` lists topics. Only plugins of this package have `subscriptions`,
-        which also contain filters.
+        A manifest can name subscriptions in two fields. `needs_events` lists topics. The field
+        `subscriptions`, which only plugins of this package have, also contains filters.
         """
         new = {item.subscription_id: item for item in manifest.subscriptions}
         topics = {item.topic for item in manifest.subscriptions}
@@ -165,8 +171,8 @@ class HubEvents:
             if topic not in topics:
                 id = f"auto-{plugin.id}-{topic}"
                 new[id] = Subscribe(subscription_id=id, topic=topic)
-        # A plugin registers when it starts. So subscriptions that the manifest does not have were
-        # made by an earlier process of the plugin.
+        # A plugin registers when it starts. So a subscription that is not in the manifest was made
+        # by an earlier process of the plugin.
         self._end([key for key in self._deliveries if key[0] == plugin.id and key[1] not in new])
         for subscribe in new.values():
             try:
@@ -180,12 +186,15 @@ class HubEvents:
         self._end([key for key in self._deliveries if key[0] in gone])
 
     def on_plugin_change(self) -> None:
-        """Handle a change of a plugin's state: deliveries that wait for the plugin look again."""
+        """Let deliveries continue that wait for a plugin to run again.
+
+        The Hub calls this method whenever the state of a plugin has changed.
+        """
         self._changed.set()
         self._changed = asyncio.Event()
 
     def topics(self, plugins: Iterable[PluginManifest]) -> list[str]:
-        """Return all topics: those that plugins declare, and those of events, sorted.
+        """Return all topics that plugins declare, and the topics of all events so far, sorted.
 
         plugins: the manifests of all plugins.
         """
@@ -197,9 +206,12 @@ class HubEvents:
     ) -> ResponseStream:
         """Yield the events of a subscription as chunks, without end.
 
-        If the subscription is not valid, yields only a stream_end with the error. The same happens
-        if the subscriber asks for positions of a topic that topics() does not have.
+        If the subscription is not valid, yields only a stream_end with the error. A subscription
+        with positions must also name a topic that exists (topics()): this tells an MCP client
+        that it has misspelled the topic.
         id: the id of the stream.
+        subscribe: the topic and the filters of the subscription, the cursor to begin after, and
+            whether the subscriber wants positions.
         plugins: the manifests of all plugins.
         """
         try:
@@ -294,8 +306,12 @@ async def _all(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
 async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
     """Yield the events of a subscription and its positions, without end.
 
-    Positions come at the beginning, before the first event after a gap, when all events of the past
-    have been compared with the filters, and every POSITION_S seconds while there are no events.
+    Positions come:
+
+    - at the beginning,
+    - before the first event after a gap, where events were lost,
+    - when all events of the past have been compared with the filters,
+    - every POSITION_S seconds while there are no events.
     """
     loop = asyncio.get_running_loop()
     yield reader.take_position()

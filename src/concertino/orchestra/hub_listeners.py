@@ -37,14 +37,16 @@ ABANDONED_S = 60.0
 class HubListeners:
     """The listeners of a hub: one Unix socket for its plugins, and a public address.
 
+    The Hub calls open() before it starts its plugins, and close() when they have ended.
+
     certificates: the folder of certificates, which QUIC needs.
     address: the public address; None to listen for the hub's own plugins only.
 
     Attributes:
     addresses: the addresses where the hub listens, without the socket for its plugins.
     folder: the temporary folder for sockets; None while the hub does not listen.
-    environment: the settings that the hub passes to the plugins it starts, such as the addresses to
-        which they connect; None before open().
+    environment: the settings that the hub passes to the plugins that it starts, such as the
+        addresses to which they connect; None before open().
     """
 
     def __init__(self, certificates: Certificates, address: str | None) -> None:
@@ -88,9 +90,9 @@ class HubListeners:
     async def environment_for(
         self, handler: RequestHandler, relay: RelayHandler, needs_network: bool
     ) -> HubEnvironment:
-        """Return the settings for the plugins. Before that, listen over QUIC if a plugin needs it.
+        """Listen over QUIC if a plugin needs it, and return the settings for the plugins.
 
-        Called at the end of open(), and again when the hub gets other plugins.
+        open() calls this method. The Hub calls it again when the plugins file has changed.
         handler: handles each request that `relay` does not forward.
         relay: called first with each request, to forward it without decoding it.
         needs_network: whether a plugin of the hub uses QUIC.
@@ -126,13 +128,13 @@ class HubListeners:
         return listener.address
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, disconnect all peers, and remove the folder for sockets."""
         await asyncio.gather(*(listener.close() for listener in self._listeners))
         self._listeners = []
         self.remove_folder()
 
     def remove_folder(self) -> None:
-        """Remove the folder for sockets."""
+        """Remove the folder for sockets. Does nothing while there is none."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None

@@ -18,15 +18,19 @@ __all__ = ["is_plugin", "registration_problem"]
 
 
 def is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
-    """Return whether a peer is this plugin of the hub, by its certificate or its process."""
+    """Return whether a peer is this plugin of the hub.
+
+    The name in the peer's certificate decides, or, on a Unix socket, the peer's process.
+    """
     return _is_process_of(peer, plugin) if peer.name is None else peer.may_register_as(plugin.id)
 
 
 def registration_problem(id: str, peer: RemotePeer, plugins: Mapping[str, PluginProcess]) -> str:
     """Return the reason why a peer may not register as a plugin; empty if it may.
 
-    A process that the hub has started may register under its own plugin id only. An id that is not
-    in the hub's file may be used by any other peer whose certificate or user allows it.
+    A process that the hub has started may register only as the plugin for which it was started.
+    Any other process may register only under an id that is not in the hub's plugins file, and only
+    if its certificate allows this id, or if it is connected on a Unix socket.
 
     id: the id under which the peer wants to register.
     plugins: the hub's plugins, by id.

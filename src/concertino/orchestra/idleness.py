@@ -19,10 +19,11 @@ from msgspec import Struct
 
 __all__ = ["wait_until_idle", "watch_work"]
 
-# Time between two samples of the processes.
+# Time between two samples, in seconds. A sample reads what the processes have worked and whether
+# they work now.
 SAMPLE_S = 0.025
-# A program is idle if it works in at most this part of the samples. One that waits for a response
-# still wakes up now and then, for example for its timers.
+# A program is idle if it works in at most this part of the samples. A program that waits for a
+# response still wakes up now and then, for example for its timers.
 MAX_ACTIVE = 0.1
 # On systems without /proc, every process counts as idle after this time.
 UNKNOWN_S = 2.0
@@ -35,8 +36,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 async def wait_until_idle(pid: int, for_s: float) -> None:
     """Wait until a process and its descendants have been idle for `for_s` seconds.
 
-    They are idle if at most one tenth of the samples (MAX_ACTIVE) shows work. Also returns when all
-    of them have ended.
+    They are idle if they work in at most one tenth of this time (MAX_ACTIVE). Processes that have
+    ended count as idle. On systems without /proc, only waits for `for_s`, at least UNKNOWN_S.
     pid: the id of the process.
     """
     if not _HAS_PROC:
@@ -56,10 +57,11 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
 
 
 async def watch_work(pid: int, on_sample: Callable[[float], None]) -> None:
-    """Report the processor time of a process and its descendants at each sample, until cancelled.
+    """Report the processor time of a process and its descendants every SAMPLE_S, until cancelled.
 
-    on_sample: called with the seconds of processor time used so far. On systems without /proc it is
-        called with the seconds since the beginning of this function.
+    pid: the id of the process.
+    on_sample: called with the seconds of processor time that they have used so far. On systems
+        without /proc, it is called with the seconds since the beginning of this function.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -80,7 +82,7 @@ class _Work(Struct, frozen=True):
 
 
 def _work_of(pid: int) -> _Work:
-    """Return what a process and its descendants have worked so far, and whether they work now."""
+    """Return how much a process and its descendants have worked, and whether they work now."""
     ticks, is_busy = 0, False
     for task in _tasks(pid):
         try:

@@ -40,10 +40,11 @@ DIGEST_DIGITS = 16
 
 
 class InstalledPackage(Struct, frozen=True):
-    """A package that is installed, or is about to be.
+    """A package that is installed, or that is being installed.
 
+    manifest: the content of the package's manifest.
     digest: the digest of the package, `sha256:...`.
-    source: the path of the file or folder that it was installed from.
+    source: the path of the file or folder from which it was installed.
     root: the folder in the package that has the manifest, with a slash at its end; "" for the
         package's top folder.
     files: path in the package -> size and digest of the file when it was installed.
@@ -74,8 +75,8 @@ _decode = Decoder(InstalledPackage).decode
 class InstalledPackages:
     """The packages that are installed in a folder.
 
-    folder: by default `concertino/plugins` in the user's data folder. Raises RuntimeError if the
-        user has no home directory, which this default needs.
+    folder: None for `concertino/plugins` in the user's data folder.
+    Raises RuntimeError if the user has no home directory, and so no data folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -86,9 +87,10 @@ class InstalledPackages:
         """Install a package, if `agree` returns True for it. No code of the package is run.
 
         source: the package: a wheel, a git bundle, or a folder.
-        agree: called when the package was checked, to ask the user.
+        agree: asks the user whether to install the package. It is called when the package was
+            checked.
         Returns whether the package was installed. Raises InvalidPackage if the package is not valid
-        or is installed already, and OSError.
+        or is installed already, and OSError if its files cannot be read or written.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=self.folder) as name:

@@ -1,13 +1,14 @@
 """open_link(), listen_for_links(): open RPC connections ("links"), and listen for them.
 
+Hubs, plugins and bridges send each other requests over links.
+
     listener = await listen_for_links("unix:/run/user/1/hub.sock", answer)   # answers requests
     link = await open_link("unix:/run/user/1/hub.sock")                      # sends requests
     response = await link.request(request)
 
 The address selects the transport: a Unix socket (unix_link.py), QUIC (quic_link.py) or a NATS
-cluster (nats_link.py).
-rpc_interface.py defines the interfaces of connections and listeners. reconnecting_link.py has a
-connection that reconnects.
+cluster (nats_link.py). rpc_interface.py defines the interfaces of connections and listeners.
+reconnecting_link.py has a connection that reconnects.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ async def listen_for_links(
     answer: handles each request that `relay` does not forward.
     certificates: the folder of certificates; required for QUIC and TLS.
     name: the name of this side's certificate; required for QUIC and a cluster.
-    admits: called, over QUIC, with the name of a verified client certificate. Returns whether that
-        client may connect. None admits every client with a valid certificate.
+    admits: called, over QUIC, with the name in a client's verified certificate. Returns whether
+        this client may connect. None admits every client with a valid certificate.
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `answer`.
     Raises OSError when the address cannot be used, ValueError when it is malformed, and
@@ -88,13 +89,15 @@ async def open_link(
     address: `unix:PATH`; `HOST:PORT` for QUIC; `nats://HOST,...` or `tls://HOST,...` for a cluster.
     certificates: the folder of certificates; required for QUIC and TLS.
     name: the name of this side's certificate; required for QUIC and a cluster.
-    expects: over QUIC, the name that the listener's certificate must contain; None accepts any
-        name. In both cases, the certificate must also be valid for the host in the address. In a
-        cluster, `expects` is the plugin to call; None for the hub.
+    expects: what must answer:
+        - On a Unix socket, it is not used.
+        - Over QUIC, the name that the listener's certificate must contain; None accepts any name.
+          In both cases, the certificate must also be valid for the host in the address.
+        - In a cluster, the id of the plugin to call; None for a hub.
     timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer within timeout_s, or when the handshake takes longer
-    than 15 s; HandshakeFailure when one side refuses the other; ValueError for a malformed address;
-    CertificateError.
+    than 15 s. Raises HandshakeFailure when one side refuses the other, ValueError for a malformed
+    address, and CertificateError.
     """
     if address.startswith("unix:"):
         return await open_unix_link(address.removeprefix("unix:"), timeout_s)

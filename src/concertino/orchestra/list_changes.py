@@ -23,7 +23,7 @@ class ListChanges:
     """Compares the lists of a hub with the same lists at the last comparison.
 
     serialize: returns the current list of tools and the current list of prompts, as bytes.
-    report: called with the name of each list that has changed.
+    report: called with "tools" or "prompts" when this list has changed.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ _CLOSING_FENCE = re.compile(rb"^---\r*(?:\n(?:\r?\n)?|\Z)", re.MULTILINE)
 # because this line would otherwise be read as the beginning of front matter.
 EMPTY = "---\n{}\n---\n\n"
 # The largest metadata of a document, in characters, as it stands between the two fences.
-MAX_METADATA_BYTES = 65536
+MAX_METADATA = 65536
 # The limit for the depth of lists and mappings in metadata.
 MAX_DEPTH = 32
 # With O_NOFOLLOW no component of a path may be a symbolic link, so no path leads out of the store.
@@ -79,12 +79,16 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class MarkdownStorage:
     """A Storage in the folder `.projects` of a workspace. The first write creates the folder.
 
-    Symbolic links are not followed. Files that other programs write into the folder are documents
-    too; a document without a `.version` file has version 1.
+        storage = MarkdownStorage("/home/me/workspace")
+        version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
 
-    Most of the private functions get a document as three arguments: `folder`, the descriptor of its
-    folder; `name`, its name in this folder; and `path`, its whole path, for error texts.
+    workspace: the path of the folder that has, or gets, the folder `.projects`.
+    Symbolic links are not followed. Files that other programs write into `.projects` are documents
+    too. A document without a `.version` file has version 1.
     """
+
+    # Most of the private functions get a document as three arguments: `folder`, the descriptor of
+    # its folder; `name`, its name in this folder; and `path`, its whole path, for error texts.
 
     def __init__(self, workspace: str | os.PathLike[str]) -> None:
         self.root = Path(workspace).resolve() / FOLDER
@@ -115,6 +119,7 @@ class MarkdownStorage:
             )
 
         name = parts[-1]
+        # CREATE and UPSERT are not positive. A write that expects a version needs no new folder.
         with self._lock(create=True), self._open(parts, create=expected_version <= 0) as folder:
             version = next_version(
                 path, self._current_version(folder, name, path), expected_version
@@ -187,6 +192,7 @@ class MarkdownStorage:
         """Lock the store against other threads and processes. Yields whether its folder exists.
 
         create: whether to create the folder if it does not exist.
+        If the folder does not exist, there is nothing to lock.
         """
         with self._thread_lock, _convert_errors(FOLDER):
             if create:
@@ -286,6 +292,7 @@ class MarkdownStorage:
         Returns the content of its file, with front matter, and its version. Raises StorageError.
         """
         raw = _read_file(folder, name, path, MAX_CONTENT_BYTES)
+        # The version and the digest of an interrupted write; empty if no write was interrupted.
         record = _read_file(folder, name + NEXT, path, 1024, missing=b"").split()
         if (
             len(record) == 2
@@ -351,11 +358,12 @@ def _read_file(
     limit: int,
     missing: bytes | None = None,
 ) -> Any:
-    """Return the bytes of a file, or `missing` if there is none. Raises StorageError.
+    """Return the bytes of a file, or `missing` if there is no such file.
 
     folder, name: the descriptor of the file's folder, and the file's name in it.
     path: the path of the document, for errors.
     limit: the largest size allowed, in bytes.
+    Raises StorageError if the file cannot be read or is larger than the limit.
     """
     try:
         # Non-blocking, so that a named pipe cannot block the store.
@@ -416,9 +424,9 @@ def _join_metadata(content: bytes, metadata: Mapping[str, Any]) -> bytes:
         block = write_mapping(metadata, max_depth=MAX_DEPTH)
     except (ValueError, TypeError) as exc:
         raise StorageError("storage_error", f"metadata: cannot be written: {exc}") from None
-    if len(block) > MAX_METADATA_BYTES:
+    if len(block) > MAX_METADATA:
         raise StorageError(
-            "too_large", f"metadata: {len(block)} characters; the limit is {MAX_METADATA_BYTES}"
+            "too_large", f"metadata: {len(block)} characters; the limit is {MAX_METADATA}"
         )
     return f"---\n{block}---\n\n".encode() + content
 
@@ -451,10 +459,8 @@ def _parse_metadata(block: str, path: str) -> dict[str, Any]:
     Raises StorageError for a text that is too long, too deep or no YAML mapping, and also for YAML
     aliases, because a few lines of them can expand to gigabytes.
     """
-    if len(block) > MAX_METADATA_BYTES:
-        raise StorageError(
-            "too_large", f"{path}: metadata: more than {MAX_METADATA_BYTES} characters"
-        )
+    if len(block) > MAX_METADATA:
+        raise StorageError("too_large", f"{path}: metadata: more than {MAX_METADATA} characters")
 
     try:
         root = read_node(block, max_depth=MAX_DEPTH)

@@ -7,10 +7,10 @@
         GITHUB_TOKEN:
       enabled: true
 
-The hub runs such an entry as a plugin (mcp_plugin.py), and sends the server to the plugin's process
-as the JSON of a server file, such as `mcp.json`, with one server. Most members of the entry have
-the same names and values as in a server file, so the code for server files checks them
-(proxy/server_file.py). plugin_entries.py calls read_mcp_entry().
+The hub starts a plugin for such an entry (mcp_plugin.py). The plugin runs the MCP server. The hub
+tells the plugin which server, in the form of a server file: JSON such as in `mcp.json`, here with
+one server. Most keys of the entry have the same names and values as in a server file, so the code
+for server files checks them (proxy/server_file.py). plugin_entries.py calls read_mcp_entry().
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = [
     "read_mcp_entry",
 ]
 
-# The members of the configuration that the hub sends to the plugin at boot: the path of the plugins
-# file, and the server as the JSON of a server file.
+# The keys of the configuration that the hub sends to the plugin at boot: FILE for the path of the
+# plugins file, and SERVER for the server as the JSON of a server file.
 FILE, SERVER = "file", "server"
-# The member with the options that only this package has, such as guards.
+# The key of the options that only this package has, such as limits of calls.
 OPTIONS = "x-concertino"
-# The members of an MCP server's entry that the entries of other plugins do not have.
+# The keys of an MCP server's entry that the entries of other plugins do not have.
 MCP_MEMBERS = ("command", "url", "headers", "cwd", OPTIONS)
 # Options that a plugin cannot have, because they need the user's approvals or the cache that only
 # `concertino serve mcp.json` has.
@@ -56,13 +56,14 @@ def read_mcp_entry(
     env: Mapping[str, str | None],
     command: Sequence[str] = (),
 ) -> str:
-    """Return the server of an entry, as the JSON of a server file with this one server.
+    """Return the MCP server of an entry, as the JSON of a server file with this one server.
 
     id: the plugin's id, which becomes the name of the server.
-    members: the members of the entry. Those that all plugins have, such as `enabled`, are ignored.
+    members: the keys of the entry and their values. Keys that all plugins have, such as `enabled`,
+        are ignored.
     env: the environment variables of the entry, as name -> value. A value None means that the
         hub's environment has the value.
-    command: the words of the command if the entry has no member `command`.
+    command: the words of the command if the entry has no key `command`.
     Raises InvalidPluginsFile, with the line of the mistake.
     """
     entry = members.owner
@@ -112,8 +113,9 @@ def read_mcp_entry(
 
 
 def bridge_command(address: str, certs_dir: str | None) -> list[str]:
-    """Return the command of the MCP server that is the bridge to another hub.
+    """Return the words of the command that starts the bridge to another hub.
 
+    The bridge is an MCP server that offers the tools of that hub (bridge.py).
     address: the address of that hub.
     certs_dir: the folder of the bridge's certificate; None for the default one.
     """
@@ -122,9 +124,11 @@ def bridge_command(address: str, certs_dir: str | None) -> list[str]:
 
 
 def change_certs_dir(server: str, certs_dir: str) -> str:
-    """Return the server of a bridge to another hub, with another folder of certificates.
+    """Change the folder of certificates in the server file of a bridge to another hub.
 
-    server: the JSON of a server file whose command is that of bridge_command().
+    server: the JSON of a server file with one server, whose command is from bridge_command().
+    certs_dir: the path of the folder.
+    Returns the changed JSON.
     """
     file = decode(server)
     for bridge in file["mcpServers"].values():
@@ -154,7 +158,7 @@ def _split_words(value: YamlValue) -> list[str]:
 
 
 def _to_value(node: YamlNode) -> FileValue:
-    """Return a YAML node as a value of a server file, which contains its place in the file.
+    """Return a YAML node as a value of a server file. Such a value has a line and a column.
 
     A YAML node knows its line but not its column, so the column is always 1.
     """

@@ -1,11 +1,15 @@
 """McpEvents: the events of a hub for MCP clients, as the triggers-and-events draft describes them.
 
 A hub runs plugins, and passes on the events that they publish. A client lists the topics of events
-(`events/list`). It asks for events now and then (`events/poll`), or keeps a request open during
-which they arrive as notifications (`events/stream`). An event type of the draft is a topic of the
-hub, and the arguments of a subscription are filters: texts that members of an event's payload must
-equal. A cursor of the draft is a cursor of the hub's EventLog, so after the loss of a connection, a
-client goes on after its last event.
+(`events/list`). Then it asks for events now and then (`events/poll`), or keeps a request open
+during which events arrive as notifications (`events/stream`). The terms of the draft mean this for
+a hub:
+
+- An event type is a topic of the hub.
+- The arguments of a subscription are filters: each names a key of an event's payload, and the
+  string that its value must equal.
+- A cursor is a cursor of the hub's EventLog, a position between two events. So after the loss of a
+  connection, a client goes on after its last event.
 
 HubBackend passes these requests on to McpEvents. For each request, McpEvents opens a stream of
 events at the hub (hub_events.py), and ends it with the request. So it keeps no state for clients
@@ -65,14 +69,14 @@ POLL_EVENTS = 1000
 POLL_BYTES = 2**20
 # The pause between two polls that each response recommends to the client, in milliseconds.
 NEXT_POLL_MS = 5000
-# How many events/stream requests of one client of a user, and of all clients, may be open. Without
-# a user that the transport has verified, each connection counts as a client.
+# How many events/stream requests may be open: those of one user, and those of all users together.
+# If the transport has not verified a user, each connection counts as a user.
 MAX_STREAMS, MAX_STREAMS_TOTAL = 16, 64
 
 # The largest integer that every JSON parser reads exactly (RFC 8259 section 6).
 MAX_INTEGER = 2**53 - 1
 
-# The members of a payload may have any name, so every name is accepted as a filter.
+# The keys of a payload may have any name, so every name is accepted as a filter.
 _INPUT_SCHEMA = {
     "type": "object",
     "description": "Texts that members of the payload must equal",
@@ -84,9 +88,9 @@ class _Params(Struct, rename="camel"):
     """The params of events/poll and events/stream.
 
     name: the topic.
-    arguments: the filters.
-    cursor: the cursor after which events are wanted; None for events from now on.
-    max_age_ms: how old the events may be; None for any age.
+    arguments: the filters: key of an event's payload -> the string that its value must equal.
+    cursor: the cursor after which the client wants events; None for events from now on.
+    max_age_ms: how old the events may be, in milliseconds; None for any age.
     max_events: how many events a poll returns at most; None for POLL_EVENTS.
     """
 
@@ -98,11 +102,12 @@ class _Params(Struct, rename="camel"):
 
 
 class McpEvents:
-    """Answers the requests `events/*` of MCP clients.
+    """Answers the requests `events/*` of MCP clients. A HubBackend owns it.
 
-    ask: sends a request to the hub for the call of a client, and returns the response.
-    open_stream: sends a stream_start to the hub, with a time limit in seconds, and returns the
-        responses; returns None while the hub is down.
+    ask: called with a request and the client's call that causes it. Sends the request to the hub,
+        and returns the response.
+    open_stream: sends a stream_start, which begins a stream of events, to the hub, with a time
+        limit in seconds. It returns a generator of the responses; None while the hub is down.
 
     Attribute:
     handlers: method -> the function that answers its requests, for all methods but events/list.
@@ -125,7 +130,7 @@ class McpEvents:
         }
 
     async def list(self, call: Call) -> Raw:
-        """Answer events/list. The list has a single page."""
+        """Answer events/list with all topics of the hub, in a single page."""
         response = await self._ask(PluginRequest(list_events=ListEventsRequest()), call)
         # A hub that does not know the request, such as one in Go, has no events.
         topics = [name for name in response.list_events.topics if name != WATCHED_TOPIC]
@@ -141,7 +146,7 @@ class McpEvents:
         return Raw(encode({"events": types}))
 
     async def _poll(self, call: Call, context: Context) -> Raw:
-        """Answer events/poll with the events that are there already."""
+        """Answer events/poll with the events that have already happened."""
         params = _read_params(call)
         limit = min(params.max_events or POLL_EVENTS, POLL_EVENTS)
         events: list[Mapping[str, Any]] = []
@@ -157,7 +162,8 @@ class McpEvents:
                     events.extend(_occurrences(item))
                 cursor = item.cursor
                 truncated = truncated or item.lost != 0
-                # After this position, the stream would wait for events of the future.
+                # This position says that the stream has sent all events that have happened. It
+                # would now wait for new ones.
                 if is_recent and not item.topic:
                     break
         result = {
@@ -172,7 +178,8 @@ class McpEvents:
     async def _stream(self, call: Call, context: Context) -> Raw:
         """Answer events/stream: send notifications until the request is cancelled.
 
-        If the hub is lost meanwhile, the events go on after the last cursor when it is back.
+        If the connection to the hub is lost, the client is told that events are delayed. When the
+        hub is back, the events go on after the last one.
         """
         params = _read_params(call)
         if context.caller.session is None:
@@ -221,13 +228,14 @@ class McpEvents:
     ) -> AsyncGenerator[tuple[EventDelivery, bool], None]:
         """Yield the events that a user may get, and positions in the hub's log.
 
-        A position is an EventDelivery without topic: it has only a cursor, up to which all events
-        have been compared with the filters, and the number of events that were lost before it.
+        Each item is a pair (event or position, is_recent). A position is an EventDelivery without
+        topic. It has a cursor, up to which all events have been compared with the filters, and the
+        number of events that were lost before it. is_recent is False until all events that had
+        happened before the subscription have been yielded.
 
-        Each item is a pair (event or position, is_recent). is_recent is False until all events that
-        had happened before the subscription have been yielded. An event that is too old for the
-        client becomes a position with `lost`. Events for other users are skipped before that, so
-        that the positions do not tell whether their payloads pass the filters.
+        An event that is older than the client wants becomes a position with `lost`. Events for
+        other users are skipped. They do not even become positions, which would tell the client that
+        their payloads pass its filters.
         principal: the verified user of the client; None if there is none.
         cursor: the cursor to begin after; None to begin after the newest event.
         timeout_s: the time limit of the stream.
@@ -237,9 +245,9 @@ class McpEvents:
         async with aclosing(self._open(params, cursor, timeout_s)) as items:
             async for item in items:
                 if not item.topic:
-                    # The hub sends a position, the events of the past, and another position: the
-                    # first one does not end the past. Neither does a position with `lost`, which
-                    # comes before the events that follow a gap.
+                    # The hub sends a position, the events of the past, and a second position. So
+                    # the second one ends the past. A position with `lost` does not end it either:
+                    # it stands for a gap between events.
                     is_recent = is_recent or not (is_first or item.lost)
                     is_first = False
                     yield item, is_recent
@@ -281,6 +289,7 @@ class _Delivery:
     """Sends the notifications of one events/stream request.
 
     caller: the client that has sent the request.
+    cursor: the cursor in the request; None if it has none.
 
     Attributes:
     cursor: the last cursor that was sent to the client, or that it has sent in its request. None
@@ -300,8 +309,8 @@ class _Delivery:
     async def send(self, item: EventDelivery, is_recent: bool) -> None:
         """Send an event, or a position in the hub's log, to the client.
 
-        item: the event. Without a topic, it is a position.
-        is_recent: False for what had happened before the subscription began.
+        item: the event. An EventDelivery without a topic is a position.
+        is_recent: whether all events that had happened before the subscription were sent.
         """
         self._is_reported = False
         if item.topic:
@@ -327,7 +336,11 @@ class _Delivery:
         await self._caller.notify("notifications/events/active", params)
 
     async def report(self, exc: ConcertinoError) -> None:
-        """Tell the client once that events are delayed, because the hub cannot be reached."""
+        """Tell the client that events are delayed, because the hub cannot be reached.
+
+        Does nothing if the client was told already, until the next event or position.
+        exc: the error, whose text the client gets.
+        """
         if self._is_reported:
             return
         self._is_reported = True
@@ -368,7 +381,8 @@ def _is_visible(event: EventDelivery, principal: Principal | None) -> bool:
     """
     if not event.audience:
         return True
-    # The user of a Unix socket is known by a user id, which is no subject of an access token.
+    # This user was recognized by the user id of a process on a Unix socket, which cannot be
+    # compared with the subject of an access token.
     if principal is None or principal.issuer == UNIX:
         return False
     issuer, _, subject = event.audience.partition(" ")

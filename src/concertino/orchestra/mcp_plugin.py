@@ -1,12 +1,14 @@
 """McpPlugin: an MCP server, in any language, as a plugin of a hub (`protocol: mcp`).
 
 A hub starts plugins, programs with tools, and forwards requests to them. For each entry with
-`protocol: mcp` in its plugins file, it starts `concertino plugin mcp`. This process starts the MCP
-server, or connects to it, by a Proxy with the guards and the isolation of the entry. The plugin
-offers the server's tools and prompts as its own. The plugin protocol has no resources, but plugins
-may store documents: to the hub, the server's resources are documents of the storage type RESOURCES
-(mcp_resources.py). When a list of the server changes, the plugin
-registers again, and the hub fetches the lists.
+`protocol: mcp` in its plugins file, it starts `concertino plugin mcp`, which runs an McpPlugin. The
+plugin starts the MCP server, or connects to it. A Proxy in the plugin applies the limits in the
+entry (guards), and gives each caller a process of the server if the entry says so (`isolation`).
+
+The plugin offers the server's tools and prompts as its own. The plugin protocol has no resources,
+but plugins may store documents. So the server's resources appear at the hub as documents of the
+storage type RESOURCES (mcp_resources.py). When a list of the server changes, the plugin registers
+at the hub again, and the hub fetches the lists.
 """
 
 from __future__ import annotations
@@ -49,13 +51,16 @@ __all__ = ["McpPlugin"]
 
 
 class McpPlugin:
-    """A RunnablePlugin that offers the features of an MCP server. plugin_main.py runs it.
+    """A plugin that offers the features of an MCP server. plugin_main.py runs it.
+
+    It has the methods of the interface RunnablePlugin, by which plugin_main.py runs a plugin.
 
     name: the plugin's id.
 
     Attributes:
     hub: the connection to the hub, which plugin_main.py sets; None if there is none.
-    on_end: called when the hub requests the end of the plugin.
+    on_end: called without arguments when the hub requests the end of the plugin. plugin_main.py
+        sets it.
     """
 
     def __init__(self, name: str) -> None:
@@ -76,17 +81,19 @@ class McpPlugin:
         self._hooks = LifecycleHooks(self._log)
         self._hooks.boot.append(self._boot)
         self._requests = PluginRequests(
-            name,
-            self._sessions,
-            _has_tool,
-            lambda: self._prompts,
-            {},
-            self._threads.run,
-            self._hooks,
-            self._events,
-            lambda: self.on_end(),
-            lambda: self.hub,
+            name=name,
+            backend=self._sessions,
+            has_tool=_has_tool,
+            prompt_names=lambda: self._prompts,
+            # answer() answers the requests for storage itself.
+            storages={},
+            in_thread=self._threads.run,
+            hooks=self._hooks,
+            events=self._events,
+            on_shutdown=lambda: self.on_end(),
+            hub=lambda: self.hub,
         )
+        # The task that registers again after a change; None before the first change.
         self._registering: asyncio.Task[None] | None = None
 
     async def _boot(self, config: Mapping[str, str]) -> None:
@@ -136,7 +143,9 @@ class McpPlugin:
     def _on_change(self, name: str) -> None:
         """Handle a change of a list of the server: register again.
 
-        If a registration is in progress, the hub fetches the lists after it, with this change.
+        name: "tools", "prompts" or "resources".
+        If a registration is in progress, it is enough: the hub fetches the lists after it, and gets
+        them with this change.
         """
         if self._registering is None or self._registering.done():
             self._registering = asyncio.get_running_loop().create_task(self._register_again())
@@ -165,7 +174,7 @@ class McpPlugin:
         )
 
     def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[Responses]:
-        """Answer one request of the hub."""
+        """Answer one request of the hub. peer: the hub; it is not used."""
         kind = request.WhichOneof("request") or ""
         if kind.startswith("storage_"):
             return answer_from_server(request, self._sessions)
@@ -173,7 +182,7 @@ class McpPlugin:
         return self._requests.refuse(request) if handler is None else handler(request)
 
     async def start(self, outlet: Notifier) -> None:
-        """Do nothing: _boot() starts the server, when the hub has sent its configuration."""
+        """Do nothing: the server is started when the hub has sent its configuration (_boot())."""
 
     async def shut_down(self) -> bool:
         """Return True: this plugin has no shutdown functions that could fail."""

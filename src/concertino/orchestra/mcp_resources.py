@@ -51,11 +51,11 @@ VERSION = 1
 
 
 async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> PluginResponse:
-    """Answer a storage request with the resources of an MCP server.
+    """Answer a storage request of the hub with the resources of an MCP server.
 
     request: storage_list or storage_read. Any other storage request is refused.
     sessions: the plugin's MCP sessions with the server. Only `main` is used.
-    Returns a response with the reason if the request fails.
+    If the request fails, returns a response with the reason. Raises nothing.
     """
     kind = request.WhichOneof("request") or ""
     try:
@@ -74,7 +74,7 @@ async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> P
     except StorageError as exc:
         return storage_failure("", kind, exc.code, str(exc))
     except ConcertinoError as exc:
-        # The codes for a missing resource: from revision 2026-07-28 on, and before.
+        # The codes for a missing resource: in MCP 2026-07-28 and later, and in earlier revisions.
         is_missing = isinstance(exc, RpcError) and exc.code in (-32602, -32002)
         return storage_failure("", kind, "not_found" if is_missing else "storage_error", str(exc))
 
@@ -128,7 +128,9 @@ def _match_all(name: str) -> bool:
 def _read(result: ReadResourceResult) -> PluginResponse:
     """Return the response with the contents of a resource.
 
-    Its field `content`, which all programs read, has only the first of them.
+    A resource may have several contents. The field `content` of the response, which all programs
+    read, has only the first one. The field `contents_json`, which programs of this package read,
+    has all.
     """
     if not result.contents:
         raise ResourceNotFound
@@ -155,8 +157,10 @@ Ask = Callable[[], Awaitable[PluginResponse]]
 async def answer_from_plugins(request: PluginRequest, plugins: Sequence[Ask]) -> PluginResponse:
     """Answer a storage request with the resources of all plugins that have the type RESOURCES.
 
-    plugins: for each plugin, in the order of the file, a function that sends the request to it and
-        returns its response.
+    request: storage_list or storage_read. Any other storage request is refused.
+    plugins: a function for each plugin, in the order of the plugins file. It sends the request to
+        the plugin, and returns the plugin's response.
+    If no plugin has a resource that is read, returns the error response of the last plugin.
     """
     id, kind = request.request_id, request.WhichOneof("request") or ""
     if kind == "storage_list":
@@ -172,9 +176,9 @@ async def answer_from_plugins(request: PluginRequest, plugins: Sequence[Ask]) ->
 
 
 def _join(id: str, responses: Sequence[PluginResponse]) -> PluginResponse:
-    """Return the response with the lists of several plugins. Error responses are ignored.
+    """Return one response with the lists of several plugins. Error responses are ignored.
 
-    If two plugins have a resource with the same URI, the list has that of the first plugin.
+    If two plugins have a resource with the same URI, the result has that of the first plugin.
     """
     entries: dict[str, StorageEntry] = {}
     templates: dict[bytes, None] = {}

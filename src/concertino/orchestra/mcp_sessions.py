@@ -2,9 +2,10 @@
 
 A hub forwards calls to its plugins. The calls come from other plugins, and from MCP clients that a
 bridge connects to the hub. For the tool calls of each of these callers, McpSessions opens a
-separate MCP session with the server, by a Proxy (proxy/). If the entry in the plugins file says so
-(`isolation`), the Proxy starts a process of the server for each session, because the server keeps
-state for its client. One more session, `main`, fetches the lists, gets prompts and reads resources.
+separate MCP session with the server, through a Proxy (proxy/). A server may keep state for its
+client. If the plugin's entry in the plugins file says so (`isolation`), the Proxy therefore starts
+a process of the server for each session. One more session, `main`, fetches the lists, gets prompts
+and reads resources.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from concertino.types.results import CallToolResult, ListToolsResult
 
 __all__ = ["McpSessions", "list_or_nothing"]
 
-# How many sessions of callers are kept open. If there are more, those that were not used for the
-# longest time are closed, unless a call runs in them.
+# How many sessions of callers are kept open. If there are more, the sessions that were not used for
+# the longest time are closed, unless a call runs in them.
 MAX_SESSIONS = 64
 # How long opening a session may take, in seconds, if its server must be started first.
 OPEN_S = START_S + 5.0
@@ -56,7 +57,13 @@ Gets the session, the call's params and context, and the `_meta` for the request
 
 
 class _Session:
-    """The session of one caller. calls: how many calls are in progress in it."""
+    """The session of one caller.
+
+    client: the MCP client of the session.
+
+    Attribute:
+    calls: how many calls are in progress in the session.
+    """
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -64,16 +71,18 @@ class _Session:
 
 
 class McpSessions:
-    """A Backend that sends the calls of a plugin to an MCP server.
+    """A Backend that sends the calls of a plugin to an MCP server. Call open() before use.
 
-    PluginRequests (plugin_requests.py) passes the calls of the hub to it. Each tool call is sent in
-    the session of its caller.
+    PluginRequests (plugin_requests.py) passes the hub's calls to handle(). Each tool call is sent
+    to the server in the session of its caller.
 
     name: the plugin's id.
-    on_change: called with "tools", "prompts" or "resources" when that list has changed.
-    on_update: called with the URI of a resource that has changed, if main.watch() has named it.
-    find_model: called for each new session. It returns the function that answers the server's
-        sampling requests; None if there is none.
+    on_change: called with "tools", "prompts" or "resources" when that list of the server has
+        changed.
+    on_update: called with the URI of a resource that has changed, if the plugin has subscribed to
+        it with main.watch().
+    find_model: called for each new session of a caller. It returns the function that answers the
+        server's sampling requests in this session; None if there is none.
     """
 
     def __init__(
@@ -114,7 +123,10 @@ class McpSessions:
         return self._main
 
     async def open(self, server: Backend) -> None:
-        """Start the server, such as a FileServer. Raises ConcertinoError when that fails."""
+        """Start the server, and open the session `main`. Raises ConcertinoError when that fails.
+
+        server: a Backend that runs the MCP server, such as a FileServer.
+        """
         host = self._host = Host(server, Limits(opening_s=OPEN_S))
         await host.__aenter__()
         try:
@@ -147,7 +159,10 @@ class McpSessions:
         return features_before_start(self._name)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Do nothing: the plugin protocol has no subscriptions to resources."""
+        """Do nothing: the plugin protocol has no subscriptions to resources.
+
+        The plugin subscribes with main.watch() itself (mcp_updates.py).
+        """
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Handle a tool call in the session of its caller, and other calls in `main`.
@@ -167,12 +182,13 @@ class McpSessions:
             _raise_rpc_error(exc)
 
     def forwarded_meta(self, path: Sequence[str]) -> dict[str, object]:
-        """Return the `_meta` for the request to the server, with the path of the plugin's request.
+        """Return the `_meta` for a request to the server. It contains the path of the request.
 
-        path: the plugins that have passed the request on (request_path.py). The result also has
-            this plugin.
-        Raises RpcError if this plugin is on the path already, because the request has then gone in
-        a circle.
+        The server may be the bridge to another hub. The path is the list of plugins that have
+        passed the request on from hub to hub (request_path.py).
+        path: the path of the request that the plugin has received. The result also has this plugin.
+        Raises RpcError if this plugin is on the path already, because the request has then come
+        back to a hub that it has passed.
         """
         return {PATH: extend_path(path, self._step)}
 
@@ -250,9 +266,10 @@ async def _get_prompt(
 
 
 async def list_or_nothing(listing: Awaitable[list[Any]]) -> list[Any]:
-    """Return the result of a request for a list; [] if the server has no list of this kind.
+    """Await a request for a list, and return the list; [] if the server has no such list.
 
-    listing: the request, such as Client.list_tools(). Other errors of it are raised.
+    listing: the request, such as the result of Client.list_tools(). All other errors of it are
+        raised.
     """
     try:
         return await listing

@@ -1,12 +1,13 @@
 """McpUpdates: reports changes of an MCP server's resources to the hub of its plugin.
 
 A hub starts plugins, and some of them offer an MCP server. Such a plugin (McpPlugin) has one
-McpUpdates. MCP clients subscribe to resources at a HubBackend (hub_backend.py), which runs in
-another process. Their subscriptions reach the server, and its changes reach them, in three steps:
+McpUpdates. MCP clients are not connected to the plugin: they subscribe to resources at a HubBackend
+(hub_backend.py), usually in another process. Their subscriptions reach the server, and the changes
+of resources reach the clients, in three steps:
 
 1. Each HubBackend regularly publishes the URIs to which its clients have subscribed
-   (client_events.py). If it stops doing so, for example because it was killed, the plugin forgets
-   these URIs after FORGET_S seconds.
+   (client_events.py). If the HubBackend stops doing so, for example because its process was killed,
+   the plugin forgets these URIs after FORGET_S seconds.
 2. The plugin subscribes to those URIs that its MCP server offers.
 3. When the server reports a change, the plugin publishes it in the same form as the hub publishes
    changes of stored documents (hub_events.py).
@@ -32,7 +33,7 @@ from concertino.schema.uri_template import UriTemplate
 
 __all__ = ["McpUpdates"]
 
-# The largest number of HubBackends whose URIs are stored. Others are ignored.
+# The largest number of HubBackends whose URIs are stored. The URIs of further ones are ignored.
 MAX_WATCHERS = 1024
 
 
@@ -40,8 +41,8 @@ class McpUpdates:
     """Reports the changes of one MCP server's resources. Use it on one event loop.
 
     name: the plugin's id.
-    events: the plugin's event handlers. McpUpdates adds a handler for the events with which
-        HubBackends publish URIs.
+    events: the plugin's event handlers. McpUpdates adds a handler for the topic WATCHED_TOPIC,
+        under which HubBackends publish the URIs to which their clients have subscribed.
     find_client: returns the client of the MCP server. Raises RpcError while there is none.
     find_hub: returns the connection to the hub; None if there is none.
     """
@@ -108,9 +109,10 @@ class McpUpdates:
                 self._log.warning("changes of resources are not reported: %s", exc)
 
     def on_update(self, uri: str) -> None:
-        """Report to the hub that a resource has changed.
+        """Report to the hub, in the background, that a resource has changed.
 
-        McpSessions calls this when the MCP server has reported the change.
+        McpSessions calls this method when the MCP server has reported the change.
+        uri: the URI of the resource.
         """
         if (hub := self._find_hub()) is not None:
             self._start(self._publish(hub, uri))
@@ -144,7 +146,7 @@ async def _find_offered(client: Client, uris: frozenset[str]) -> frozenset[str]:
     listed = {resource.uri for resource in await list_or_nothing(client.list_resources())}
     templates: list[UriTemplate] = []
     for template in await list_or_nothing(client.list_resource_templates()):
-        # A server may offer a malformed template.
+        # A server may offer a malformed template. It matches no URI.
         with suppress(ValueError):
             templates.append(UriTemplate(template.uri_template))
     return frozenset(

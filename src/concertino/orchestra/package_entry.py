@@ -22,12 +22,13 @@ __all__ = ["FoundPackage", "PackageProgram", "find_package"]
 
 
 class PackageProgram(Struct, frozen=True):
-    """The program of a plugin, and the settings that its package has for it.
+    """The program of a plugin, and the settings in its package. The plugins file may add others.
 
     binary: the path of the program, or a name to look up in PATH.
     args: arguments that come before those in the plugins file.
     env: environment variables; the plugins file may overwrite them.
-    provides_ai: the names of AI providers, if the plugins file names none.
+    provides_ai: the names of the AI providers to which the plugin gives access. They count only if
+        the plugins file names none.
     socket: whether the plugin is reached over a Unix socket, and not over QUIC.
     """
 
@@ -39,9 +40,10 @@ class PackageProgram(Struct, frozen=True):
 
 
 class FoundPackage(Struct, frozen=True):
-    """An installed package.
+    """An installed package, with access to its files. find_package() returns it.
 
-    packages: all installed packages of the user, which know where the files are.
+    packages: all installed packages of the user. This object knows in which folder the files are.
+    package: the package that was found.
     """
 
     packages: InstalledPackages
@@ -69,7 +71,7 @@ class FoundPackage(Struct, frozen=True):
     def check_digest(self, digest: str) -> None:
         """Check that the package was installed with this digest and has not been changed since.
 
-        digest: `sha256:...`, the member `digest` of the entry.
+        digest: `sha256:...`, the digest in the entry of the plugins file.
         Raises ConcertinoError if the digest or one of the installed files differs.
         """
         if digest != self.package.digest:

@@ -36,10 +36,10 @@ class InvalidPackage(ConcertinoError):
 
 
 class PluginExtra(Struct, frozen=True):
-    """The member `extra` of a manifest.
+    """The value of `extra` in a manifest: the settings of the plugin.
 
     plugin_id: the id of the plugin, under which the package is installed.
-    provides_ai: the names of AI providers that the plugin gives access to.
+    provides_ai: the names of the AI providers, such as "openai", to which the plugin gives access.
     args: command-line arguments for the program.
     socket: whether the plugin can listen on a Unix socket. None means True for a Python file,
         which usually uses Plugin, and False for any other program.
@@ -52,7 +52,10 @@ class PluginExtra(Struct, frozen=True):
 
 
 class PackageManifest(Struct, frozen=True):
-    """The content of a manifest. bin: the program's path, relative to the package's root."""
+    """The content of a manifest.
+
+    bin: the program's path, relative to the folder that contains the manifest.
+    """
 
     name: str
     bin: str
@@ -76,10 +79,11 @@ _decode = Decoder(PackageManifest).decode
 
 
 def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManifest:
-    """Decode and check a manifest, and return its content. Raises InvalidPackage.
+    """Decode and check a manifest, and return its content. Raises InvalidPackage if it is invalid.
 
     data: the content of the file orchestra.json.
-    has_file: called with a path; returns whether the package has a file there.
+    has_file: called with a path, relative to the manifest's folder. Returns whether the package has
+        a file there.
     """
     if len(data) > MAX_BYTES:
         raise InvalidPackage(f"{MANIFEST}: expected at most {MAX_BYTES} bytes")
@@ -105,7 +109,7 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
 
 
 def check_package_path(path: str) -> str:
-    """Return the path of a file in a package, unchanged.
+    """Return the path of a file in a package unchanged if it is valid.
 
     path: relative to the package's root.
     Raises InvalidPackage if the path is too long, leads out of the package, or has a backslash or

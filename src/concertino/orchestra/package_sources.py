@@ -57,6 +57,7 @@ class PackageFile(Struct, frozen=True, omit_defaults=True):
 
     size: the size of the file, in bytes.
     digest: the SHA-256 of the content, in hexadecimal.
+    is_executable: whether its owner may execute it.
     """
 
     size: int
@@ -85,8 +86,10 @@ class PackageFiles:
         """Write one file of the package.
 
         path: the file's path in the package.
-        Raises InvalidPackage for a path outside of the package, a path that exists already, and
-        when a limit is exceeded.
+        content: a file object from which the content is read.
+        is_executable: whether the owner may execute the file.
+        Raises InvalidPackage if the path leads out of the package or exists already, or if the
+        package exceeds a limit.
         """
         check_package_path(path)
         if path.count("/") >= MAX_DEPTH:
@@ -115,7 +118,10 @@ class PackageFiles:
         self._tree.update(f"{path}\0{int(is_executable)}\0{digest.hexdigest()}\n".encode())
 
     def tree_digest(self) -> str:
-        """Return the digest of all added files, in the order in which they were added."""
+        """Return a digest, `sha256:...`, of the paths, modes and contents of all added files.
+
+        It depends on the order in which they were added.
+        """
         return f"sha256:{self._tree.hexdigest()}"
 
 
@@ -213,7 +219,8 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
         _check_directory(archive)
         with zipfile.ZipFile(archive) as wheel:
             items = wheel.infolist()
-            # Folders are items, too. PackageFiles limits the number of files exactly.
+            # Folders are items, too, so allow twice the number. PackageFiles.add() limits the
+            # number of files exactly.
             if len(items) > 2 * MAX_FILES:
                 raise InvalidPackage(f"expected at most {MAX_FILES} files")
             for item in items:
@@ -245,8 +252,9 @@ def _check_directory(archive: Path) -> None:
     with open(archive, "rb") as file:
         file.seek(max(0, archive.stat().st_size - END_BYTES))
         tail = file.read()
-    # The record at the end begins with PK\5\6, and has the size at offset 12. Check everything that
-    # may be the record, because a malicious file has bytes that look like a second one.
+    # The record at the end begins with PK\5\6, and has the size of the directory at offset 12.
+    # Check everything that may be the record, because a malicious file may contain bytes that look
+    # like a second record.
     at = tail.find(b"PK\5\6")
     while at >= 0:
         size = int.from_bytes(tail[at + 12 : at + 16], "little")
@@ -299,6 +307,7 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
             if content.readline().split() != [entry.id.encode(), b"blob", b"%d" % entry.size]:
                 raise InvalidPackage(f"{entry.path}: git cannot read it")
             files.add(entry.path, BytesIO(content.read(entry.size)), entry.is_executable)
+            # Skip the newline after the content.
             content.read(1)
 
 

@@ -16,15 +16,18 @@ from concertino.runtime.pending import PendingOutcome
 
 __all__ = ["PendingResponse", "RequestSender", "ResponseCallback"]
 
-# Called with the response as bytes, or with the exception that ended the request.
+# Called with the serialized response, or with the exception that ended the request.
 ResponseCallback = Callable[[bytes | BaseException], object]
 
 
 class RequestSender(Protocol):
-    """The connection that a request was sent on."""
+    """The connection that a request was sent on. RpcClient implements it."""
 
     def forget(self, key: Hashable) -> None:
-        """Forget a request whose response is no longer needed, and send a cancellation for it."""
+        """Forget a request whose response is no longer needed, and send a cancellation for it.
+
+        key: identifies the request on the connection.
+        """
         ...
 
     def send_credit(self, key: Hashable, stream: str, size: int) -> None:
@@ -39,15 +42,17 @@ class RequestSender(Protocol):
 class PendingResponse(PendingOutcome, eq=False):
     """The outcome of a request: the bytes of its response, or an exception.
 
-    Either one task awaits this object, or the object calls the function on_outcome.
+    Either one task awaits this object, as it would await an asyncio.Future, or the object calls the
+    function on_outcome. RpcClient calls resolve() or fail().
 
-    sender: the connection; its forget() is called when the request is cancelled.
+    sender: the connection. Its forget() is called when the request is cancelled.
     kind: the kind of request, such as "tool_call", for error messages.
-    timeout_s: the request's time limit.
+    timeout_s: the request's time limit, in seconds.
     deadline: when the time limit ends, by loop.time().
-    key: identifies the request on the connection: its id, or its QUIC stream.
+    key: identifies the request on the connection: its id or, over QUIC, a number.
     on_outcome: called with a response before resolve() returns, and with an exception in the next
-        iteration of the loop. For a stream, it is called with each chunk, too.
+        iteration of the loop. For a stream, it is called with each chunk, too. None if a task
+        awaits this object.
     stream: the id of the stream; "" for a request with one response. A stream needs on_outcome.
     has_chunk: whether a chunk of the stream has arrived.
     """
@@ -80,9 +85,10 @@ class PendingResponse(PendingOutcome, eq=False):
         self.pass_on(payload)
 
     def pass_on(self, payload: bytes) -> None:
-        """Call on_outcome with a response or, for a stream, with a chunk. Or run the waiting task.
+        """Call on_outcome with a response or chunk; without on_outcome, run the waiting task.
 
-        A chunk does not end the request, so it does not become the outcome.
+        The outcome does not change, because a chunk does not end the request.
+        payload: the serialized response or chunk.
         """
         if self.on_outcome is not None:
             try:
@@ -102,6 +108,7 @@ class PendingResponse(PendingOutcome, eq=False):
             self.resume_soon()
 
     def resume_soon(self) -> None:
+        # Like a waiting task, on_outcome runs in the next iteration of the loop.
         if self.on_outcome is not None:
             self._loop.call_soon(self.on_outcome, self.outcome)
         else:

@@ -46,8 +46,12 @@ PAGE_SIZE = 1_000_000
 class Plugin(Server):
     """A plugin made of Python functions. Decorate them with `tool` and `prompt`, as for a Server.
 
+        plugin = Plugin("tools.greeter")
+        plugin.tool(greet)
+        plugin.run()
+
     id: the plugin's name at the hub and in its certificate, e.g. `tools.greeter`.
-    version, description, author: texts in the manifest, for people.
+    version, description, author: strings in the manifest, for people.
     needs_storage, needs_tools, needs_ai, needs_events: what the plugin uses of other plugins:
         storage types, names of tools, names of AI providers, and topics of events. The manifest
         declares them; the hub does not check them.
@@ -62,8 +66,8 @@ class Plugin(Server):
     and ImportError when the extra `orchestra` is not installed.
 
     Attributes:
-    hub: the connection to the hub, for requests to other plugins; None if the plugin was started
-        without the hub's address.
+    hub: the connection to the hub, by which the plugin can send requests to other plugins; None if
+        the plugin was started without the hub's address. run() sets it.
     on_end: called without arguments when the hub asks the plugin to end. run() sets it.
     """
 
@@ -115,21 +119,22 @@ class Plugin(Server):
         self._storages: dict[str, Storage] = {}
         self._lifecycle = LifecycleHooks(logging.getLogger(f"concertino.{id}"))
         self._events = EventHandlers(id, self._threads.run)
+        # The last two arguments are functions, because run() sets the attributes later.
         self._requests = PluginRequests(
-            id,
-            self,
-            lambda name, context: self._registered_tools.find(name, context) is not None,
-            lambda: self._features.prompts.prompts.entries,
-            self._storages,
-            self._threads.run,
-            self._lifecycle,
-            self._events,
-            lambda: self.on_end(),
-            lambda: self.hub,
+            name=id,
+            backend=self,
+            has_tool=lambda name, context: self._registered_tools.find(name, context) is not None,
+            prompt_names=lambda: self._features.prompts.prompts.entries,
+            storages=self._storages,
+            in_thread=self._threads.run,
+            hooks=self._lifecycle,
+            events=self._events,
+            on_shutdown=lambda: self.on_end(),
+            hub=lambda: self.hub,
         )
 
     def resource(self, uri: str, **options: Any) -> NoReturn:
-        """Raise RegistrationError: the plugin protocol has no resources."""
+        """Raise RegistrationError for any `uri`: the plugin protocol has no resources."""
         raise RegistrationError(
             f"{uri}: the plugin protocol has no resources; "
             "offer a tool, or storage with add_storage()"
@@ -139,7 +144,8 @@ class Plugin(Server):
         """Provide storage for other plugins.
 
         storage: a store such as MarkdownStorage or SqliteStorage. Its methods run in threads.
-        kind: the storage type. The hub sends requests that name this type to the plugin.
+        kind: the storage type, a name such as "markdown". The hub sends the requests that name this
+            type to the plugin.
         Raises RegistrationError if the plugin already provides this kind.
         """
         if kind in self._storages:
@@ -149,9 +155,9 @@ class Plugin(Server):
     def on_boot(self, function: F) -> F:
         """Register a function to run when the hub boots the plugin: `@plugin.on_boot`.
 
-        The function, `async def` or `def`, takes the member `config` of the plugin's entry in the
-        hub's plugins file, a dict of strings. If the function raises an exception, the plugin does
-        not start, and the hub gets the exception's text.
+        The function may be `async def` or `def`. Its argument is a dict of strings: the key
+        `config` of the plugin's entry in the hub's plugins file. If the function raises an
+        exception, the plugin does not start, and the hub gets the exception's text.
         Returns the function.
         """
         self._lifecycle.boot.append(function)
@@ -160,9 +166,9 @@ class Plugin(Server):
     def on_shutdown(self, function: F) -> F:
         """Register a function to run once when the plugin shuts down: `@plugin.on_shutdown`.
 
-        The function, `async def` or `def`, takes no arguments. It runs at every orderly end: at the
-        hub's request, on a signal, or when the hub has ended. The function that was registered last
-        runs first.
+        The function may be `async def` or `def`, and takes no arguments. It runs when the hub
+        requests the end, on SIGTERM or SIGINT, and when the hub has ended. The function that was
+        registered last runs first.
         Returns the function.
         """
         self._lifecycle.shutdown.append(function)
@@ -171,14 +177,17 @@ class Plugin(Server):
     def on_event(self, topic: str, filters: Mapping[str, str] | None = None) -> Callable[[F], F]:
         """Register a function for the events of a topic: `@plugin.on_event("orders")`.
 
-        The function, `async def` or `def`, takes an Event (orchestra/plugin_events.py). The hub
-        sends the next event when the function has returned. It sends an event again if this process
-        ends before the function has returned. If the function raises an exception, the event is not
-        sent again.
+        The function may be `async def` or `def`. Its argument is an Event
+        (orchestra/plugin_events.py). For each event:
+
+        - When the function has returned, the hub sends the next event.
+        - If the function raises an exception, the exception is logged, and the hub goes on with the
+          next event.
+        - If this process ends before the function has returned, the hub sends the event again.
 
         topic: "*" for all topics.
-        filters: member of the event's payload -> the text that the member must equal; None for all
-            events of the topic.
+        filters: key of the event's payload -> the string that its value must equal. The function is
+            not called for other events. None for all events of the topic.
         """
 
         def register(function: F) -> F:
@@ -193,12 +202,14 @@ class Plugin(Server):
         """Publish an event for all plugins and clients that have subscribed to its topic.
 
         payload: a JSON object, of at most about 1 MiB.
-        type: what has happened, such as "created".
+        type: what has happened, such as "created"; may be empty.
         audience: the user whose MCP clients get the event: Principal.subject, or Principal.issuer,
-            a space and the subject. Empty for all clients. All plugins get the event.
-        Returns when the hub has accepted the event. Raises Disconnected if the plugin has no hub or
-        the connection is lost, ToolError if the hub refuses the event, NotAStruct for a payload
-        that cannot be written as JSON, and TimedOut.
+            a space and the subject. "" for the clients of all users. Plugins get the event in any
+            case.
+        Returns when the hub has accepted the event.
+        Raises Disconnected if the plugin has no hub or the connection is lost, ToolError if the hub
+        refuses the event, NotAStruct for a payload that cannot be written as JSON, and TimedOut if
+        the hub does not answer.
         """
         from concertino.orchestra.plugin_events import publish_request
 
@@ -231,9 +242,9 @@ class Plugin(Server):
         """Run as a plugin until the hub or a signal ends the process. Does not return.
 
         arguments: command-line flags (see --help); those of this process by default.
-        options: as for Server.run(), for `concertino serve` only, which serves the file as an MCP
-            server. It imports the file first; during this import, the method only records the
-            options and returns.
+        options: as for Server.run(). Only `concertino serve` uses them, which serves the file that
+            calls run() as an MCP server. To do so, `concertino serve` imports the file. During this
+            import, run() only records the options and returns.
         """
         if entry.run_calls.get() is not None:
             super().run(**options)
@@ -243,7 +254,10 @@ class Plugin(Server):
         run(self, arguments)
 
     def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[Responses]:
-        """Answer one request of the hub. A RequestHandler (rpc_interface.py)."""
+        """Answer one request of the hub. This method is a RequestHandler (rpc_interface.py).
+
+        peer: the hub. It is not used.
+        """
         handler = self._requests.handlers.get(request.WhichOneof("request") or "")
         return self._requests.refuse(request) if handler is None else handler(request)
 

@@ -62,13 +62,17 @@ class PluginContext:
 
     backend: the plugin. call_tool() calls its tools.
     name: the plugin's id, for log lines.
-    request: the request of the hub, with the names of the caller and its session.
+    request: the request of the hub.
     chunks: sends progress as chunks; None if the tool is not called as a stream.
     hub: the connection to the hub, for sampling; None if there is none.
 
     Attribute:
-    meta: the members `traceparent`, `orchestra/caller`, `orchestra/session`,
-        `orchestra/provider` and `orchestra/path`, if the request has them.
+    meta: what the request says about the call; a key is missing if the request does not say it:
+        - `traceparent`: the W3C trace context.
+        - `orchestra/caller`: the id of the plugin that has sent the call.
+        - `orchestra/session`: the id of the caller's MCP session.
+        - `orchestra/provider`: the AI provider that the call is for, such as "openai".
+        - `orchestra/path`: the bridges that the call has passed between hubs (request_path.py).
     """
 
     def __init__(
@@ -139,10 +143,11 @@ class PluginContext:
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context with which one tool can call other tools of this plugin.
 
-        Everything but calls of tools is done by `context`, such as logging and progress.
-        context: this context, or a wrapper around it.
+        context: this context, or a wrapper around it. The result uses it for everything but calls
+            of tools, such as logging.
         """
         names_of_calls = (self._request.tool_call.tool_name,)
+        # No `_meta` is passed on to the called tools, and no tool has been called yet.
         return SubcallContext(context, self._backend, {}, names_of_calls, [0])
 
     def call_tool(
@@ -155,7 +160,11 @@ class PluginContext:
         return self.subcall_context(self).call_tool(name, arguments, into=into)
 
     async def ask(self, questions: Mapping[str, Any]) -> Mapping[str, Raw]:
-        """Return the results of sampling requests, by key. Any other request to a client fails."""
+        """Send sampling requests to the hub's AI provider, and return the results by their keys.
+
+        questions: key -> request. Raises MissingCapability if one of them is not for sampling, or
+            if the plugin has no hub, and RpcError if the provider fails.
+        """
         hub = self._hub
         if hub is None or not all(isinstance(item, Sampling) for item in questions.values()):
             self._refuse("elicitation" if hub is not None else "sampling")
@@ -209,11 +218,12 @@ class PluginContext:
         return convert(await value if isawaitable(value) else value, kind)
 
     def wait(self, awaitable: Awaitable[Any]) -> Any:
-        """Wait for an awaitable from a thread, and return its result.
+        """Block this thread until an awaitable is done, and return its result.
 
-        If the call is cancelled, the wait continues. It ends at the latest with the time limit of
-        the request that the awaitable makes.
+        If the call is cancelled, the wait goes on. It ends at the latest when the awaitable's own
+        request to the hub reaches its time limit.
         """
+        # Nothing else knows the set, so a cancelled call does not end the wait.
         return wait_in_thread(awaitable, self._loop, set(), lambda: False)
 
     def _refuse(self, capability: str) -> NoReturn:

@@ -1,9 +1,10 @@
 """Makes the definitions of plugins, which a user approves before a hub runs a changed plugin.
 
-A definition contains everything of an entry in the plugins file that decides what code runs:
-program, arguments, environment variables and configuration (proxy/definitions.py). When its plugins
-file has changed, a running hub compares the definitions with the approved ones (plugins_reload.py).
-`concertino approve` shows them to the user and stores the approval.
+A hub runs the plugins that its plugins file lists. A definition contains everything of an entry in
+this file that decides what code runs: program, arguments, environment variables and configuration
+(proxy/definitions.py). When the file has changed, a running hub compares the new definitions with
+those that the user has approved (plugins_reload.py). `concertino approve` shows the definitions to
+the user and stores the approval.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ __all__ = ["define_plugin", "define_plugins", "visible_plugin_texts"]
 
 
 def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
-    """Return the definitions of the enabled plugins of a file, by id.
+    """Return the definitions of the enabled plugins of a file: plugin id -> definition.
 
-    key: the user's secret key. Definitions contain digests of secrets, which are made with the key,
-        so that nobody can guess a secret and compare the digests.
+    key: the user's secret key. A definition contains digests instead of secrets. They are made with
+        the key, so that nobody without the key can guess a secret and compare the digests.
     """
     return {entry.id: define_plugin(entry, key) for entry in file.enabled}
 
@@ -41,8 +42,9 @@ def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
 def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
     """Return the definition of one plugin.
 
+    entry: the plugin's entry in the plugins file. If the plugin is an MCP server, the definition is
+        the same as for this server in a file like mcp.json (proxy/server_file.py).
     key: the user's secret key, with which the digests of secrets in the definition are made.
-    An MCP server has the same definition as in a file with MCP servers (proxy/server_file.py).
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
@@ -55,9 +57,10 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
 
 
 def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
-    """Return the parts of a plugin's definition that may be shown: name of the part -> its text.
+    """Return the parts of a plugin's definition that logs and users may see.
 
-    The configuration is left out, because it is data, and some of its values are secrets.
+    The result has an item for each part: name of the part, such as "binary" or "env.PATH" -> its
+    text. The configuration is left out, because it is data, and some of its values are secrets.
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])

@@ -1,9 +1,13 @@
 """read_entry(): reads one entry of a plugins file. plugins_file.py calls it for each entry.
 
-An entry describes one of three kinds of plugins: a program that speaks the plugin protocol
-(`binary` or `package`), an MCP server (`protocol: mcp`), or another hub (`hub`). Another hub is
-reached through a bridge, a process that serves the tools of that hub as an MCP server. So an entry
-with `hub` is read as the entry of an MCP server whose command starts the bridge.
+A plugins file lists the plugins that a hub starts. An entry describes one of three kinds of
+plugins:
+
+- a program that speaks the plugin protocol (`binary` or `package`)
+- an MCP server (`protocol: mcp`)
+- another hub (`hub`). The hub reaches it through a bridge, a process that serves the tools of the
+  other hub as an MCP server. So an entry with `hub` is read as the entry of an MCP server whose
+  command starts the bridge.
 """
 
 from __future__ import annotations
@@ -34,8 +38,7 @@ __all__ = ["HUB", "read_entry"]
 # The name of a hub's certificate; see certificates.py for the other names.
 HUB = "orchestrator"
 
-# The members of every plugin's entry, and the members that only plugins of the plugin protocol
-# have.
+# The keys of every plugin's entry, and the keys that only programs of the plugin protocol have.
 MEMBERS = (
     "id",
     "args",
@@ -48,7 +51,7 @@ MEMBERS = (
     "offer",
 )
 OWN_MEMBERS = ("binary", "config", "provides_storage", "socket", "package", "digest")
-# The member that names another hub, and all members that an entry with it may have.
+# The key that names another hub, and all keys that an entry with it may have.
 OTHER_HUB = "hub"
 OTHER_HUB_MEMBERS = (
     "id",
@@ -66,11 +69,11 @@ PROTOCOLS = ("orchestra", MCP)
 
 
 def read_entry(value: YamlValue, certs_dir: str | None) -> PluginEntry:
-    """Check one entry and return it. Raises InvalidPluginsFile.
+    """Check one entry and return it. Raises InvalidPluginsFile if it is not valid.
 
-    value: an item of the list `plugins`.
-    certs_dir: the member `certs_dir` of the file, a folder of certificates, for a bridge; None for
-        the default folder.
+    value: an item of the list `plugins` in the file.
+    certs_dir: the folder of certificates that the file names; None for the default folder. Only the
+        entry of a bridge needs it.
     """
     members = value.members(ALL_MEMBERS)
     is_hub = OTHER_HUB in members
@@ -117,7 +120,7 @@ def _is_mcp(value: YamlValue) -> bool:
 
 # Any: the values of different fields of PluginEntry.
 def _read_common(members: YamlMembers) -> dict[str, Any]:
-    """Return the fields of PluginEntry that all kinds of entries have."""
+    """Return the fields of PluginEntry that all kinds of entries have, by name."""
     return {
         "enabled": members.read("enabled", YamlValue.bool) or False,
         "provides_ai": members.read("provides_ai", YamlValue.texts) or (),
@@ -135,8 +138,9 @@ def _read_program(id: str, members: YamlMembers) -> PluginEntry:
     program = _find_program(members)
     common = _read_common(members)
     common["provides_ai"] = common["provides_ai"] or program.provides_ai
-    # Many plugins have this argument and mean the folder of the file by ".". Like the Go
-    # implementation, replace it, because the plugin's working directory is another folder.
+    # Many plugins take the argument `--workspace=.`, where "." means the folder of the plugins
+    # file. Like the Go implementation, replace "." by the path of this folder, because the plugin's
+    # working directory is another one.
     workspace = f"--workspace={members.owner.folder}"
     args = members.read("args", YamlValue.texts) or ()
     return PluginEntry(
@@ -193,7 +197,7 @@ def _resolve_binary(value: YamlValue) -> str:
 def _read_server(id: str, members: YamlMembers, command: Sequence[str] = ()) -> PluginEntry:
     """Return the entry of an MCP server, which runs behind `concertino plugin mcp`.
 
-    command: the command of a bridge to another hub; empty to use the member `command`.
+    command: the command of a bridge to another hub; empty to use the command in the entry.
     """
     env = members.read("env", YamlValue.environment) or {}
     server = read_mcp_entry(id, members, env, command)
@@ -231,7 +235,7 @@ def _read_other_hub(id: str, members: YamlMembers, certs_dir: str | None) -> Plu
 
 
 def _read_watch(value: YamlValue, programs: Sequence[str]) -> WatchedPaths | None:
-    """Read the member `watch`: true for the program's own files, a path, or a list of paths.
+    """Read the value of `watch`: true for the program's own files, a path, or a list of paths.
 
     programs: the files that `true` means: the program of the plugin; for an MCP server, the files
         in its command.

@@ -25,9 +25,11 @@ class PluginEntry(Struct, frozen=True):
     """The entry of one plugin in a plugins file.
 
     binary: the program: an absolute path, or a name to look up in PATH.
+    args: the arguments of the program.
     env: variables in addition to the few that every plugin inherits. None means that the hub's
         environment has the value.
     config: the configuration that the hub sends to the plugin at boot.
+    enabled: whether the hub starts the plugin.
     provides_storage: the storage types that the plugin provides.
     provides_ai: the names of the AI providers to which the plugin gives access.
     depends_on: ids of plugins to start before this one.
@@ -59,14 +61,16 @@ class PluginEntry(Struct, frozen=True):
         """Whether the plugin is an MCP server (`protocol: mcp`).
 
         If so, the hub starts the program `concertino plugin mcp`, which runs the server and speaks
-        the plugin protocol. The fields describe that program, and `config` describes the server.
+        the plugin protocol. The fields of this entry describe that program, and `config` describes
+        the server.
         """
         return self.args[:2] == MCP_ARGS and SERVER in self.config
 
     def with_certs_dir(self, certs_dir: str | None) -> PluginEntry:
         """Return a copy of a bridge's entry with another folder of certificates.
 
-        Any other entry is returned unchanged. None changes nothing.
+        If this plugin is not a bridge, return the entry itself.
+        certs_dir: the path of the folder; None to return the entry itself.
         """
         if certs_dir is None or not self.is_bridge:
             return self

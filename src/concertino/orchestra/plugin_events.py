@@ -53,8 +53,8 @@ class _Subscription(Struct, frozen=True):
     """A registered function.
 
     id: the name of the subscription at the hub.
-    topic: the topic of the events for which the function is called.
-    filters: member of the event's payload -> the string that the member must equal.
+    topic: the topic of the events for which the function is called; "*" for all topics.
+    filters: key of the event's payload -> the string that its value must equal.
     """
 
     id: str
@@ -78,14 +78,15 @@ class EventHandlers:
     def add(self, topic: str, filters: Mapping[str, str], function: EventFunction) -> None:
         """Register a function for the events of a topic.
 
-        filters: member of the event's payload -> the string that the member must equal. The
-            function is not called for other events.
+        topic: "*" for all topics.
+        filters: key of the event's payload -> the string that its value must equal. The function is
+            not called for other events. Empty for all events of the topic.
         """
         id = f"{self._name}#{len(self._subscriptions)}"
         self._subscriptions.append(_Subscription(id, topic, dict(filters), function))
 
     def subscriptions(self) -> list[Subscribe]:
-        """Return the subscriptions for the plugin's manifest."""
+        """Return one subscription for each registered function, for the plugin's manifest."""
         return [
             Subscribe(subscription_id=item.id, topic=item.topic, filters=item.filters)
             for item in self._subscriptions
@@ -100,12 +101,13 @@ class EventHandlers:
 
         The response tells the hub that the event is handled. If a function raises an exception, the
         exception is logged, and the response contains an error. The hub does not send the event
-        again in either case.
+        again in either case. Raises nothing.
         """
         publish = request.publish
         try:
             event = _read_event(publish)
         except InvalidStruct as exc:
+            # The request id is empty: the code that sends the response sets the id.
             return error_response("", "validation_error", f"payload: {exc}")
         failures: list[str] = []
         for item in self._subscriptions:
@@ -127,8 +129,8 @@ class EventHandlers:
 
 def _matches(item: _Subscription, publish: Publish, event: Event) -> bool:
     """Return whether an event is for a subscription."""
-    # Our hub sends one request for each subscription, and names the subscription. A hub of the Go
-    # implementation does not name it.
+    # Our hub sends one request for each subscription, and names the subscription, whose filters it
+    # has applied. A hub of the Go implementation does not name the subscription.
     if publish.subscription_id:
         return item.id == publish.subscription_id
     return item.topic == event.topic and all(
@@ -160,9 +162,10 @@ def publish_request(
 ) -> PluginRequest:
     """Return the request that publishes an event at the hub.
 
+    topic: the topic under which subscribers get the event.
     type: what has happened, such as "created"; may be empty.
     audience: the user whose MCP clients get the event, as "SUBJECT" or "ISSUER SUBJECT" of the
-        user's access token, where ISSUER is a URL. Empty for all clients.
+        user's access token, where ISSUER is a URL. Empty for the clients of all users.
     source: the id of the plugin that publishes the event.
     Raises NotAStruct for a payload that cannot be written as JSON, and PackedTooLarge.
     """

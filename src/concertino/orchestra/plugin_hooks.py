@@ -1,7 +1,9 @@
 """LifecycleHooks: runs the functions that a plugin has registered with on_boot and on_shutdown.
 
-A hub starts a plugin, sends it the request boot with its configuration, and at the end the request
-shutdown. PluginRequests runs the functions then, and Plugin when its process ends.
+A hub starts a plugin, and sends it a `boot` request with its configuration. At the end, the hub
+sends a `shutdown` request. PluginRequests (plugin_requests.py) runs the functions when these
+requests arrive. If the process ends without a `shutdown` request, for example on a signal, Plugin
+runs the on_shutdown functions.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class LifecycleHooks:
     log: the plugin's logger.
 
     Attributes:
-    boot: functions that take the configuration, called in order of registration.
+    boot: functions that take the configuration, a dict of strings. They are called in the order in
+        which they were added.
     shutdown: functions without parameters, called in reverse order.
     """
 
@@ -34,7 +37,10 @@ class LifecycleHooks:
         self._thread = Threads(1)
 
     async def run_boot(self, config: Mapping[str, str]) -> None:
-        """Run the boot functions in order. If one raises, run no more and raise its exception."""
+        """Run the boot functions in order. If one raises, run no more and raise its exception.
+
+        config: the configuration that the hub has sent.
+        """
         for function in self.boot:
             await self._call(function, config)
 

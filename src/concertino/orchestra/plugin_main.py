@@ -69,6 +69,7 @@ def run(plugin: RunnablePlugin, arguments: Sequence[str] | None = None) -> NoRet
     """Parse command-line flags, and run a plugin with them until the hub or a signal ends it.
 
     arguments: the flags; None for those of this process.
+    Ends the process with exit code 2 if the flags are wrong.
     """
     parser = argparse.ArgumentParser(
         prog=plugin.name, description=f"{plugin.name}, a plugin of an Orchestra hub."
@@ -78,7 +79,10 @@ def run(plugin: RunnablePlugin, arguments: Sequence[str] | None = None) -> NoRet
 
 
 def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
-    """Run a plugin with the parsed flags of add_flags()."""
+    """Run a plugin until the hub or a signal ends it. Then end the process.
+
+    args: the parsed flags of add_flags() (flags.py).
+    """
     if args.manifest:
         sys.stdout.write(manifest_line(plugin))
         sys.stdout.flush()
@@ -104,7 +108,7 @@ def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
 
 
 def manifest_line(plugin: RunnablePlugin) -> str:
-    """Return the output of --manifest, with the same members as in the Go implementation.
+    """Return the output of --manifest, one line of JSON, with the same keys as a Go plugin prints.
 
     Empty lists are [], never null.
     """
@@ -122,7 +126,7 @@ class _End:
     """The orderly end of the process.
 
     Attributes:
-    code: a future for the exit code. When it gets a result, the orderly end begins.
+    code: a future for the exit code. The orderly end begins when the future gets its result.
     is_hub_gone: whether the process ends because the hub has ended.
     """
 
@@ -131,12 +135,12 @@ class _End:
         self.is_hub_gone = False
 
     def begin(self, code: int = 0) -> None:
-        """Begin the orderly end, unless it has begun already."""
+        """Begin the orderly end, unless it has begun already. code: the exit code."""
         if not self.code.done():
             self.code.set_result(code)
 
     def on_signal(self) -> None:
-        """Handle SIGTERM or SIGINT: end orderly at the first signal, at once at the second."""
+        """Handle SIGTERM or SIGINT: begin the orderly end; at the second signal, exit at once."""
         # When the hub ends, the kernel sends a signal (DIE_WITH_HUB in plugin_run.py), usually
         # after on_hub_end(). It must not count as a second signal from a user.
         if self.code.done() and not self.is_hub_gone:
@@ -152,8 +156,8 @@ class _End:
 class _WatchedCalls:
     """Passes requests to a plugin, and logs a warning if a request blocks the event loop.
 
-    The LoopWatch (runtime/tasks.py) watches the loop from a thread and logs the warning. The thread
-    sleeps while no request is in progress.
+    A thread (LoopWatch, runtime/tasks.py) watches the loop and logs the warning. It sleeps while no
+    request is in progress.
     """
 
     def __init__(self, plugin: RunnablePlugin, loop: asyncio.AbstractEventLoop) -> None:
@@ -163,7 +167,7 @@ class _WatchedCalls:
         self._watch.begin(lambda: self._in_progress > 0)
 
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> Responses:
-        """Answer one request of the hub. A RequestHandler."""
+        """Answer one request of the hub. This method is a RequestHandler (rpc_interface.py)."""
         # Health pings come every few seconds, and must not wake the thread of an idle process.
         if self._watch.is_asleep and not request.HasField("health"):
             self._watch.wake()
@@ -187,9 +191,9 @@ class _WatchedCalls:
 class _ParentWatch:
     """Ends the process when the hub cannot be reached and the parent process is gone.
 
-    A Go hub is the parent of its plugins, so both conditions together mean that the hub has ended.
-    One condition alone does not: an unreachable hub may come back, and a plugin that a user or init
-    has started may outlive its parent.
+    A hub is the parent of its plugins, so both conditions together mean that the hub has ended. One
+    condition alone does not: an unreachable hub may come back, and a plugin that a user or init has
+    started may outlive its parent.
     """
 
     def __init__(
@@ -205,14 +209,17 @@ class _ParentWatch:
         self._timer = loop.call_later(UNREACHABLE_S, self._check)
 
     def on_change(self, is_up: bool) -> None:
-        """Handle a new connection to the hub (is_up), or its loss."""
+        """Handle a new connection to the hub, or its loss.
+
+        is_up: whether there is a connection now.
+        """
         self._timer.cancel()
         if not is_up:
             self._timer = self._loop.call_later(UNREACHABLE_S, self._check)
 
     def _check(self) -> None:
         """End this process if its parent has ended. Otherwise check again later."""
-        # When a parent ends, its child gets another one.
+        # When a parent process ends, the system gives its child another parent.
         if os.getppid() == self._parent:
             self._timer = self._loop.call_later(UNREACHABLE_S, self._check)
         else:
@@ -307,8 +314,8 @@ async def _serve_hub(
         plugin.hub = hub
         hub.start()
 
-    # The order of the end: no new calls can arrive when the listener is closed, and the on_shutdown
-    # functions run after the last call.
+    # Close the listener first. Then no new calls can arrive, and the caller of this function can
+    # run the on_shutdown functions after the last call.
     code = await end.code
     ready.cancel()
     await listener.close(DRAIN_S)

@@ -35,15 +35,15 @@ OUR_FORMAT = re.compile(
 
 
 class PluginOutput(StderrLines):
-    """Reads and logs the output of a plugin's process.
+    """Reads and logs the output of a plugin's process. Create it on an event loop.
 
-    Call the object with each chunk of stderr. It is also the Receiver of the connection that reads
-    stdout, whose lines are logged in the same way.
+    For stderr, the object is called with each chunk that was read. For stdout, it is the Receiver
+    of a connection, which calls the on_... methods. Lines of both are logged in the same way.
 
     log: the logger of the plugin's lines.
     assigned: the address at which the plugin must listen; empty if it chooses a port itself.
 
-    Attributes:
+    Attribute:
     ready: a future for the address in the first READY line.
     """
 
@@ -58,13 +58,14 @@ class PluginOutput(StderrLines):
         self._has_warned = False
 
     def on_line(self, line: bytes) -> None:
-        """Handle a line of stderr: READY, or a line to log."""
+        """Handle a line of stderr. If it is a READY line, set `ready`, and otherwise log it."""
         if line.startswith(READY):
             address = line[len(READY) :].strip()[:MAX_ADDRESS]
             self._on_ready(address.decode("utf-8", "backslashreplace"))
             return
         # READY may stand at the end of a line, after text that C code or a child of the plugin has
-        # written without a line break. Only the assigned address makes sure that this is READY.
+        # written without a line break. Only with an assigned address it is certain that this text
+        # is the READY line.
         if self._assigned and not self.ready.done() and line.endswith(self._assigned):
             line = line.removesuffix(self._assigned)
             self._on_ready(self._assigned[len(READY) :].decode())
@@ -108,14 +109,16 @@ class PluginOutput(StderrLines):
 
 
 class _DroppedLines:
-    """Limits the rate of lines, and reports how many were dropped."""
+    """Limits how many lines are logged a second, and reports how many were dropped."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         # A token bucket: a token for each line that may be logged now.
         self._tokens = BURST
         self._last = time.monotonic()
+        # How many lines were dropped since the last report.
         self._count = 0
+        # Calls _report(); None while no line was dropped since the last report.
         self._report_timer: asyncio.TimerHandle | None = None
 
     def may_log(self) -> bool:

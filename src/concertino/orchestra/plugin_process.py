@@ -7,8 +7,9 @@ A hub starts plugins, programs with tools, and forwards requests to them. A Plug
 
 A run of the program (plugin_run.py) is over when the process ends, the connection is lost, or the
 plugin does not answer a health ping. Then pending calls fail, the rest of the process group is
-killed, and a new run starts after a pause (`backing-off`), which doubles each time. During the
-pause, the plugin's tools and prompts stay in the hub's lists; calls to them fail with the reason.
+killed, and a new run starts after a pause (`backing-off`). Each pause is twice as long as the pause
+before it. During the pause, the plugin's tools and prompts stay in the hub's lists; calls to them
+fail with the reason.
 Source: the Orchestra plugin protocol, "Orchestrator".
 """
 
@@ -67,13 +68,16 @@ class PluginProcess:
     The PluginSet creates it and calls start(). It implements HubPlugin (hub_calls.py), the
     interface by which the hub sends requests to the plugin.
 
+    settings: the plugin's entry in the plugins file, its logger and its time limits.
     dependencies: plugins that must have run before this one is started for the first time.
     on_change: called when the plugin's state, tools or prompts have changed, and when requests
         need no longer wait for its first start (first_start.py).
-    previous: the plugin whose first start must have advanced before this one is started
-        (FirstStart.lets_next_start); None if there is none.
+    previous: the plugin over QUIC before this one in the plugins file. Plugins over QUIC start one
+        after the other (FirstStart.lets_next_start). None if this plugin need not wait for another
+        one.
 
     Attributes:
+    state: one of the states at the head of this module.
     reason: why the plugin is not running; empty while it runs.
     record: how many calls and restarts there were, and the last failure.
     features: the plugin's manifest, tools, prompts and storage types. They are kept while the
@@ -138,15 +142,16 @@ class PluginProcess:
 
     @property
     def restarts(self) -> int:
-        """How many times a new run was started."""
+        """How many times the program was started again."""
         return self.record.restarts
 
     @property
     def groups(self) -> frozenset[int]:
-        """The process groups of the plugin.
+        """The ids of the process groups of the plugin.
 
-        While the plugin's process is replaced, there are several: the present process, the process
-        that is being started, and earlier ones that finish their calls.
+        Usually there is one. While the plugin's process is replaced, there may be several: that of
+        the present process, that of the process that is being started, and those of earlier
+        processes that finish their calls.
         """
         groups = {*self._replacement.groups()}
         return frozenset(groups if self.pid is None else groups | {self.pid})
@@ -157,9 +162,10 @@ class PluginProcess:
         return self._replacement.is_pending or self._replacement.next is not None
 
     def announce_replacement(self, is_pending: bool) -> None:
-        """Let the hub's requests for this plugin wait, because replace() will be called soon.
+        """Make the hub's requests for this plugin wait until its process is replaced.
 
-        is_pending: False if the replacement is over.
+        is_pending: True to make them wait, because replace() will be called soon; False when the
+            replacement is over.
         """
         self._replacement.is_pending = is_pending
         self._on_change()
@@ -180,7 +186,10 @@ class PluginProcess:
         return self._run.address
 
     def start(self, environment: HubEnvironment) -> None:
-        """Begin to run the program, in a background task."""
+        """Begin to run the program, in a background task, and restart it whenever it ends.
+
+        environment: the settings that all plugins of the hub share.
+        """
         self._start_supervising(environment, is_started=False)
 
     def _start_supervising(self, environment: HubEnvironment, *, is_started: bool) -> None:
@@ -226,10 +235,10 @@ class PluginProcess:
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request, and return the response, which has the request's id.
 
-        Raises Disconnected if the plugin does not run or ends before it has answered. Raises
-        ChangeFailed for the first tool call after the plugin's changed code failed to start. Raises
+        Raises Disconnected if the plugin does not run, or ends before it has answered. Raises
         TimedOut after timeout_s, FrameTooLarge if the request is too long, and ProtocolError for an
-        invalid response.
+        invalid response. If the plugin's files were changed and the changed code does not start,
+        raises ChangeFailed for the next tool call, once.
         """
         if request.HasField("tool_call"):
             self._refuse_once()
@@ -252,8 +261,9 @@ class PluginProcess:
         """Send a serialized tool call or stream_start, and return its pending response.
 
         body: the PluginRequest, serialized without its id.
-        callback: called with the response, for a stream with each chunk, too, or with an exception.
-            The caller must call end_forward() when the call is over.
+        timeout_s: the time limit of the call or of the whole stream.
+        callback: called with the response, or with an exception. For a stream, it is called with
+            each chunk, too. The caller must call end_forward() when the call is over.
         stream: the id of the stream in a stream_start; "" for a tool call.
         Returns None if the output buffer is full, the plugin does not run, or the call is too long.
         The caller then uses request(), which waits or raises the reason.
@@ -272,8 +282,7 @@ class PluginProcess:
 
         request: contains a stream_start. Its request id and stream id are replaced by new ones.
         timeout_s: the time limit of the whole stream.
-        Raises Disconnected while the plugin is not running or if it ends, TimedOut, FrameTooLarge
-        and ProtocolError.
+        Raises the same exceptions as request() does for a tool call.
         """
         self._refuse_once()
         link, run = self._running_link(), self._run
@@ -290,7 +299,8 @@ class PluginProcess:
     def _refuse_once(self) -> None:
         """Raise ChangeFailed for the first call after the plugin's changed code failed to start.
 
-        So the user of an AI host sees the error at once. Later calls are sent to the old process.
+        So the user who has changed the code sees the error at once. Later calls are sent to the old
+        process, which still runs.
         """
         failure, self.record.unsent_failure = self.record.unsent_failure, ""
         if failure:
@@ -335,15 +345,17 @@ class PluginProcess:
         self.record.calls += 1
 
     def end_forward(self) -> None:
-        """Count a call that forward() has sent as finished."""
+        """Count a call that forward() has sent as ended."""
         self._in_flight -= 1
 
     async def replace(self, settings: LaunchSettings, environment: HubEnvironment) -> None:
         """Start a new process, with other settings or because files of the program have changed.
 
-        Waits until the new process has started. The new process gets all calls from then on, and
-        the old process ends after its calls. If the new process fails to start, the old one goes
-        on. A plugin that does not run is started at once, unless it was stopped.
+        Returns when the new process has started or failed to start. When it has started, it gets
+        all calls, and the old process ends after its calls. If it fails to start, the old process
+        goes on. A plugin that does not run is started at once, unless it was stopped.
+        settings: the plugin's settings from now on.
+        environment: the settings that all plugins of the hub share.
         """
         self._settings = settings
         if self.state == "running":
@@ -389,8 +401,10 @@ class PluginProcess:
     async def restart(self, until: float, environment: HubEnvironment) -> None:
         """End the process after its pending calls, and start the program again at once.
 
-        Waits until the new process has started or failed, but at most START_S.
+        Waits until the new process has started or failed, at most START_S after the end of the old
+        one.
         until: when to stop waiting for the calls of the old process, by the loop's clock.
+        environment: the settings that all plugins of the hub share.
         """
         await self.stop(until, reason=RESTARTED)
         await self._start_again(environment, RESTARTED)
@@ -421,7 +435,7 @@ class PluginProcess:
             and if that does not end the process, it gets SIGTERM and at last SIGKILL.
         dependents: the stop() tasks of the plugins that depend on this one. They are awaited first,
             because those plugins may still use this one.
-        reason: why the plugin does not run any more, for errors of calls.
+        reason: why the plugin does not run any more, for the errors of pending and later calls.
         """
         time = asyncio.get_running_loop().time
         if dependents:
@@ -429,7 +443,7 @@ class PluginProcess:
         await self._replacement.cancel()
         await self._stop_supervising()
 
-        # A plugin that has not booted gets no shutdown request.
+        # Only a plugin that has booted gets a shutdown request.
         was_running = self.state == "running"
         self._set_state("stopping", reason)
         link, exited = self._run.link, self._run.exited
@@ -449,9 +463,9 @@ class PluginProcess:
         self._set_state("stopped", reason)
 
     async def retire(self) -> None:
-        """End a plugin that is no longer in the plugins file, after its pending calls.
+        """End a plugin that is no longer in the plugins file, when its pending calls have ended.
 
-        The plugin gets no new calls.
+        Waits for these calls at most CALL_S, the time limit of a call. New calls fail at once.
         """
         await self._replacement.cancel()
         await self._stop_supervising()
@@ -541,7 +555,8 @@ class PluginProcess:
 
     def _set_state(self, state: State, reason: str) -> None:
         """Change the state, and report it. reason: why the plugin is not running, or empty."""
-        # In all other states, a start that was awaited has succeeded or failed.
+        # In these two states, a start that _start_again() waits for is not over. In all others, it
+        # has succeeded or failed.
         if state not in ("waiting", "starting"):
             self._replacement.has_started.set()
         if state == "backing-off":

@@ -1,7 +1,7 @@
 """PluginRecord: what has happened to a plugin since its hub began to run it.
 
 A hub runs each plugin, a program with tools, in a process, and starts it again when it has ended.
-Each PluginProcess has one, and `concertino hub ps` shows it.
+Each PluginProcess (plugin_process.py) has a PluginRecord, and `concertino hub ps` shows it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ class PluginRecord:
     restarts: how many times a new process was started.
     last_error: why the last process ended; empty if no process has ended yet.
     last_error_at: the time of last_error, in seconds since 1970.
-    failed_change: why a changed plugin could not be started, while its old process runs on; empty
-        if there is no such change.
-    unsent_failure: the text of failed_change, if no call of a tool has failed with it yet. The next
-        call gets it as its error, and this attribute becomes empty. Only changes of watched files
-        set it.
+    failed_change: why the plugin does not start in its changed form, while its old process still
+        runs; empty if there is no such change.
+    unsent_failure: the error for the next call of a tool, which makes this attribute empty again.
+        PluginWatch sets it to failed_change when the changed files of a plugin do not start.
     """
 
     def __init__(self) -> None:
@@ -39,5 +38,8 @@ class PluginRecord:
         self.failed_change = self.unsent_failure = ""
 
     def set_error(self, reason: str) -> None:
-        """Record why a process has ended, or could not be started."""
+        """Record why a process has ended, or could not be started.
+
+        reason: a text for users.
+        """
         self.last_error, self.last_error_at = reason, time.time()

@@ -1,9 +1,10 @@
 """PluginReplacement: starts a new process of a plugin, and lets the old one finish its calls.
 
-A hub runs each plugin in a process of its own, by a PluginProcess (plugin_process.py). This uses a
-PluginReplacement when the plugin's entry in the plugins file, or its own files, have changed. The
-old process serves until the new one has started, so a program that fails to start replaces nothing.
-Then the old process gets no new calls, and ends when its pending calls have finished.
+A hub runs each plugin, a program with tools, in a process of its own. A PluginProcess
+(plugin_process.py) supervises the process. It uses a PluginReplacement when the plugin's entry in
+the plugins file has changed, or the plugin's own files. The old process serves until the new one
+has started, so a program that fails to start replaces nothing. When the new one has started, the
+old process gets no new calls, and ends when its pending calls have finished.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class PluginReplacement:
     next: the PluginRun of the new process while it is being started; otherwise None. PluginProcess
         sets it.
     is_pending: whether a replacement will begin soon, so that calls already wait for it.
-    has_started: set when a restart without an old process has succeeded or failed. PluginProcess
-        clears and sets this event, and waits for it.
+    has_started: an event for the case that the plugin has no process that could be replaced, so
+        that its program is only started. PluginProcess clears the event before this start, sets it
+        when the start has succeeded or failed, and waits for it.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -48,16 +50,17 @@ class PluginReplacement:
         self._old: dict[PluginRun, asyncio.Task[None]] = {}
 
     def groups(self) -> Iterator[int]:
-        """Yield the process groups of the new run and of the old ones."""
+        """Yield the ids of the process groups of the new run and of the old ones."""
         for run in (self.next, *self._old):
             if run is not None and run.pid is not None:
                 yield run.pid
 
     async def run(self, replace: Callable[[], Awaitable[None]]) -> None:
-        """Run a replacement in a task, which cancel() can end. Waits for an earlier one first.
+        """Run a replacement, and wait for its end. First wait for an earlier replacement, if any.
 
-        replace: starts the new process, and retires the old one.
-        Raises what `replace` raises. Returns if the replacement is cancelled.
+        replace: starts the new process, and retires the old one. It runs in a task that cancel()
+            can end.
+        Raises what `replace` raises. Returns normally if cancel() has ended the task.
         """
         async with self._lock:
             task = self._current = asyncio.ensure_future(replace())
@@ -76,7 +79,7 @@ class PluginReplacement:
             await asyncio.wait((task,))
 
     def retire(self, run: PluginRun) -> None:
-        """Let a run finish its calls in the background, and then end it."""
+        """Let an old run finish its calls in the background, at most CALL_S, and then end it."""
         # End the oldest runs, so that there are at most MAX_OLD old runs together with this one.
         for oldest in list(self._old)[: len(self._old) - MAX_OLD + 1]:
             self._old[oldest].cancel()

@@ -1,8 +1,8 @@
 """PluginRequests: answers the requests that a hub sends to a plugin.
 
-A hub forwards the requests of other plugins and of MCP clients to a plugin. Those for tools and
-prompts become MCP calls to the plugin's Backend, and the results become responses of the plugin
-protocol. Requests for storage go to stores.py.
+A hub forwards the requests of other plugins and of MCP clients to a plugin. PluginRequests converts
+requests for tools and prompts to MCP calls, passes these to the plugin's Backend, and converts the
+results to responses of the plugin protocol. stores.py answers the requests for storage.
 """
 
 from __future__ import annotations
@@ -60,23 +60,24 @@ Handler = Callable[[PluginRequest], Awaitable[Responses]]
 
 
 class PluginRequests:
-    """The request handlers of a plugin. The Plugin owns them.
+    """The request handlers of a plugin. A Plugin or McpPlugin owns the object.
 
     name: the plugin's id.
-    backend: handles the calls of tools and prompts; the Plugin itself.
+    backend: handles the calls of tools and prompts. For a Plugin, this is the Plugin itself.
     has_tool: called with a tool's name and the Context of a call; returns whether the plugin has
         the tool for this caller.
     prompt_names: returns the names of the current prompts.
     storages: the stores that the plugin provides, by storage type.
-    in_thread: runs a function that may block in a thread.
+    in_thread: runs a function that may block in a thread, and returns its result.
     hooks: the functions to run at boot and shutdown.
     events: the functions to call with events.
-    on_shutdown: called when the hub requests shutdown, after the shutdown functions.
-    hub: returns the connection to the hub; None if there is none.
+    on_shutdown: called without arguments after a shutdown request of the hub, when the shutdown
+        functions have run.
+    hub: a function that returns the connection to the hub; None if there is none.
 
-    Attributes:
-    handlers: the kind of a request, which is the field of PluginRequest that it sets -> the
-        function that answers requests of this kind.
+    Attribute:
+    handlers: kind of request -> the function that answers requests of this kind. The kind is the
+        name of the field of PluginRequest that the request sets, such as "tool_call".
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class PluginRequests:
         }
 
     async def refuse(self, request: PluginRequest) -> PluginResponse:
-        """Return the error response for a kind of request without a handler."""
+        """Return the error response to a request whose kind is not in `handlers`."""
         kind = request.WhichOneof("request") or "nothing"
         return error_response("", "unknown_request", f"{self._name} does not answer {kind}")
 
@@ -226,6 +227,7 @@ class PluginRequests:
 
     async def _list_prompts(self, request: PluginRequest) -> PluginResponse:
         """Return the prompts of the backend as PromptDefinitions."""
+        # Without prompts, the backend does not have the method prompts/list, and would raise.
         if not self._prompt_names():
             return PluginResponse(list_prompts=ListPromptsResponse())
         result = cast(ListPromptsResult, await self._handle("prompts/list", {}, request))
@@ -297,7 +299,7 @@ def _error_text(error: RpcError) -> str:
 
 
 def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
-    """Return the response for the result of a tool call in MCP. As bytes, it has no id.
+    """Return the response for an MCP result of a tool, as an object or serialized without its id.
 
     The response contains one JSON object, because Go programs expect one. The field `structured` of
     the response says what the object is:
@@ -352,9 +354,9 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 
 
 def _is_same_json(text: str, json: bytes) -> bool:
-    """Return whether a text has the same value as `json`, so that it need not be sent.
+    """Return whether a text is JSON with the same value as `json`, so that it need not be sent.
 
-    True also for an empty text.
+    Returns True for an empty text, too.
     """
     if not text or text.encode("utf-8", "surrogatepass") == json:
         return True
@@ -368,10 +370,10 @@ def _tool_failure(text: str) -> PluginResponse:
     """Return the response for a tool that failed.
 
     text: the text content of the tool's result. If the tool has raised a ToolError, the text is
-        {"error": ..., "code": ...}, with more members if the ToolError has details.
+        {"error": ..., "code": ...}, with more keys if the ToolError has details.
 
-    The response gets the code, and `error` as its message. If there are more members, the message
-    is the whole text, because Go programs show only the message.
+    The response gets the code, and the value of `error` as its message. If there are more keys, the
+    message is the whole text, because Go programs show only the message.
     """
     response = error_response("", "handler_error", text)
     failure = response.tool_call
@@ -388,7 +390,7 @@ def _tool_failure(text: str) -> PluginResponse:
 
 
 class _ErrorBody(Struct):
-    """The members that the JSON text of every ToolError has."""
+    """The keys that the JSON text of every ToolError has."""
 
     error: str
     code: str

@@ -1,10 +1,14 @@
 """PluginRun: one run of a plugin's program, as a process of the hub.
 
-A hub starts plugins, programs with tools, and forwards requests to them.
-start() starts the process, waits for `READY ADDRESS` on its stderr, connects, sends the requests
-register and boot, and fetches the lists of tools and prompts. wait_end() pings the plugin until it
-fails. close() ends the process. When a run is over, PluginProcess (plugin_process.py) starts the
-next one.
+A hub starts plugins, programs with tools, and forwards requests to them. PluginProcess
+(plugin_process.py) owns the present run, and starts the next one when the run is over. A run has
+these steps:
+
+1. start() starts the process, waits for `READY ADDRESS` on its stderr, connects to this address,
+   sends the requests `register` and `boot`, and fetches the lists of tools and prompts.
+2. wait_end() pings the plugin until the plugin does not answer or its process has ended.
+3. close() ends the process.
+
 Source: the Orchestra plugin protocol, "Orchestrator".
 """
 
@@ -63,9 +67,10 @@ STEP_S = 10.0
 MCP_BOOT_S = START_S + 15.0
 # The pause between two health pings, and the time limit for the answer to one.
 HEALTH_S = 5.0
-# A plugin that is starting and sleeps for this time (idleness.py) no longer delays other plugins
-# and requests: before READY, for a plugin with a Unix socket and for one with QUIC, and after
-# READY, during register, boot and lists.
+# A plugin that is starting and sleeps (idleness.py) for this time no longer delays other plugins
+# and requests. IDLE_S is the time before READY for a plugin with a Unix socket. QUIC_IDLE_S is the
+# time before READY for a plugin with QUIC. It is shorter because such plugins start one after the
+# other. BOOT_IDLE_S is the time after READY, when a plugin may wait for other programs.
 IDLE_S = 0.25
 QUIC_IDLE_S = 0.1
 BOOT_IDLE_S = 2.0
@@ -78,8 +83,9 @@ EXIT_STATUS_S = 0.25
 
 # A Python program that starts the plugin. prctl(1, 15) is PR_SET_PDEATHSIG with SIGTERM, which
 # execve keeps: the kernel ends the plugin when the hub is killed, even if the plugin ignores
-# HUB_PID. Starting this interpreter takes 15 ms. A preexec_fn is no alternative: it would run with
-# copies of the locks that the hub's threads hold.
+# HUB_PID. The comparison of the parent's id finds a hub that was killed before prctl(). Starting
+# this interpreter takes 15 ms. A preexec_fn is no alternative: it would run with copies of the
+# locks that the hub's threads hold.
 DIE_WITH_HUB = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)
@@ -129,11 +135,14 @@ class LaunchSettings(Struct, frozen=True):
 class PluginRun:
     """One run of a plugin's program. Call start(), then wait_end(), then close().
 
+    settings: the plugin's entry in the plugins file, its logger and its time limits.
+
     Attributes:
     link: the connection to the plugin; None while there is none.
     exited: a task that returns the exit status; None while there is no process.
     address: where the plugin listens; empty before READY.
-    health: the plugin's answer to the last health ping; empty if the plugin is healthy.
+    health: the plugin's answer to the last health ping, such as "DEGRADED the disk is full"; empty
+        if the plugin is healthy.
     """
 
     def __init__(self, settings: LaunchSettings) -> None:
@@ -160,17 +169,19 @@ class PluginRun:
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Start the process, connect, register and boot. Returns the plugin's tools and prompts.
 
-        on_idle: called if the plugin sleeps before the start is over (idleness.py), perhaps because
-            it waits for something that will not happen.
+        environment: the settings that all plugins of the hub share.
+        on_idle: called if the plugin sleeps (idleness.py) before the start is over, perhaps because
+            it waits for something that will not happen. It may be called twice.
         on_work: called again and again before READY, with the processor time that the plugin has
             used so far, in seconds.
-        Raises ConcertinoError, OSError, ValueError. Call close() even then.
+        Raises ConcertinoError, OSError or ValueError if the plugin does not start. Call close()
+        even then.
         """
         self.address = await self._wait_ready(environment, on_idle, on_work)
         exited = self.exited
         assert exited is not None
         # Three things may happen: the plugin has booted, its process ends, or it sleeps for a
-        # while. After on_idle(), wait for one of the first two.
+        # while. If it sleeps, call on_idle(), and go on waiting for the other two.
         introduction = asyncio.get_running_loop().create_task(self._introduce(environment))
         idle = self._watch_idleness(BOOT_IDLE_S)
         try:
@@ -318,7 +329,11 @@ class PluginRun:
     async def fetch_lists(
         self, link: RpcConnection
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
-        """Request the plugin's tools and prompts, and return them. link: its connection."""
+        """Request the plugin's tools and prompts, and return them.
+
+        link: the connection to the plugin.
+        A list that the plugin does not send is empty. Raises the exceptions of link.request().
+        """
         response = await link.request(PluginRequest(list_tools=ListToolsRequest()), STEP_S)
         if not response.HasField("list_tools"):
             self._log.warning("it does not list its tools: %s", _error_text(response))
@@ -353,7 +368,8 @@ class PluginRun:
     async def wait_end(self) -> str:
         """Wait until the process exits, the connection is lost, or a health ping fails.
 
-        Returns a text for messages that says which of these happened. The process may still run.
+        Call this after start(). Returns a text for users that says which of these has happened. The
+        process may still run.
         """
         link, exited = self.link, self.exited
         assert link is not None
@@ -389,10 +405,11 @@ class PluginRun:
                 self._log.warning("it says that it is %s", problem or "well again")
 
     async def exit_reason(self) -> str:
-        """Return how the process ended. Empty if it does not end within EXIT_STATUS_S.
+        """Wait up to EXIT_STATUS_S for the end of the process, and return how it ended.
 
         Call this when the connection is lost, because the exit status says more about the cause
-        than the error of the connection.
+        than the error of the connection. Returns a text for users; "" if the process has not ended
+        in this time.
         """
         # Keep the task, because close() may cancel it and set the attribute to None while this
         # method waits.
@@ -417,7 +434,7 @@ class PluginRun:
             await asyncio.sleep(DRAIN_POLL_S)
 
     async def shut_down(self, limit_s: float = SHUTDOWN_S) -> None:
-        """Send a shutdown request, and wait for the answer. Logs a warning if there is none.
+        """Send a shutdown request, and wait for the response. Logs a warning if there is none.
 
         limit_s: how long to wait, in seconds. The request tells the plugin this limit.
         """
@@ -430,9 +447,9 @@ class PluginRun:
             self._log.warning("it did not answer the shutdown: %s", exc)
 
     async def close(self, reason: str) -> None:
-        """Close the connection, and end the process and its whole process group.
+        """Close the connection, end the process, and kill the rest of its process group.
 
-        reason: why pending requests fail.
+        reason: the text of the Disconnected that pending requests raise.
         """
         link, self.link = self.link, None
         if self._fetching is not None:

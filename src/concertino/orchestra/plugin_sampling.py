@@ -39,8 +39,10 @@ async def sample_at_hub(
 ) -> Raw:
     """Send a sampling request to an AI provider, and return the JSON of its CreateMessageResult.
 
+    hub: the connection to the hub, which forwards the request to a plugin.
     sampling: the request. Its metadata may name a provider: {"orchestra/provider": "openai"}.
-    call: the tool call during which the sampling happens.
+    call: the tool call during which the sampling happens. Its trace context and session id are
+        passed on.
     plugin: the id of the plugin that has this tool.
     Raises MissingCapability if the hub has no provider for the request, and RpcError if the
     provider fails.

@@ -31,14 +31,15 @@ log = logging.getLogger("concertino.hub")
 class PluginSet:
     """Starts, changes and ends the plugins of a hub. Use it on one event loop.
 
-    entries: the enabled plugins, in the order of the file.
-    stop_s: how long all plugins together may take to end by themselves, in seconds. Killing those
-        that do not end may take as long again.
+    entries: the enabled plugins, in the order of the plugins file.
+    stop_s: how long stop() waits for all plugins together to end by themselves, in seconds. Then it
+        closes the stdin of the others, sends SIGTERM and at last SIGKILL, which takes at most as
+        long again.
     on_change: called when a plugin's state, tools or prompts have changed, and when plugins were
         added or removed.
 
     Attributes:
-    by_id: the plugins by id, in the order of the file.
+    by_id: the plugins by id, in the order of the plugins file.
     by_start: the plugins in the order in which they start: dependencies come first.
     """
 
@@ -62,7 +63,7 @@ class PluginSet:
     def _put(self, entries: Sequence[PluginEntry]) -> list[PluginProcess]:
         """Set the plugins to those of the entries, and return the plugins that are new.
 
-        Plugins with the same id are kept, and keep their entries.
+        A plugin that exists already is kept, and keeps its old entry: change() replaces the entry.
         """
         # Plugins that use QUIC are started one after the other, because some Go plugins share a
         # database, and fail if two of them create it at the same time.
@@ -94,7 +95,10 @@ class PluginSet:
         )
 
     def start(self, environment: HubEnvironment) -> None:
-        """Begin to start all plugins. Each one waits for its dependencies by itself."""
+        """Begin to start all plugins. Each one waits for its dependencies by itself.
+
+        environment: the settings that all plugins of the hub share.
+        """
         self._environment = environment
         for plugin in self.by_id.values():
             plugin.start(environment)
@@ -126,15 +130,18 @@ class PluginSet:
                 watch.start()
 
     async def change(self, entries: Sequence[PluginEntry], environment: HubEnvironment) -> None:
-        """Change the plugins of the set, after start().
+        """Change the plugins of the set. Call this after start().
 
-        entries: all plugins from now on.
+        entries: all plugins from now on:
+            - A new plugin is started.
+            - A plugin that has no entry any more ends after its calls.
+            - A plugin whose entry has changed is replaced. Its new process gets all calls as soon
+              as it has started, and the old process ends after its calls.
+            - All other plugins run on.
         environment: the settings that all plugins share from now on.
-        New plugins are started. Plugins without an entry end after their calls. A plugin whose
-        entry has changed is replaced: its new process gets all calls as soon as it has started, and
-        the old one ends after its calls. All other plugins run on.
-        Waits until the replaced plugins have started. Raises ValueError, and changes nothing, if a
-        dependency is missing or dependencies form a cycle.
+        Returns when the replaced plugins have started or failed to start.
+        Raises ValueError, and changes nothing, if a dependency is missing or dependencies form a
+        cycle.
         """
         before = self.by_id
         added = self._put(entries)
@@ -172,17 +179,17 @@ class PluginSet:
             log.error("%s could not be ended", plugin.id, exc_info=exc)
 
     async def restart_plugin(self, id: str) -> None:
-        """End a plugin's process after its calls, and start it again.
+        """End a plugin's process after its calls, and start the program again.
 
-        Waits until the new process has started or failed, at most 15 seconds after the old one
-        has ended.
+        Waits until the new process has started or failed, at most 15 seconds
+        (plugin_process.START_S) after the end of the old one.
         """
         assert self._environment is not None, "the hub has not been launched"
         until = asyncio.get_running_loop().time() + self._stop_s
         await self.by_id[id].restart(until, self._environment)
 
     async def stop_plugin(self, id: str) -> None:
-        """End a plugin. It stays ended until restart_plugin()."""
+        """End a plugin, and wait for its end. Only restart_plugin() starts it again."""
         until = asyncio.get_running_loop().time() + self._stop_s
         reason = f"it was stopped; to start it: concertino hub restart {id}"
         await self.by_id[id].stop(until, reason=reason)
@@ -194,11 +201,14 @@ class PluginSet:
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
+        # Removed plugins get all the time that their calls need. Now they must end as fast as all
+        # others, so stop() takes the place of their tasks.
         retiring = dict(self._retiring)
         for task in retiring.values():
             task.cancel()
         if retiring:
             await asyncio.wait(retiring.values())
+        # In this order, the plugins that depend on a plugin have a task already when it gets one.
         stops: dict[PluginProcess, asyncio.Task[None]] = {}
         for plugin in (*retiring, *reversed(self.by_start)):
             dependents = [stops[other] for other in stops if plugin in other.dependencies]
@@ -240,7 +250,10 @@ def sort_by_dependency(entries: Sequence[PluginEntry]) -> list[PluginEntry]:
 
 
 def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:
-    """Return timeouts for ending a process that take `within_s` seconds together."""
+    """Return the timeouts for killing a process, which are `within_s` seconds together.
+
+    A process that ends when its stdin is closed does so fast, so this step gets least time.
+    """
     return ShutdownTimeouts(
         stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s
     )

@@ -30,7 +30,8 @@ class PluginWatch:
     """Watches the files of one plugin. Use it on one event loop. Call start() next.
 
     paths: the files and folders to watch.
-    replace: starts a new process of the plugin, which gets all calls as soon as it has started.
+    replace: starts a new process of the plugin, which gets all calls as soon as it has started. It
+        returns when the process has started or failed to start.
     """
 
     def __init__(
@@ -63,7 +64,10 @@ class PluginWatch:
         self._files.close()
 
     async def check(self) -> None:
-        """Begin to replace the plugin if its files have changed."""
+        """Begin to replace the plugin's process if the plugin's files have changed.
+
+        Returns before the new process has started.
+        """
         # Look at _reloading again after the check, because another check() may have begun to
         # replace the plugin while this one waited.
         if self._reloading is None and await self._files.check() and self._reloading is None:

@@ -7,10 +7,10 @@
         enabled: true
         socket: true
 
-The Go implementation reads the same format, without the members that this package adds, such as
-`socket`. It ignores unknown members and invalid values, which are errors in this package. An error
-names the file, the line and the member. In the Go implementation, `tcp_addr` configures a listener
-without encryption. This package has no such listener, and ignores the member with a warning.
+The Go implementation reads the same format, without the keys that this package adds, such as
+`socket`. It ignores unknown keys and invalid values, which are errors in this package. An error
+names the file, the line and the key. In the Go implementation, `tcp_addr` configures a listener
+without encryption. This package has no such listener, and ignores this key with a warning.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ MEMBERS = ("listen_addr", "tcp_addr", "certs_dir", "cluster", "plugins")
 class PluginsFile(Struct, frozen=True):
     """The content of a plugins file.
 
-    listen_addr: where the hub listens for plugins and bridges over QUIC.
-    certs_dir: the folder of certificates.
-    cluster: the address of a NATS cluster that the hub joins.
-    These three are None if the file does not set them.
+    path: the path of the file.
+    listen_addr: the address at which bridges and other programs reach the hub; None if the file
+        does not set it.
+    certs_dir: the folder of certificates; None if the file does not set it.
     plugins: every entry, in the order of the file.
-    warnings: messages to log, about members that are ignored.
+    warnings: messages to log, about keys that are ignored.
+    cluster: the address of a NATS cluster that the hub joins; None if the file does not set it.
     """
 
     path: Path
@@ -67,7 +68,7 @@ class PluginsFile(Struct, frozen=True):
         return tuple(entry for entry in self.plugins if entry.enabled)
 
     def log_notes(self, log: logging.Logger) -> None:
-        """Log the warnings, and each plugin that is not started because it is not enabled."""
+        """Log the warnings, and the ids of plugins that are not started: those not `enabled`."""
         for warning in self.warnings:
             log.warning("%s", warning)
         for entry in self.plugins:
@@ -76,9 +77,10 @@ class PluginsFile(Struct, frozen=True):
 
 
 def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
-    """Read and check a plugins file.
+    """Read and check a plugins file, and return its content.
 
-    Raises InvalidPluginsFile, and ImportError when the extra `orchestra` is not installed.
+    Raises InvalidPluginsFile if the file cannot be read or is not valid, and ImportError if the
+    extra `orchestra` is not installed.
     """
     try:
         import_parser()
@@ -189,8 +191,8 @@ def _find_cycle(start: str, by_id: Mapping[str, PluginEntry], acyclic: set[str])
 
     acyclic: ids of plugins that are known to reach no cycle. The search adds ids to it.
     """
-    # Depth-first: `path` leads from the start to the current plugin, and `left` holds the
-    # dependencies that remain to be visited, for each plugin on the path.
+    # A depth-first search. `path` leads from the start to the current plugin. For each plugin on
+    # the path, `left` has its dependencies that remain to be visited.
     path: list[str] = [start]
     left = [list(by_id[start].depends_on)]
     while left:

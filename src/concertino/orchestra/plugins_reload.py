@@ -4,9 +4,9 @@ A hub starts the plugins that its plugins file lists. `concertino orchestrate` a
 which run a hub, use PluginsReload. Only plugins whose entries have changed are started, replaced or
 ended.
 
-A user who starts a hub approves the content that the file has at that time. Somebody else may
-change the file later, and let the hub run any program. So a change of a plugin's program,
-arguments, variables or configuration must be approved with `concertino approve FILE`. Until then
+By starting a hub, a user approves the content that the file has at that time. Somebody else may
+change the file later, and so make the hub run any program. So the user must approve a change of a
+plugin's program, arguments, variables or configuration with `concertino approve FILE`. Until then
 the plugin runs on as before the change.
 """
 
@@ -42,19 +42,24 @@ POLL_S = 1.0
 SETTLE_S = 0.05
 # After this many pauses of SETTLE_S, a file that still changes is read anyway.
 MAX_SETTLE_STEPS = 20
-# The members of a plugins file that a running hub cannot change.
+# The settings in a plugins file that a running hub cannot change.
 FIXED = ("listen_addr", "certs_dir", "cluster")
 
 
 class PluginsReload:
-    """Follows the plugins file of a hub.
+    """Applies the changes of a hub's plugins file while the hub runs.
+
+        reload = PluginsReload(hub, file)
+        reload.open()
+        ...
+        await reload.close()
 
     Call open() after the hub's launch(), and close() before its stop().
 
     file: the content with which the hub was started.
-    trust: whether changes need no approval.
+    trust: whether changes need no approval of the user.
     store: the user's approvals; None for those in the user's state folder.
-    poll_s: how often the file is checked for changes, in seconds.
+    poll_s: the time between two checks of the file for changes, in seconds.
     """
 
     def __init__(
@@ -115,7 +120,10 @@ class PluginsReload:
             await self.reload()
 
     async def reload(self) -> None:
-        """Read the file and apply its changes. If the file has an error, log it and do nothing."""
+        """Read the file and apply its changes, except those that are not approved.
+
+        If the file has an error, logs the error and changes nothing.
+        """
         try:
             check_writers(self._path, os.stat(self._path))
             file = read_plugins(self._path)
@@ -159,8 +167,9 @@ class PluginsReload:
         )
         chosen = {entry.id: entry for entry in file.enabled if entry.id not in unapproved}
         chosen |= {id: running[id] for id in unapproved if id in running}
-        # A plugin cannot run without its dependencies. Each round may remove plugins that others
-        # depend on, so repeat until none is missing.
+        # A plugin cannot run without its dependencies. So it keeps its old entry, or is removed,
+        # if its new entry names a plugin that may not run. Each round may remove plugins on which
+        # others depend, so repeat until no dependency is missing.
         while missing := {
             entry.id: id for entry in chosen.values() for id in entry.depends_on if id not in chosen
         }:
@@ -228,7 +237,7 @@ class PluginsReload:
 
 
 def _open_store() -> ApprovalStore:
-    """Return the user's approvals. Raises ValueError for a user without a home directory."""
+    """Return the user's approvals. Raises ValueError if the user has no home directory."""
     try:
         return ApprovalStore()
     except RuntimeError as exc:

@@ -29,14 +29,19 @@ FIRST_S, LAST_S = 0.1, 5.0
 
 
 class ReconnectingLink:
-    """An RpcConnection to one address that reconnects. Use it on one event loop. Call start() next.
+    """An RpcConnection to one address that reconnects. Use it on one event loop.
+
+        hub = ReconnectingLink(address, partial(open_link, address))
+        hub.start()
+        response = await hub.request(request)
 
     address: the address, for messages.
-    open: connects; usually a partial of open_link().
+    open: connects, and returns the connection; usually a partial of open_link().
     on_connect: called with each new connection before requests use the connection, for example to
         register. If it raises an exception, the attempt to connect counts as failed.
     on_change: called with True when the link is up, and with False when it is down.
-    health_s: the pause between two health pings, and the time limit for their answers.
+    health_s: the pause between two health pings, and the time limit for the answer to one, in
+        seconds.
 
     Attributes:
     peer: the other end of the latest connection.
@@ -75,7 +80,7 @@ class ReconnectingLink:
         return self._link is not None
 
     def start(self) -> None:
-        """Begin to connect, in the background."""
+        """Begin to connect, in the background. A second call does nothing."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -95,7 +100,10 @@ class ReconnectingLink:
         return await link.request(request, timeout_s)
 
     async def close(self, reason: str = CLOSED) -> None:
-        """Close the connection, and do not reconnect."""
+        """Close the connection, and do not reconnect.
+
+        reason: the text of the Disconnected that pending and later requests raise.
+        """
         self._reason = reason
         if self._task is not None:
             self._task.cancel()

@@ -1,10 +1,11 @@
-"""The path of a request through several hubs, which is needed to detect a circle of hubs.
+"""The path of a request through several hubs, which is needed to detect a cycle of hubs.
 
-A hub reaches another hub through a plugin that runs an MCP server, the bridge to that hub. Hubs
-whose bridges form a circle would forward a request for ever. So each plugin with an MCP server adds
-its own name to the path of each request that it forwards. The path is in the field `path` of the
-plugin protocol, and in the member PATH of `_meta` in MCP. If a plugin's name is on the path
-already, the request has come back to a hub that it has passed, and the plugin refuses it.
+A hub can forward requests to another hub. It does so through one of its plugins, the bridge, which
+runs an MCP server that is connected to the other hub. If the bridges of several hubs form a cycle,
+these hubs would forward a request for ever. So each plugin that runs an MCP server adds its own
+name to the path of each request that it forwards. The path is in the field `path` of the plugin
+protocol, and in the key PATH of `_meta` in MCP. If a plugin's name is on the path already, the
+request has come back to a hub that it has passed, and the plugin refuses the request.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 
 __all__ = ["PATH", "extend_path", "make_step", "read_path"]
 
-# The member of the `_meta` of an MCP request: a list of strings.
+# The key of the path in the `_meta` of an MCP request. Its value is a list of strings.
 PATH = "orchestra/path"
-# The largest number of plugins on a path, and the longest name of one.
+# The largest number of plugins on a path, and the longest name of a plugin, in characters. The
+# limits keep a client from making requests large.
 MAX_STEPS, MAX_STEP = 16, 128
 
 _parse_path = Decoder(list[str]).decode
@@ -36,7 +38,10 @@ def make_step(plugin: str) -> str:
 
 
 def read_path(meta: Mapping[str, Raw]) -> list[str]:
-    """Return the path in the `_meta` of an MCP request; empty if it has none. Raises RpcError."""
+    """Return the path in the `_meta` of an MCP request; empty if it has none.
+
+    Raises RpcError if it is not a list of strings, or if it is too long.
+    """
     value = meta.get(PATH)
     if value is None:
         return []

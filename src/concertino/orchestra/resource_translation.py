@@ -1,7 +1,9 @@
 """Converts MCP requests for resources to requests of the plugin protocol, and their responses back.
 
-The resources of a hub are the documents that plugins store for it, and the resources of MCP servers
-behind the hub. hub_backend.py calls these functions, sends the requests and receives the responses.
+A hub forwards requests to plugins, which may store documents or offer an MCP server. To MCP
+clients, the hub's resources are these documents and the resources of these MCP servers.
+hub_backend.py, an MCP server in front of a hub, calls these functions, sends the requests and
+receives the responses.
 
     resources/list   StorageListRequest, for each of the folders features/, notes/ and docs/, and
                      one with the storage type RESOURCES for all MCP servers
@@ -83,9 +85,10 @@ TEMPLATES = [
 
 
 def list_request(kind: str) -> PluginRequest:
-    """Return the request for the stored documents of one kind, which are MCP resources.
+    """Return the request for the list of the stored documents in one folder.
 
-    kind: the folder of the documents, one of KINDS.
+    kind: the folder of the documents, one of KINDS. Documents in other folders are not offered to
+        MCP clients.
     """
     return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
 
@@ -96,9 +99,9 @@ def server_list_request() -> PluginRequest:
 
 
 def list_of(response: PluginResponse) -> StorageListResponse:
-    """Return the list in the response to list_request() or server_list_request().
+    """Return the list in the response to a request of list_request() or server_list_request().
 
-    The list is empty if the hub has no such storage. Raises RpcError for any other error.
+    The list is empty if the hub has no such storage. Raises RpcError for any other error response.
     """
     if response.HasField("tool_call") and response.tool_call.error_code in NO_STORAGE:
         log.debug("no resources: %s", response.tool_call.error_message)
@@ -114,12 +117,18 @@ def list_of(response: PluginResponse) -> StorageListResponse:
 
 
 def server_resources_of(found: StorageListResponse) -> list[Resource]:
-    """Return the resources of MCP servers in a list, in the same order. Leaves out invalid ones."""
+    """Return the resources of MCP servers in a list, in the same order. Leaves out invalid ones.
+
+    found: the list in the response to a request of server_list_request().
+    """
     return _decode_all((entry.resource_json for entry in found.entries), _parse_resource)
 
 
 def server_templates_of(found: StorageListResponse) -> list[ResourceTemplate]:
-    """Return the resource templates of MCP servers in a list. Leaves out invalid ones."""
+    """Return the resource templates of MCP servers in a list. Leaves out invalid ones.
+
+    found: the list in the response to a request of server_list_request().
+    """
     return _decode_all(found.templates_json, _parse_template)
 
 
@@ -135,9 +144,10 @@ def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
 
 
 def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
-    """Return the stored documents of one kind as MCP resources, sorted by path.
+    """Return the stored documents of one folder as MCP resources, sorted by path.
 
-    kind: the folder of the documents, one of KINDS.
+    entries: the entries of the list in the response to a request of list_request().
+    kind: the folder of the documents, one of KINDS. Documents that are not in it are left out.
     """
     by_path = {entry.path: entry for entry in entries}
     return [
@@ -154,9 +164,9 @@ def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
 
 
 def read_request(params: Params) -> tuple[str, PluginRequest]:
-    """Return the URI of a resources/read, and the request to the hub for its content.
+    """Return the URI in a client's resources/read, and the request to the hub for its content.
 
-    params: the parameters of resources/read.
+    params: the params of the MCP request.
     Raises RpcError if they are invalid.
     """
     if "uri" not in params:
@@ -167,7 +177,7 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
         raise RpcError(
             INVALID_PARAMS, f"resources/read params.uri: expected a text: {exc}"
         ) from None
-    # _storage_path() refuses a URI that is too long, whatever its scheme is.
+    # _storage_path() raises the error for a URI that is too long, whatever its scheme is.
     if uri.startswith(SCHEME) or len(uri) > MAX_URI:
         return uri, PluginRequest(storage_read=StorageReadRequest(path=_storage_path(uri)))
     return uri, PluginRequest(storage_read=StorageReadRequest(path=uri, storage_type=RESOURCES))

@@ -8,7 +8,7 @@ plugins offer the same name, the hub reports the conflict, and the provider is:
 - But if both use QUIC, the plugin that comes last. The Go implementation does the same, and its
   standard plugins rely on it.
 
-An AI bridge is a plugin that gives access to an AI provider, such as claude or openai
+An AI bridge is a plugin that gives access to the models of an AI provider, such as claude or openai
 (`provides_ai`). All AI bridges offer the same tools, such as `ai_prompt`. A call that names an AI
 provider goes to the bridge for it. For a call that names none, the bridge for claude comes before
 all other plugins, and other bridges come last, as in the Go implementation.
@@ -40,7 +40,11 @@ __all__ = ["PluginFeatures", "PluginProvider", "Routes", "build_routes"]
 
 
 class PluginFeatures(Struct, frozen=True, eq=False):
-    """The tools, prompts and storage types that one plugin offers."""
+    """The tools, prompts and storage types that one plugin offers.
+
+    manifest: the plugin's description of itself.
+    storage: the names of the storage types, such as "markdown".
+    """
 
     manifest: PluginManifest
     tools: Sequence[ToolDefinition] = ()
@@ -49,7 +53,11 @@ class PluginFeatures(Struct, frozen=True, eq=False):
 
 
 class PluginProvider(Protocol):
-    """The part of a plugin that this module uses. PluginProcess implements it."""
+    """The part of a plugin that this module uses.
+
+    PluginProcess implements it, a plugin that the hub runs, and ClusterPlugin, a plugin that other
+    processes of a NATS cluster run.
+    """
 
     @property
     def id(self) -> str: ...
@@ -65,19 +73,22 @@ P = TypeVar("P", bound=PluginProvider)
 
 
 class Routes(Struct, Generic[P], frozen=True, eq=False):
-    """The providers of a hub's features.
+    """Says for each tool, prompt and storage type of a hub which plugin provides it.
 
-    tools, prompts, storage: name -> the plugin that gets the requests for it. A tool that several
-        AI bridges offer, and neither the bridge for claude nor any other plugin, is not in `tools`,
-        because a call of it must name an AI provider.
-    ai_tools: AI provider -> name of a tool -> the bridge that gets the calls.
+    tools: name -> the plugin that gets the calls that name no AI provider. If only AI bridges offer
+        a tool, and several of them but not the one for claude, the tool is not in `tools`: a call
+        of it must name an AI provider.
+    prompts, storage: name -> the plugin that gets the requests.
+    ai_tools: AI provider -> name of a tool -> the AI bridge that gets the calls that name this
+        provider.
     resources: the plugins that run MCP servers with resources. They answer requests for resources
         together.
-    tool_list, prompt_list: the responses to list requests, sorted by name. All requests share one
-        object; the sender overwrites its request_id.
-    conflicts: a message for each tool, prompt or storage type of a plugin that the hub does not
-        use, because another plugin provides the name.
-    replacements: a message for each name that a later plugin has taken over.
+    tool_list, prompt_list: the responses to list requests, sorted by name. All requests get the
+        same object; the code that sends a response overwrites its request_id each time.
+    conflicts: a message for each tool, prompt or storage type that the hub does not use, because
+        another plugin provides the same name.
+    replacements: a message for each name that the hub uses of a later plugin in the plugins file,
+        and not of an earlier one.
     """
 
     tools: dict[str, P]
@@ -91,7 +102,7 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     replacements: tuple[str, ...]
 
     def find_tool(self, name: str, provider: str) -> P | None:
-        """Return the plugin for a call of a tool. None if no plugin may get the call.
+        """Return the plugin that gets a call of a tool. None if no plugin may get the call.
 
         name: the name of the tool.
         provider: the AI provider that the call names; empty if it names none.
@@ -108,7 +119,7 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
         return plugin
 
     def explain_missing_tool(self, name: str, provider: str) -> str:
-        """Return a sentence that says why find_tool() has found no plugin."""
+        """Return a sentence that says why find_tool() has returned None for these arguments."""
         if not provider:
             providers = [ai for ai, tools in self.ai_tools.items() if name in tools]
             if not providers:
@@ -142,7 +153,10 @@ AI_ALIASES: Mapping[str, str] = dict.fromkeys(
 
 
 def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
-    """Return whether the later one of two plugins in the file provides a name that both offer."""
+    """Return whether, of two plugins that offer the same name, the later one provides it.
+
+    later, earlier: the plugins, in the order of the plugins file.
+    """
     new, old = _precedence(later), _precedence(earlier)
     if new != old:
         return new > old
@@ -150,14 +164,20 @@ def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
 
 
 def _precedence(plugin: PluginProvider) -> int:
-    """Return 2 for the bridge to the default AI provider, 0 for other bridges, otherwise 1."""
+    """Return 2 for the AI bridge to claude, 1 for a plugin that is no AI bridge, 0 for the others.
+
+    Of two plugins that offer the same name, the one with the higher number provides it.
+    """
     if DEFAULT_AI in plugin.provides_ai:
         return 2
     return 0 if plugin.provides_ai else 1
 
 
 class _Messages:
-    """The messages about names that several plugins offer."""
+    """The messages about names that several plugins offer.
+
+    conflicts, replacements: as in Routes.
+    """
 
     def __init__(self) -> None:
         self.conflicts: list[str] = []
@@ -193,9 +213,10 @@ class _Table(Generic[P]):
     """Collects the providers and definitions of all tools, or of all prompts, of a hub.
 
     kind: "tool" or "prompt", for messages.
+    messages: gets a message for each name that several plugins offer.
 
     Attribute:
-    providers: name of a tool or prompt -> its provider.
+    providers: name of a tool or prompt -> the plugin that provides it.
     """
 
     def __init__(self, kind: str, messages: _Messages) -> None:
@@ -206,7 +227,10 @@ class _Table(Generic[P]):
         self._definitions: dict[str, Any] = {}
 
     def add(self, plugin: P, definition: Any) -> None:
-        """Add the definition of a tool or prompt, or a message that says why it is refused."""
+        """Add the definition of a tool or prompt, or a message that says why it is refused.
+
+        plugin: the plugin that offers it. Plugins must come in the order of the plugins file.
+        """
         name: str = definition.name
         conflicts = self._messages.conflicts
         if not name:
@@ -233,7 +257,10 @@ class _Table(Generic[P]):
 
 
 def build_routes(plugins: Sequence[P]) -> Routes[P]:
-    """Return the routes for the plugins of a hub. plugins: in the order of the plugins file."""
+    """Return the routes for the plugins of a hub.
+
+    plugins: the hub's own plugins, in the order of the plugins file, then those of its cluster.
+    """
     messages = _Messages()
     tools = _Table[P]("tool", messages)
     ai_tools: dict[str, dict[str, P]] = {}
@@ -249,6 +276,7 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
                 bridges.setdefault(tool.name, plugin)
         for prompt in features.prompts:
             prompts.add(plugin, prompt)
+        # Several plugins may have the storage type RESOURCES, so it is no conflict.
         for kind in sorted(features.storage - {RESOURCES}):
             provider = storage.setdefault(kind, plugin)
             if provider is not plugin:
@@ -259,8 +287,8 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
                 messages.on_second_offer(f"storage {kind!r}", provider, other)
 
     return Routes(
-        # Without the tools that only bridges have, and several of them: a call of such a tool must
-        # name an AI provider.
+        # Leave out a tool that only AI bridges have, and several of them, unless the bridge to
+        # claude is one of them. A call of such a tool must name an AI provider.
         {
             name: plugin
             for name, plugin in tools.providers.items()

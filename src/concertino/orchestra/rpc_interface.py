@@ -9,9 +9,9 @@ link.py opens connections and listens for them, over a Unix socket, QUIC or a NA
 rpc_client.py and rpc_server.py have the code that all transports share. Each object belongs to the
 event loop in which it was created.
 
-A request can be cancelled: on a Unix socket with a StreamCancel that has the request's id, and over
-QUIC with a reset of its stream. There is no response then. Go programs ignore the cancellation and
-finish the request.
+A request can be cancelled: on a Unix socket with a StreamCancel that has the request's id, over
+QUIC with a reset of its stream, and in a NATS cluster with a message (nats_messages.py). There is
+no response then. Go programs ignore the cancellation and finish the request.
 
 To call a tool as a stream, the caller sends a stream_start instead of a tool_call. The peer answers
 with any number of stream_chunks and then one stream_end.
@@ -52,9 +52,10 @@ CLOSED = "the link was closed"
 
 
 class HandshakeFailure(ConcertinoError):
-    """One side refused the other: no certificate, the wrong name, another user.
+    """One side of a new connection refused the other side.
 
-    The text says which side refused, and the reason.
+    Reasons are a missing or invalid certificate, a certificate with the wrong name, or, on a Unix
+    socket, a process of another user. The text says which side refused, and the reason.
     """
 
 
@@ -62,7 +63,8 @@ class RemotePeer(Struct, frozen=True):
     """The process at the other end of a connection.
 
     address: the address of the connection, for messages.
-    name: the name in its verified certificate; None on a Unix socket, which has no certificates.
+    name: over QUIC, the name in the peer's verified certificate; in a NATS cluster, the name of
+        the peer's user; None on a Unix socket, which has neither.
     pid, uid: the process id and user id when the peer connected on a Unix socket; None otherwise.
     """
 
@@ -74,8 +76,9 @@ class RemotePeer(Struct, frozen=True):
     def may_register_as(self, plugin: str) -> bool:
         """Return whether this peer may register under a plugin id.
 
-        Over QUIC the certificate must be one for PLUGIN or PLUGIN-client, where PLUGIN is the id.
-        On a Unix socket any id is allowed, because only processes of the same user can connect.
+        plugin: the id. The name of the peer must be this id, or `ID-client`, which is the name in
+            the certificate with which a plugin connects to its hub. On a Unix socket any id is
+            allowed, because only processes of the same user can connect.
         """
         return (
             self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")
@@ -90,12 +93,12 @@ generator of the responses, or a function that sends them."""
 RequestHandler = Callable[[PluginRequest, RemotePeer], Awaitable[Responses]]
 """Handles one request.
 
-The handler is cancelled when the peer no longer wants the response. Any other exception is logged,
-and the peer gets the error `internal_error`."""
+The handler is cancelled when the peer no longer wants the response. If the handler raises an
+exception, the exception is logged, and the peer gets the error `internal_error`."""
 
 
 Respond = Callable[[bytes | None], None]
-"""Sends a response, serialized without its id. None: the request was cancelled.
+"""Sends a response, serialized without its id. It is called with None if the request was cancelled.
 
 For a stream, it is called with each chunk, too."""
 
@@ -109,10 +112,10 @@ class Cancellable(Protocol):
 
 
 RelayHandler = Callable[[bytes, RemotePeer, Respond], Cancellable | None]
-"""Forwards one request, serialized without its id, and calls Respond later.
+"""Forwards one request, serialized without its id. Later it calls Respond with the response.
 
-Returns the request in progress, or None without any effect if the RequestHandler must handle the
-request."""
+Returns an object that can cancel the request. Returns None, and does nothing else, if the
+RequestHandler must handle the request."""
 
 
 class RpcConnection(Protocol):
@@ -120,7 +123,7 @@ class RpcConnection(Protocol):
 
     @property
     def peer(self) -> RemotePeer:
-        """The side that answers."""
+        """The process that answers the requests."""
         ...
 
     @property
@@ -133,9 +136,10 @@ class RpcConnection(Protocol):
 
         The id in request.request_id need not be unique: the request is sent with a new id, and the
         response gets the caller's id. When the request times out or this task is cancelled, the
-        peer gets a cancellation. Raises TimedOut after timeout_s, Disconnected when the connection
-        ends or has ended, FrameTooLarge for a request that is too long, ProtocolError for an
-        invalid response.
+        peer gets a cancellation.
+        An error response is returned, not raised. Raises TimedOut after timeout_s, Disconnected
+        when the connection ends or has ended, FrameTooLarge for a request that is too long, and
+        ProtocolError for an invalid response.
         """
         ...
 
@@ -145,11 +149,11 @@ class RpcConnection(Protocol):
 
 
 class ForwardingConnection(RpcConnection, Protocol):
-    """An RpcConnection that can also forward serialized requests."""
+    """An RpcConnection that can also forward serialized requests, and call tools as streams."""
 
     @property
     def in_progress(self) -> int:
-        """The number of requests and streams that were not answered yet."""
+        """The number of requests and streams whose last response has not arrived yet."""
         ...
 
     def forward(
@@ -159,13 +163,15 @@ class ForwardingConnection(RpcConnection, Protocol):
         callback: ResponseCallback | None = None,
         stream: str = "",
     ) -> PendingResponse | None:
-        """Send a tool call or a stream_start, and return its pending response.
+        """Send a tool call or a stream_start, and return its pending response without waiting.
 
         body: the PluginRequest, serialized without its id.
-        callback: called with the outcome; None if the caller awaits the pending response instead.
-            For a stream_start, it is called with each chunk, too.
+        timeout_s: the time limit of the call or of the whole stream.
+        callback: called with the response as bytes, or with the exception that ended the request.
+            For a stream_start, it is called with each chunk, too. None if the caller awaits the
+            pending response instead.
         stream: the id of the stream in a stream_start; "" for a tool call.
-        The responses are bytes, and contain the id with which the request was sent.
+        The responses contain the id with which the request was sent.
         Returns None while the output buffer is full; request() waits in this case.
         Raises Disconnected, FrameTooLarge.
         """
@@ -176,9 +182,9 @@ class ForwardingConnection(RpcConnection, Protocol):
 
         request: contains a stream_start. Its request id and stream id are replaced by new ones.
         timeout_s: the time limit of the whole stream.
-        Yields a stream_chunk for each chunk, then a stream_end, or instead of that a tool_call
-        with an error, for example if the peer does not support streams. If the generator is closed
-        before the last response, the peer gets a cancellation.
+        Yields a stream_chunk for each chunk, and then the last response. This is a stream_end, or
+        a tool_call with an error, for example if the peer does not support streams. If the
+        generator is closed before the last response, the peer gets a cancellation.
         Raises TimedOut, Disconnected, FrameTooLarge and ProtocolError, like request().
         """
         ...
@@ -199,10 +205,12 @@ class RpcListener(Protocol):
 
 
 def error_response(id: str, code: str, message: str) -> PluginResponse:
-    """Return the error response to a request of any kind: the response of a failed tool call.
+    """Return an error response: the response of a failed tool call.
 
-    A failed request of any kind gets a failed tool_call, because the protocol has no general error
-    response. failures.py makes the errors of prompts and storage.
+    The protocol has no general error response, so a failed tool_call also answers other kinds of
+    requests that have failed. Only prompt and storage requests get the responses of failures.py.
+    id: the id of the request; "" if the caller sets it later.
+    code, message: the error, for programs and for users.
     """
     return PluginResponse(
         request_id=id, tool_call=ToolResponse(error_code=code, error_message=message)

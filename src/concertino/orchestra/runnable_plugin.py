@@ -1,7 +1,8 @@
 """RunnablePlugin: the interface of a plugin for the code that runs its process.
 
 A plugin is a program with tools, prompts or storage. A hub usually starts it and sends it requests.
-Plugin and McpPlugin implement it. plugin_main.py and cluster_worker.py run such plugins.
+Plugin (Python functions) and McpPlugin (an MCP server) implement the interface. plugin_main.py runs
+such a plugin for a hub, and cluster_worker.py runs it for the hubs of a NATS cluster.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ class RunnablePlugin(Protocol):
     """A plugin whose process can be run.
 
     Attributes:
-    hub: the connection to the hub. The code that runs the process sets it.
+    hub: the connection to the hub; None if there is none. The code that runs the process sets it.
     on_end: called by the plugin when the hub requests its end. The code that runs the process sets
         this function, too.
     name: the id of the plugin.
 
-    start() is called before the hub can connect. manifest() returns what the plugin provides and
-    needs, for the registration at the hub. answer() handles one request of the hub. At the end,
-    shut_down() runs the plugin's shutdown functions and returns whether all of them have succeeded,
-    and then close() releases everything else.
+    The code that runs the process calls the methods:
+
+    - start(), before the hub can connect.
+    - manifest(), to register at the hub. It returns what the plugin provides and needs.
+    - answer(), for each request of the hub.
+    - shut_down(), at the end. It runs the plugin's shutdown functions, and returns whether all of
+      them have succeeded.
+    - close(), last. It releases everything else.
     """
 
     hub: RpcConnection | None

@@ -49,7 +49,11 @@ _parse_metadata = Decoder(dict[str, Any]).decode
 class SqliteStorage:
     """A Storage in a database file, which is created with mode 0600 if it does not exist.
 
-    Several processes may use the file at once.
+        storage = SqliteStorage("documents.db")
+        version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
+
+    Several processes may use the file at once. The constructor raises StorageError if the file
+    cannot be opened.
     """
 
     def __init__(self, file: str | os.PathLike[str]) -> None:

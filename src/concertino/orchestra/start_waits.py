@@ -23,9 +23,11 @@ START_S = 15.0
 
 
 class StartWaits:
-    """The waits of requests for the plugins of one hub. Use it on one event loop.
+    """Lets the requests to one hub wait for plugins that start. Use it on one event loop.
 
-    Attributes:
+    plugins: the plugins of the hub.
+
+    Attribute:
     are_over: False while a plugin starts for the first time, or is replaced by its changed program.
         Only then may a request have to wait.
     """
@@ -38,7 +40,10 @@ class StartWaits:
         self._next_change: asyncio.Future[None] | None = None
 
     def on_change(self) -> None:
-        """Look again which requests must wait, after the state of a plugin has changed."""
+        """Let waiting requests check again whether they must wait.
+
+        The Hub calls this method whenever the state of a plugin has changed.
+        """
         self.are_over = all(
             plugin.first_start.is_over.is_set() and not plugin.is_replaced
             for plugin in self._plugins.by_start
@@ -51,16 +56,15 @@ class StartWaits:
     async def find_provider(
         self, find: Callable[[], HubPlugin | None], peer: RemotePeer
     ) -> HubPlugin | None:
-        """Return the plugin that provides a feature; None if there is none.
+        """Wait for the plugin that provides a feature, and return it; None if there is none.
 
-        While plugins start for the first time or are replaced, wait until it is certain which
-        plugin is the provider and this plugin has started, for at most START_S. A request from a
-        plugin that is itself starting does not wait, because two plugins could then wait for each
-        other.
-
-        find: returns the provider in the current routes, which change while plugins start; None if
-            there is none. Called again after each change.
-        peer: the sender of the request.
+        While plugins start for the first time or are replaced, another plugin may become the
+        provider. So this method waits, at most START_S, until both are true: the provider is
+        certain, and it has started.
+        find: returns the plugin that provides the feature now; None if there is none. It is called
+            again after each change of a plugin.
+        peer: the sender of the request. If it is a plugin that is itself starting, this method does
+            not wait, because two plugins could wait for each other.
         """
         until = asyncio.get_running_loop().time() + START_S
         while self._is_awaited(plugin := find()):
@@ -95,13 +99,16 @@ class StartWaits:
         )
 
     async def wait_settled(self, peer: RemotePeer | None = None) -> None:
-        """Wait up to START_S until requests need not wait for the first start of any plugin.
+        """Wait until the lists of tools and prompts are complete, as far as can be expected.
 
-        This is so when each start is settled: it has succeeded or failed, or the plugin sleeps.
-        After START_S, the starts that are not settled count as settled, so that later requests do
-        not wait for these plugins. Then waits up to START_S for plugins that are being replaced.
+        1. Wait up to START_S until each first start is settled. It is settled when it has succeeded
+           or failed, or when the plugin sleeps (idleness.py). After START_S, the other starts count
+           as settled, too, so that later requests do not wait for these plugins.
+        2. Wait up to START_S for plugins that are being replaced.
+
         peer: the sender of the request; None if the hub itself waits. If the peer is a plugin that
-            is starting, the request does not wait, because two plugins could wait for each other.
+            is itself starting, this method does not wait, because two plugins could wait for each
+            other.
         """
         if self.are_over or (peer is not None and self._is_starting(peer)):
             return

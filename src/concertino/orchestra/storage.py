@@ -49,7 +49,8 @@ __all__ = [
 DEFAULT_STORAGE = "markdown"
 # The storage type of the resources of MCP servers. Several plugins can provide it together.
 RESOURCES = "mcp"
-# Special values of expected_version. CREATE: fail if the document exists. UPSERT: always write.
+# Special values of the parameter expected_version of Storage.write(). CREATE: fail if the document
+# exists. UPSERT: write whether or not it exists.
 CREATE, UPSERT = 0, -1
 # The longest path of a document, in bytes of UTF-8.
 MAX_PATH_BYTES = 4096
@@ -60,9 +61,9 @@ MAX_PART_BYTES = 240
 MAX_PATTERN = 256
 # The longest content, which is also the limit for a frame of the protocol.
 MAX_CONTENT_BYTES = 16 * 2**20
-# Patterns are globs with the syntax of Go's path/filepath. _GLOB matches a whole glob. _GLOB_PART
-# matches one part of a glob: a class, an escaped character or any other character. _RANGE matches
-# a character or a range within a class.
+# Patterns are globs with the syntax of Go's path/filepath, which is not that of fnmatch. _GLOB
+# matches a whole glob. _GLOB_PART matches one part of a glob: a class, an escaped character or any
+# other character. _RANGE matches a character or a range within a class.
 _CHARACTER = r"(?:\\.|[^\\\]\-])"
 _RANGE = re.compile(rf"({_CHARACTER})(?:-({_CHARACTER}))?", re.DOTALL)
 _GLOB_PART = re.compile(rf"\[\^?+(?:{_RANGE.pattern})+\]|\\.|[^\[\\]", re.DOTALL)
@@ -108,7 +109,9 @@ class Storage(Protocol):
     """A store of documents.
 
     All methods may block, may be called from any thread, and raise StorageError. Paths are relative
-    and contain slashes, such as `features/FEAT-001.md`.
+    and contain slashes, such as `features/FEAT-001.md`. read() and delete() raise StorageError with
+    the code `not_found` for a path without a document. close() releases the store's files or
+    connections.
     """
 
     def read(self, path: str) -> StoredDocument: ...
@@ -122,6 +125,7 @@ class Storage(Protocol):
     ) -> int:
         """Write a document and return its new version.
 
+        metadata: a JSON object about the document, such as {"title": "A"}.
         expected_version: the version that the document must have; CREATE if it must not exist;
             UPSERT to write in any case.
         Raises StorageError with the code `conflict` if the document has another version.
@@ -134,7 +138,9 @@ class Storage(Protocol):
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         """Return the documents in the folder `prefix` and below it, sorted by path.
 
-        pattern: a glob that the part of the path after the last slash must match.
+        prefix: "" for all documents.
+        pattern: a glob that the file name, the path after its last slash, must match; "" stands for
+            `*.md`.
         """
         ...
 
@@ -200,8 +206,9 @@ def clean_path(path: str) -> tuple[str, ...]:
 def clean_folder(prefix: str) -> str:
     """Return the normalized path of a folder, with a slash at its end; empty for the root folder.
 
-    The paths of exactly the documents in the folder and below it begin with the result. Raises
-    StorageError if the path leads out of the store or has characters that are not allowed.
+    A document is in the folder or below it exactly if its path begins with the result.
+    prefix: the path of the folder, with or without a slash at its end; "" for the root folder.
+    Raises StorageError if the path leads out of the store or has characters that are not allowed.
     """
     if not prefix or normpath(prefix).strip("/") in ("", "."):
         return ""
@@ -209,7 +216,10 @@ def clean_folder(prefix: str) -> str:
 
 
 def check_pattern(pattern: str) -> str:
-    """Return a valid glob unchanged, and `*.md` for an empty one. Raises StorageError."""
+    """Return a glob unchanged if it is valid, and `*.md` for an empty one.
+
+    Raises StorageError for an invalid glob.
+    """
     if len(pattern) > MAX_PATTERN or "/" in pattern:
         raise StorageError(
             "invalid_path",
@@ -227,8 +237,8 @@ def check_pattern(pattern: str) -> str:
 def matcher(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a glob, to use with fullmatch().
 
-    pattern: from check_pattern(). `*`, `?`, a class `[a-c]`, its complement `[^a-c]`, and `\\`
-        before a character that stands for itself, with the same meaning as in Go.
+    pattern: the result of check_pattern(). It may contain `*`, `?`, a class `[a-c]`, its complement
+        `[^a-c]`, and `\\` before a character that stands for itself. They mean the same as in Go.
     """
     # If the text between two stars fits at several places, the first place is always right. So
     # atomic groups (?>...) forbid backtracking, which would be slow with many stars.
@@ -272,8 +282,10 @@ def _translate_class(text: str) -> str:
 def next_version(path: str, current: int, expected: int) -> int:
     """Return the version that a document has after a write.
 
+    path: the path of the document, for the error.
     current: the version before the write; 0 if there is no document.
-    expected: the version that the writer expects, CREATE or UPSERT.
+    expected: the version that the writer expects; or CREATE if the document must not exist, or
+        UPSERT for any version.
     Raises StorageError if the document has another version than expected.
     """
     if expected == UPSERT:

@@ -42,6 +42,7 @@ async def answer_storage(
 ) -> PluginResponse:
     """Answer a storage_read, storage_write, storage_delete or storage_list request.
 
+    Raises nothing: a failed request gets a response that contains the error.
     storages: the plugin's stores, by storage type.
     in_thread: runs a function in a thread, and returns its result.
     """
@@ -59,7 +60,8 @@ async def answer_storage(
         return await in_thread(partial(_HANDLERS[kind], content, storage))
     except StorageError as exc:
         return storage_failure("", kind, exc.code, str(exc))
-    # MarkdownStorage imports a package when it is first needed, which may not be installed.
+    # MarkdownStorage imports a YAML package when it first needs the package, which may not be
+    # installed.
     except ImportError as exc:
         return storage_failure("", kind, "storage_error", str(exc))
     except (NotAStruct, InvalidStruct, PackedTooLarge) as exc:

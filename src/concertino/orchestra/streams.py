@@ -1,10 +1,10 @@
 """Streams: requests with several responses, which are StreamChunks and at last a StreamEnd.
 
-A caller can call any tool as a stream, to get the tool's progress as chunks. The receiver of the
-chunks buffers at most WINDOW_BYTES of them. It states this limit, the window, in the request. When
-it has processed chunks, it sends a StreamCredit, which allows as many bytes more. So a slow
-receiver slows the sender down. Go programs have neither windows nor credits, so chunks are sent to
-them as fast as they read.
+A caller can call any tool as a stream, to get the tool's progress as chunks. The caller is then the
+receiver of the chunks, and buffers at most WINDOW_BYTES of them. It states this limit, the window,
+in the request. When it has processed chunks, it sends a StreamCredit, which allows the sender as
+many bytes more. So a slow receiver slows the sender down. Go programs have neither windows nor
+credits, so chunks are sent to them as fast as they read.
 
     RpcClient.stream()  --StreamStart-->  RpcServer  -->  the handler of the request
     ReceivedStream      <--StreamChunk--  ChunkSender
@@ -68,8 +68,8 @@ CREDIT_BYTES = WINDOW_BYTES // 2
 # when more bytes than this are buffered. The limit is larger than the window, because a sender may
 # send the largest chunk while a single byte of the window is left.
 MAX_HELD_BYTES = WINDOW_BYTES + MAX_FRAME_BYTES + CHUNK_BYTES
-# A sender pauses while the receiver has not read this many bytes. It looks again every POLL_S
-# seconds.
+# A sender pauses while the receiver has more than this many unread bytes, which matters for a
+# receiver without a window. The sender looks again every POLL_S seconds.
 MAX_UNREAD_BYTES = 2**20
 POLL_S = 0.01
 # The largest stream whose chunks are collected into one result, in bytes.
@@ -84,16 +84,16 @@ def chunk_size(chunk: StreamChunk) -> int:
 class ChunkSender:
     """Sends the chunks of one stream, as fast as the receiver takes them.
 
-    RpcServer creates one on the event loop for each stream_start. The handler of the request calls
-    send() with each chunk.
+    RpcServer creates a ChunkSender for each stream_start. The handler of the request calls send()
+    with each chunk, on the event loop or in another thread.
 
     request: the stream_start. Its `window` is the number of bytes of chunks that the receiver
         buffers; 0 for no limit.
     write: sends a serialized response to the receiver.
-    unread: returns how many bytes the receiver has not read.
+    unread: returns how many bytes that were written the receiver has not read yet.
 
     Attribute:
-    count: how many chunks were passed to send() so far, without those that it dropped.
+    count: how many chunks send() has accepted so far.
     """
 
     def __init__(
@@ -119,11 +119,13 @@ class ChunkSender:
         self._is_closed = False
 
     def send(self, chunk: StreamChunk) -> Awaitable[None]:
-        """Number a chunk, and send it or add it to the queue. After close(), drop it.
+        """Send a chunk, or add it to the queue if the receiver has no room for it.
 
-        On the event loop, await the result to wait until the chunk was sent. In a thread, this
-        method itself blocks until then. A chunk without data is dropped if the receiver has no
-        window, because a Go program could not use it. Raises FrameTooLarge.
+        On the event loop, await the result to wait until the chunk was sent. In another thread,
+        this method itself blocks until then. It drops the chunk after close(), and if the chunk has
+        no data and the receiver has no window, because a Go program could not use such a chunk.
+        chunk: this method sets its stream_id and sequence number.
+        Raises FrameTooLarge if the chunk is too large.
         """
         if threading.get_ident() != self._thread:
             asyncio.run_coroutine_threadsafe(self._send(chunk), self._loop).result()
@@ -140,7 +142,7 @@ class ChunkSender:
         return self.drain()
 
     def drain(self) -> Awaitable[None]:
-        """Wait until all chunks were sent."""
+        """Return an awaitable that is done when the queue is empty."""
         if not self._queue:
             return DONE
         self._drained = self._drained or self._loop.create_future()
@@ -153,7 +155,10 @@ class ChunkSender:
         self._flush()
 
     def close(self) -> None:
-        """Drop the chunks in the queue, and all chunks that are passed to send() later."""
+        """Drop the chunks in the queue, and all chunks that are passed to send() later.
+
+        Whoever waits in send() or drain() continues.
+        """
         self._is_closed = True
         self._queue.clear()
         self._flush()
@@ -171,7 +176,7 @@ class ChunkSender:
             self._poll.cancel()
             self._poll = None
         while self._queue and self._left > 0:
-            # Poll, because transports do not report when a receiver without a window has read.
+            # Poll, because transports do not report when a receiver has read.
             if self._unread() > MAX_UNREAD_BYTES:
                 self._poll = self._loop.call_later(POLL_S, self._flush)
                 return
@@ -188,10 +193,11 @@ StreamRun = Callable[[ChunkSender], Awaitable[PluginResponse]]
 
 
 async def send_all(responses: ResponseStream, sender: ChunkSender) -> PluginResponse:
-    """Send the chunks of a stream that comes from another connection. Returns its last response.
+    """Forward the chunks of a stream from one connection to another. Returns its last response.
 
-    responses: the stream that the hub receives from a plugin.
+    responses: the stream that the hub receives from a plugin. It is closed at the end.
     sender: sends the chunks to the caller.
+    Raises ProtocolError if the stream ends without its last response.
     """
     async with aclosing(responses):
         async for response in responses:
@@ -222,7 +228,10 @@ class _Arrival(PendingOutcome, eq=False):
 
 
 class ReceivedStream:
-    """A queue of the responses of a stream that have arrived. RpcClient.stream() takes them."""
+    """A queue for the responses of one stream, between the connection and RpcClient.stream().
+
+    The connection calls add() with each response. RpcClient.stream() calls take().
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -231,17 +240,19 @@ class ReceivedStream:
         # The responses that were not taken, and how many bytes of the window their chunks use.
         self._responses: deque[PluginResponse] = deque()
         self._held_bytes = 0
-        # What ends the stream after these responses.
+        # The error that ends the stream after these responses; None if there is none.
         self._error: BaseException | None = None
-        # The awaitable for which take() waits or has waited last.
+        # The awaitable for which take() waits or has waited last; None before the first wait.
         self._arrival: _Arrival | None = None
 
     def add(self, payload: bytes | BaseException) -> None:
-        """Add a serialized response, and run the task that waits in take() before returning.
+        """Add a serialized response. If a task waits in take(), run the task before returning.
 
-        Call this only from a callback of the event loop, because a task cannot run inside another
-        task.
-        payload: the response; or an exception, which ends the stream as fail() does.
+        Call this only from a callback of the event loop and not from a task, because the waiting
+        task cannot run inside another task. After the last response or an error, does nothing.
+        payload: the response; or an exception, which ends the stream as fail() does. A response
+            that cannot be decoded, and too many bytes that nobody takes, end the stream with a
+            ProtocolError.
         """
         if self._is_ended or self._error is not None:
             return
@@ -283,9 +294,10 @@ class ReceivedStream:
             arrival.resume_soon()
 
     async def take(self) -> tuple[PluginResponse, int]:
-        """Wait for the next response. Returns it, and how many bytes of the window it took.
+        """Wait for the next response. Returns it, and how many bytes of the window it takes.
 
-        Raises the error that has ended the stream, after all responses were taken.
+        The second number is 0 for the last response. If an error has ended the stream, raises the
+        error after all responses were taken.
         """
         while not self._responses:
             if self._error is not None:
@@ -301,7 +313,8 @@ class ReceivedStream:
 class CollectedStream:
     """Collects the chunks of a stream, for a caller that wants one result.
 
-    The last response of the stream may have the result. If not, as in Go programs, the data of all
+    Call add() with each chunk, and end() with the last response. A last response from a program of
+    this package contains the result. A Go program sends the result in the chunks: the data of all
     chunks together is the text of the result.
     """
 
@@ -311,9 +324,11 @@ class CollectedStream:
         self._count = 0
 
     def add(self, chunk: StreamChunk) -> tuple[float, float | None, str | None]:
-        """Add a chunk. Returns the progress that it reports: done, total and message.
+        """Add a chunk, and return the progress that it reports: done, total and message.
 
-        Raises ProtocolError if the stream is too large for a result.
+        If the chunk has no number for the progress, `done` counts the chunks. `total` is None if it
+        is not known, and `message` is None if the chunk has no data.
+        Raises ProtocolError if the collected chunks are too large for a result.
         """
         self._count += 1
         message = chunk.data.decode("utf-8", "replace") or None
@@ -346,8 +361,8 @@ def end_response(
     stream: the id of the stream.
     count: how many chunks were sent.
     result: the result of the tool, or its error.
-    has_result: whether the response contains the result, which Go programs do not read, or only
-        says whether the tool has succeeded.
+    has_result: whether the response contains the result, which Go programs do not read. If not, it
+        only says whether the tool has succeeded, and the error.
     """
     return PluginResponse(
         stream_end=StreamEnd(
@@ -365,7 +380,7 @@ def failed_end(stream: str, code: str, message: str, count: int = 0) -> PluginRe
     """Return the last response of a stream that has failed.
 
     stream: the id of the stream.
-    code, message: the error.
+    code, message: the error, for programs and for users.
     count: how many chunks were sent.
     """
     result = ToolResponse(error_code=code, error_message=message)
@@ -377,9 +392,9 @@ _TEXTS = ("tool_name", "caller_plugin", "trace_parent", "provider", "session_id"
 
 
 def stream_of_call(call: ToolRequest, path: Iterable[str]) -> PluginRequest:
-    """Return a stream_start that calls the same tool as a ToolRequest, with this process's window.
+    """Return a stream_start that calls the same tool as `call`, with the same arguments.
 
-    The stream has no id yet.
+    The stream has the window WINDOW_BYTES. It has no id yet: the connection sets the id.
     path: the bridges through which the call has come from other hubs (request_path.py).
     """
     request = PluginRequest()
@@ -391,9 +406,9 @@ def stream_of_call(call: ToolRequest, path: Iterable[str]) -> PluginRequest:
 
 
 def call_of_stream(start: StreamStart, path: Iterable[str]) -> PluginRequest:
-    """Return a tool_call of the same tool as a StreamStart, with the same arguments.
+    """Return a tool_call that calls the same tool as `start`, with the same arguments.
 
-    path: see stream_of_call().
+    path: the bridges through which the call has come from other hubs (request_path.py).
     """
     request = PluginRequest()
     _copy_call(start, request.tool_call)

@@ -4,9 +4,10 @@ A hub forwards requests to plugins, which speak this protocol. hub_backend.py, a
 front of a hub, calls these functions, sends the requests and receives the responses. Resources are
 in resource_translation.py.
 
-    tools/call       ToolRequest. The response contains a JSON object. If its member `text` is a
-                     string, this is the text of the result; otherwise the whole object as JSON is.
-                     The text of a failed call is error_message, or `tool error: CODE`.
+    tools/call       ToolRequest. The response contains a JSON object. If the value of its key
+                     `text` is a string, this string is the text of the result. Otherwise the text
+                     is the whole object as JSON. The text of a failed call is error_message, or
+                     `tool error: CODE`.
     tools/list       ListToolsRequest
     prompts/list     ListPromptsRequest
     prompts/get      PromptGetRequest
@@ -82,10 +83,11 @@ log = logging.getLogger("concertino.orchestra.translation")
 
 # The plugin id that calls of MCP clients have as their caller. The Go implementation uses the same.
 CALLER = "transport.stdio"
-# The member of a request's `_meta` that names the AI provider whose plugin must run the tool.
+# The key in a request's `_meta` that names the AI provider, such as openai, whose plugin must run
+# the tool.
 PROVIDER = "orchestra/provider"
-# Error codes of the plugin protocol for the client's mistakes, which become -32602. All others
-# become -32603.
+# Error codes of the plugin protocol for mistakes of the client. They become -32602 (invalid
+# params), and all other codes become -32603 (internal error).
 REFUSED_ARGUMENTS = "validation_error"
 CLIENT_ERRORS = ("prompt_not_found", REFUSED_ARGUMENTS)
 # Go programs report a failed prompts/get by a description that begins with one of these texts.
@@ -136,7 +138,7 @@ def _error_text(response: ToolResponse) -> str:
 def caller_fields(session: str) -> bytes:
     """Return the encoded fields of a PluginRequest that name the caller of a tool.
 
-    call_request() puts them into each call of a session.
+    The caller passes the result to call_request() for each call of a session.
     session: an id for the session of the MCP client. Plugins see it.
     """
     return encode_caller(CALLER, session)
@@ -145,7 +147,7 @@ def caller_fields(session: str) -> bytes:
 def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
     """Return the PluginRequest for a tools/call, serialized without its id.
 
-    params, meta: the params of the MCP request, and their `_meta`.
+    params, meta: the params of the MCP request, and the `_meta` in them.
     caller: the result of caller_fields().
     Raises RpcError if the params are invalid or too large.
     """
@@ -178,6 +180,7 @@ def _read_provider(value: Raw) -> str:
 def read_call_response(payload: bytes) -> CallToolResult:
     """Return the result of a tools/call from a serialized PluginResponse.
 
+    payload: the response, with or without its id.
     Raises ProtocolError for bytes that are not a response, RpcError for a response of another kind,
     and the exceptions of call_result().
     """
@@ -196,13 +199,16 @@ def read_call_response(payload: bytes) -> CallToolResult:
 def call_result(response: ToolResponse) -> CallToolResult:
     """Return the MCP result of a tools/call.
 
-    The response contains a JSON object. If the object has other members than `text`, it becomes
-    structured content, too. plugin_requests.py describes the field `structured`, and the members
-    `content` and `data` in responses of this package. Keys are sorted, because Go programs send the
-    members of a Struct in another order each time.
+    The response contains a JSON object. Its key `text` becomes the text of the result. If the
+    object has other keys, too, the object becomes the structured content of the result. Responses
+    of this package say in their field `structured` what else the object contains: its keys
+    `content` and `data` may hold other content blocks and the structured content
+    (plugin_requests.py). In the result, the keys of objects are sorted, because Go programs send
+    them in another order each time.
 
-    A failed call gives a result with is_error. Raises ArgumentsRefused, which has this result, if
-    the plugin found the arguments invalid. Raises RpcError if the response has an invalid Struct.
+    A failed call gives a result with is_error.
+    Raises ArgumentsRefused, which contains such a result, if the plugin found the arguments
+    invalid. Raises RpcError if the response cannot be decoded.
     """
     kind = response.structured
     if not response.success:
@@ -241,7 +247,7 @@ def call_result(response: ToolResponse) -> CallToolResult:
 def _other_content(content: object) -> list[ContentBlock]:
     """Return the content blocks that are not text. Empty if any block is not valid MCP content.
 
-    content: the member `content` of a response's object.
+    content: the value of the key `content` in a response's object; None if there is none.
     """
     if not isinstance(content, list):
         return []
@@ -255,7 +261,8 @@ def _other_content(content: object) -> list[ContentBlock]:
 def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool]:
     """Return the tools in a response as MCP tools, sorted by name. Leaves out invalid tools.
 
-    Of two tools with the same name, the same one is chosen whatever their order in the response.
+    Of two tools with the same name, the result has only one. Which one does not depend on their
+    order in the response.
     warn: called with a sentence for each tool that is left out.
     """
     tools: list[Tool] = []
@@ -316,7 +323,8 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
 def prompts_of(response: ListPromptsResponse, warn: Warn = log.warning) -> list[Prompt]:
     """Return the prompts in a response as MCP prompts, sorted by name. Leaves out invalid prompts.
 
-    Of two prompts with the same name, the same one is chosen whatever their order in the response.
+    Of two prompts with the same name, the result has only one. Which one does not depend on their
+    order in the response.
     warn: called with a sentence for each prompt that is left out.
     """
     return [
@@ -339,7 +347,10 @@ def prompts_of(response: ListPromptsResponse, warn: Warn = log.warning) -> list[
 
 
 def prompt_request(params: Params) -> PluginRequest:
-    """Return the request for a prompts/get. Raises RpcError if the params are invalid."""
+    """Return the request to the hub for a client's prompts/get.
+
+    params: the params of the MCP request. Raises RpcError if they are invalid.
+    """
     name = _read_name(params, "prompts/get")
     try:
         arguments = _parse_texts(params.get("arguments", b"{}"))
@@ -351,7 +362,10 @@ def prompt_request(params: Params) -> PluginRequest:
 
 
 def prompt_result(response: PromptGetResponse) -> GetPromptResult:
-    """Return the MCP result of a prompts/get. Raises RpcError if the response has an error."""
+    """Return the result of a client's prompts/get from the response of the hub.
+
+    Raises RpcError if the response contains an error.
+    """
     if (failure := _prompt_failure(response)) is not None:
         raise failure
     messages = [
@@ -369,6 +383,7 @@ def _prompt_failure(response: PromptGetResponse) -> RpcError | None:
     if response.HasField("failure"):
         code, message = response.failure.code, response.failure.message or response.failure.code
         return RpcError(INVALID_PARAMS if code in CLIENT_ERRORS else INTERNAL_ERROR, message)
+    # A prompt that was rendered has messages, so its description cannot be mistaken for an error.
     text = response.description
     if response.messages or not text.startswith(GO_PROMPT_ERRORS):
         return None
@@ -394,7 +409,10 @@ def _prompt_content(kind: str, text: str) -> ContentBlock:
 
 
 def _read_name(params: Params, method: str = "tools/call") -> str:
-    """Return the member `name` of params. Raises RpcError if it is missing or no string."""
+    """Return the name in params, the value of `name`.
+
+    Raises RpcError if it is missing or not a string.
+    """
     name = ""
     if "name" in params:
         try:

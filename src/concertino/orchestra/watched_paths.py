@@ -21,7 +21,8 @@ __all__ = ["WatchedPaths", "find_server_files", "watch_programs"]
 class WatchedPaths(Struct, frozen=True):
     """Files and folders to watch, as absolute paths.
 
-    folders: folders in which the files with one of the `suffixes`, such as ".py", are watched.
+    folders: folders in which only some files are watched: those with one of the suffixes.
+    suffixes: such as ".py".
     paths: files, and folders in which all files are watched.
     """
 
@@ -35,7 +36,9 @@ def watch_programs(programs: Sequence[str]) -> WatchedPaths | None:
 
     A program with a suffix, such as ".py", is watched together with the files in its folder that
     have the same suffix, because it may import them. A program without a suffix, such as a compiled
-    one, is watched alone. Returns None if no program is an absolute path.
+    one, is watched alone.
+    programs: paths of programs. Only absolute paths are watched, not names to look up in PATH.
+    Returns None if no program is an absolute path.
     """
     files = [path for path in map(Path, programs) if path.is_absolute()]
     if not files:

@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 
 class InvalidPluginsFile(ConcertinoError):
-    """A plugins file that cannot be used.
+    """A plugins file cannot be used.
 
-    The text names file, line and member, what was expected, and what is there.
+    The text names the file, the line, the key, what was expected, and what is there.
     """
 
 
@@ -84,9 +84,9 @@ class YamlValue(Struct, frozen=True):
         return YamlValue(node, label, self.file)
 
     def members(self, known: Sequence[str]) -> YamlMembers:
-        """Return the members of a mapping.
+        """Return the keys and values of a mapping as YamlMembers.
 
-        known: the names that members may have. Any other name is an error.
+        known: the names that keys may have. Any other key is an error.
         """
         values: dict[str, YamlValue] = {}
         for key, value in self.pairs():
@@ -101,7 +101,7 @@ class YamlValue(Struct, frozen=True):
         return YamlMembers(self, values)
 
     def pairs(self) -> Iterator[tuple[YamlValue, YamlValue]]:
-        """Yield the keys and values of a mapping. Repeated keys are errors."""
+        """Yield the (key, value) pairs of a mapping. A repeated key is an error."""
         if self.node.kind != "mapping":
             raise self._expected("a mapping")
         names: set[str] = set()
@@ -127,7 +127,7 @@ class YamlValue(Struct, frozen=True):
     def text(self) -> str:
         """Return any scalar as a string: `port: 8080` gives "8080", as in the Go implementation.
 
-        An empty string is an error.
+        A missing value (null) and an empty string are errors.
         """
         node = self.node
         if node.kind != "scalar" or is_null(node) or not node.value or "\0" in node.value:
@@ -135,17 +135,17 @@ class YamlValue(Struct, frozen=True):
         return str(node.value)
 
     def texts(self) -> tuple[str, ...]:
-        """Return a list of strings."""
+        """Return the items of a list as strings. None of them may be empty."""
         return tuple(item.text() for item in self.items())
 
     def bool(self) -> bool:
-        """Return a boolean."""
+        """Return a boolean. As in YAML 1.1, `yes`, `on`, `no` and `off` are booleans, too."""
         if not self.is_bool:
             raise self._expected("true or false")
         return _BOOLS[self.node.value.lower()]
 
     def text_mapping(self) -> dict[str, str]:
-        """Return a mapping of strings to strings, which may be empty."""
+        """Return a mapping of strings to strings. The values may be empty strings."""
         return {key.text(): value._text_or_empty() for key, value in self.pairs()}
 
     def _text_or_empty(self) -> str:
@@ -177,11 +177,14 @@ class YamlValue(Struct, frozen=True):
         return variables
 
     def path(self) -> str:
-        """Return an absolute path, resolved against the folder of the file."""
+        """Return a path as an absolute path, resolved against the folder of the file."""
         return str(self.folder / Path(self.text()).expanduser())
 
     def address(self) -> str:
-        """Return the address of a hub. The path of a socket is resolved as in path()."""
+        """Return the address of a hub, HOST:PORT or unix:PATH.
+
+        PATH becomes absolute, resolved against the folder of the file.
+        """
         text = self.text()
         if text.startswith("unix:"):
             return f"unix:{self.folder / Path(text.removeprefix('unix:')).expanduser()}"
@@ -193,11 +196,11 @@ class YamlValue(Struct, frozen=True):
 
 
 class YamlMembers:
-    """The members of a mapping in a plugins file.
+    """The keys and values of a mapping in a plugins file. YamlValue.members() returns it.
 
     Attributes:
     owner: the mapping.
-    by_name: name -> value, in the order of the file.
+    by_name: key -> value, in the order of the file.
     """
 
     def __init__(self, owner: YamlValue, by_name: dict[str, YamlValue]) -> None:
@@ -208,8 +211,9 @@ class YamlMembers:
         return name in self.by_name
 
     def require(self, name: str, kind: str = "a text") -> YamlValue:
-        """Return a member. Raises InvalidPluginsFile if it is missing.
+        """Return the value of a key. Raises InvalidPluginsFile if the key is missing.
 
+        name: the key.
         kind: what is expected, for the error.
         """
         if name not in self.by_name:
@@ -219,8 +223,9 @@ class YamlMembers:
         return self.by_name[name]
 
     def read(self, name: str, method: Callable[[YamlValue], T]) -> T | None:
-        """Return the value of a member; None if the member is missing or null.
+        """Return the value of a key as a Python object; None if the key is missing or null.
 
+        name: the key.
         method: the method of YamlValue that checks and returns the value, such as YamlValue.text.
         """
         value = self.by_name.get(name)
