@@ -81,12 +81,15 @@ SERVER_ERROR = {
     }
 }
 
-Answer = Sequence[dict[str, Any]] | tuple[int, dict[str, Any]] | None
+CUT, HANG = "cut", "hang"
+Answer = Sequence[dict[str, Any] | str] | tuple[int, dict[str, Any]] | None
 
 
 class ChatServer:
     """answers: for each request the chunks of a stream; a status and its JSON; or None, so that no
     answer comes. The last one is repeated. requests: the headers and the JSON of each.
+
+    A stream with CUT as its last chunk is cut off there; with HANG, nothing more comes.
     """
 
     def __init__(self, *answers: Answer) -> None:
@@ -107,15 +110,25 @@ class ChatServer:
             elif isinstance(answer, tuple):
                 self._write(writer, answer[0], "application/json", json.dumps(answer[1]).encode())
             else:
-                events = [json.dumps(item) for item in answer] + ["[DONE]"]
+                is_whole = answer[-1] not in (CUT, HANG)
+                chunks = answer if is_whole else answer[:-1]
+                events = [json.dumps(item) for item in chunks] + ["[DONE]"] * is_whole
                 data = "".join(f"data: {event}\n\n" for event in events).encode()
-                self._write(writer, 200, "text/event-stream", data)
+                more = 0 if is_whole else 1
+                self._write(writer, 200, "text/event-stream", data, len(data) + more)
+                if answer[-1] == HANG:
+                    await writer.drain()
+                    await reader.read()
             await writer.drain()
         finally:
             writer.close()
 
-    def _write(self, writer: asyncio.StreamWriter, status: int, kind: str, data: bytes) -> None:
-        head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n"
+    def _write(
+        self, writer: asyncio.StreamWriter, status: int, kind: str, data: bytes, size: int = -1
+    ) -> None:
+        """size: the announced length of the body; -1 for that of the data."""
+        size = len(data) if size < 0 else size
+        head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\nContent-Length: {size}\r\n"
         # The SDK waits this long before it tries again.
         head += "Retry-After-Ms: 1\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + data)

@@ -4,6 +4,7 @@ of other plugins' tools. The models are those of a ChatServer on this machine.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import yaml
 from loops import on_a_loop
 from orchestra.chat_server import (
+    CUT,
+    HANG,
     HELLO,
     RATE_LIMIT,
     REFUSAL,
@@ -196,6 +199,9 @@ async def test_sampling_with_tools_is_translated_both_ways(folder: Path) -> None
         ([(400, SERVER_ERROR)], "API_ERROR", 1),
         ([None], "TIMEOUT", 3),
         ([HELLO[:2]], "INCOMPLETE", 1),
+        ([[*HELLO[:2], CUT]], "INCOMPLETE", 1),
+        ([[*HELLO[:2], HANG]], "TIMEOUT", 1),
+        ([[*HELLO[:2], SERVER_ERROR]], "API_ERROR", 1),
         # The SDK tries again, and the caller does not notice.
         ([(429, RATE_LIMIT), (503, SERVER_ERROR), HELLO], "", 3),
     ],
@@ -205,7 +211,7 @@ async def test_failures_of_the_provider(
     folder: Path, answers: list[Any], code: str, requests: int
 ) -> None:
     async with chat_server(*answers) as chat:
-        config = {"timeout_s": "0.3"} if answers == [None] else {}
+        config = {"timeout_s": "0.3"} if code == "TIMEOUT" else {}
         path = write_plugins_file(folder, provider("openai", chat, config=config))
         async with running(path) as hub:
             response = (await call_tool(hub, "ai_prompt", prompt="Hi")).tool_call
@@ -237,19 +243,90 @@ async def test_a_caller_whose_tokens_are_used_up_is_refused(folder: Path) -> Non
 
 def test_calls_in_progress_count_with_the_tokens_that_they_may_use() -> None:
     accounts = AiAccounts(max_tokens=100)
-    with accounts.count_call("tools.a", 60) as account, accounts.count_call("tools.a", 60):
-        with (
-            pytest.raises(ToolError, match=r"used 0 of 100 tokens, and its calls .* use 120 more"),
-            accounts.count_call("tools.a", 60),
-        ):
-            pass
-        with accounts.count_call("tools.b", 60):
-            pass
-        account.output_tokens += 15
+    with accounts.count_call("tools.a", 60) as (account, first):
+        with accounts.count_call("tools.a", 60) as (_, second):
+            # The second call gets what is left.
+            assert (first, second) == (60, 40)
+            with (
+                pytest.raises(
+                    ToolError, match=r"used 0 of 100 tokens, and its calls .* use 100 more"
+                ),
+                accounts.count_call("tools.a", 60),
+            ):
+                pass
+            with accounts.count_call("tools.b", 60):
+                pass
+            account.output_tokens += 15
     # The answers had fewer tokens, so there is room for another call.
     with accounts.count_call("tools.a", 60):
         pass
     assert (account.calls, account.failures) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "used"),
+    [
+        # The texts are "Hi" and "Hello there": by the tokenizers of OpenAI, 1 and 2 tokens.
+        ([*HELLO[:3], HANG], (1, 2)),
+        ([*HELLO[:3], CUT], (1, 2)),
+        (HELLO[:4], (1, 2)),
+        (HELLO, (9, 12)),
+        (None, (1, 0)),
+        ((400, SERVER_ERROR), (0, 0)),
+        ((429, RATE_LIMIT), (0, 0)),
+    ],
+)
+@on_a_loop
+async def test_answers_that_end_early_cost_tokens_and_refused_requests_cost_none(
+    folder: Path, answer: Any, used: tuple[int, int]
+) -> None:
+    async with chat_server(answer) as chat:
+        path = write_plugins_file(folder, provider("openai", chat, config={"timeout_s": "0.3"}))
+        async with running(path) as hub:
+            await call_tool(hub, "ai_prompt", prompt="Hi")
+            account = (await call_as(hub, "x", "ai_usage"))["unknown"]
+    # An estimate has 5 tokens more, since providers count some besides the text of a message.
+    assert used[0] <= account["input_tokens"] <= used[0] * 9
+    assert used[1] <= account["output_tokens"] <= used[1] * 4
+
+
+@on_a_loop
+async def test_a_cancelled_answer_costs_its_tokens_and_makes_room_for_the_next(
+    folder: Path,
+) -> None:
+    async with chat_server([*HELLO[:3], HANG], HELLO) as chat:
+        config = {"max_tokens_per_caller": "100"}
+        path = write_plugins_file(folder, provider("openai", chat, config=config))
+        async with running(path) as hub:
+            start = StreamStart(stream_id="s", tool_name="ai_prompt", window=2**20)
+            start.arguments = pack({"prompt": "Hi", "max_tokens": 100}).struct
+            start.caller_plugin = "tools.a"
+            stream = hub.stream(start, SOMEBODY)
+            chunks = [(await anext(stream)).stream_chunk.data for _ in range(2)]
+            assert chunks == [b"Hello", b" there"]
+            await stream.aclose()
+            while (await call_as(hub, "x", "ai_usage"))["tools.a"]["failures"] == 0:
+                await asyncio.sleep(0)
+            account = (await call_as(hub, "x", "ai_usage"))["tools.a"]
+            assert account["input_tokens"] >= 1
+            assert account["output_tokens"] >= 2
+            await call_as(hub, "tools.a", "ai_prompt", prompt="Hi")
+        spent = account["input_tokens"] + account["output_tokens"]
+        assert chat.requests[1][1]["max_completion_tokens"] == 100 - spent
+
+
+@pytest.mark.parametrize("number", [0, -1, -(10**9)])
+@on_a_loop
+async def test_a_limit_of_tokens_below_1_is_refused_before_the_provider_is_asked(
+    folder: Path, number: int
+) -> None:
+    """A negative number would take tokens from the account while the call runs."""
+    async with chat_server(HELLO) as chat:
+        async with running(write_plugins_file(folder, provider("openai", chat))) as hub:
+            refused = (await call_tool(hub, "ai_prompt", prompt="Hi", max_tokens=number)).tool_call
+            message = f"max_tokens: expected a positive number, got {number}"
+            assert (refused.error_code, refused.error_message) == ("INVALID_REQUEST", message)
+        assert not chat.requests
 
 
 @on_a_loop

@@ -27,6 +27,8 @@ class AiAccount(Struct):
     """What one caller has used since the start of the AI provider.
 
     failures: how many of the calls have failed or were cancelled.
+    input_tokens, output_tokens: as the provider has counted them, or estimates for calls whose
+        answer did not say it (chat_messages.py).
     seconds: how long the caller has waited for answers, all calls together.
     """
 
@@ -53,31 +55,38 @@ class AiAccounts:
         self._reserved: Counter[str] = Counter()
 
     @contextmanager
-    def count_call(self, caller: str, max_tokens: int) -> Generator[AiAccount, None, None]:
+    def count_call(
+        self, caller: str, max_tokens: int
+    ) -> Generator[tuple[AiAccount, int], None, None]:
         """Count the call of a model that is made inside this `with` block.
 
-        Yields the account of the caller. Add the tokens of the answer to it; the call itself, its
-        time and its failure are counted already.
-        max_tokens: how many tokens the answer may have. They count as used during the call, so that
-            calls at the same time cannot use more than the caller has.
+        Yields the account of the caller, and how many tokens the answer may have: max_tokens, or
+        what the caller has left, if that is less. Add the tokens of the request and of the answer
+        to the account, also if the call fails. The call itself, its time and its failure are
+        counted already.
+        max_tokens: how many tokens the caller wants; at least 1. They count as used during the
+            call, so that calls at the same time cannot use more than the caller has.
         Raises ToolError, before the call, if the tokens of the caller are used up.
         """
         if caller not in self.by_caller and len(self.by_caller) >= MAX_CALLERS:
             caller = OTHERS
         account = self.by_caller.setdefault(caller, AiAccount())
         used, reserved = account.input_tokens + account.output_tokens, self._reserved[caller]
-        if self.max_tokens is not None and used + reserved >= self.max_tokens:
-            more = f", and its calls in progress may use {reserved} more" if reserved else ""
-            raise ToolError(
-                "TOKENS_USED_UP",
-                f"{caller} has used {used} of {self.max_tokens} tokens{more}; raise "
-                "max_tokens_per_caller in the plugin's config, or start the plugin again",
-            )
+        if self.max_tokens is not None:
+            left = self.max_tokens - used - reserved
+            if left <= 0:
+                more = f", and its calls in progress may use {reserved} more" if reserved else ""
+                raise ToolError(
+                    "TOKENS_USED_UP",
+                    f"{caller} has used {used} of {self.max_tokens} tokens{more}; raise "
+                    "max_tokens_per_caller in the plugin's config, or start the plugin again",
+                )
+            max_tokens = min(max_tokens, left)
         account.calls += 1
         self._reserved[caller] += max_tokens
         began = monotonic()
         try:
-            yield account
+            yield account, max_tokens
         except BaseException:
             account.failures += 1
             raise

@@ -30,7 +30,12 @@ from concertino.backend.interface import Context
 from concertino.errors import ConcertinoError, ToolError
 from concertino.installation import missing_extra
 from concertino.orchestra.ai_accounts import AiAccounts
-from concertino.orchestra.chat_messages import ChatAnswer, chat_parameters, sampling_result
+from concertino.orchestra.chat_messages import (
+    ChatAnswer,
+    ChatStream,
+    chat_parameters,
+    sampling_result,
+)
 from concertino.orchestra.plugin import Plugin
 from concertino.proxy.secret_sources import SECRET, parse_secret, read_secret
 from concertino.types.client_requests import Sampling, SamplingMessage
@@ -112,37 +117,46 @@ class _Model:
             max_retries=RETRIES,
         )
 
-    async def ask(self, request: Sampling, model: str, report: Report) -> ChatAnswer:
+    async def ask(self, chat: ChatStream, report: Report, **parameters: Any) -> ChatAnswer:
         """Return the answer to a request.
 
-        model: the name of a model; "" for the one in the configuration.
+        chat: gets the chunks of the answer.
         report: called with each piece of the text as it arrives.
+        parameters: those of the chat completion.
         Raises ToolError with the reason if there is no answer.
         """
         if self._client is None:
+            chat.is_refused = True
             raise ToolError("NOT_READY", "the provider was not started by a hub")
         openai = self._openai
-        parameters = chat_parameters(request)
-        parameters[self.kind.limit] = request.max_tokens
         try:
             stream = await self._client.chat.completions.create(
-                model=model or self.name,
-                stream=True,
-                stream_options={"include_usage": True},
-                **parameters,
+                stream=True, stream_options={"include_usage": True}, **parameters
             )
-            async with stream:
-                return await _read_stream(stream, report)
         except openai.APITimeoutError:
             raise ToolError("TIMEOUT", "the model did not answer in time") from None
         except openai.APIConnectionError as exc:
+            chat.is_refused = True
             reason = exc.__cause__ or exc
             raise ToolError("UNREACHABLE", f"the model cannot be reached: {reason}") from None
-        except openai.RateLimitError as exc:
-            raise ToolError("RATE_LIMITED", f"the provider limits requests: {exc}") from None
         except openai.APIError as exc:
-            status = exc.status_code if isinstance(exc, openai.APIStatusError) else "no status"
-            raise ToolError("API_ERROR", f"the provider answered {status}: {exc}") from None
+            chat.is_refused = True
+            raise _failure(openai, exc) from None
+
+        try:
+            async with stream:
+                async for chunk in stream:
+                    if text := chat.add(chunk):
+                        await report(text)
+        except openai.APITimeoutError:
+            raise ToolError("TIMEOUT", "the answer of the model did not go on in time") from None
+        except openai.APIConnectionError as exc:
+            reason = exc.__cause__ or exc
+            text = f"the answer of the model ended before its end: {reason}"
+            raise ToolError("INCOMPLETE", text) from None
+        except openai.APIError as exc:
+            raise _failure(openai, exc) from None
+        return chat.end()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -150,45 +164,12 @@ class _Model:
             await self._client.close()
 
 
-async def _read_stream(stream: Any, report: Report) -> ChatAnswer:
-    """Join the chunks of a streamed chat completion into one answer.
-
-    stream: the SDK's stream. Its type is Any, because the SDK may not be installed.
-    Raises ToolError if the stream ends before the answer is complete.
-    """
-    texts: list[str] = []
-    refusals: list[str] = []
-    # The index of a tool call in the answer -> its id, name and arguments as far as received.
-    calls: dict[int, list[str]] = {}
-    model = finish = ""
-    usage: Any = None
-    async for chunk in stream:
-        model, usage = chunk.model or model, chunk.usage or usage
-        for choice in chunk.choices[:1]:
-            finish = choice.finish_reason or finish
-            delta = choice.delta
-            if delta.content:
-                texts.append(delta.content)
-                await report(delta.content)
-            if delta.refusal:
-                refusals.append(delta.refusal)
-            for call in delta.tool_calls or ():
-                parts = calls.setdefault(call.index, ["", "", ""])
-                parts[0] = call.id or parts[0]
-                if call.function is not None:
-                    parts[1] += call.function.name or ""
-                    parts[2] += call.function.arguments or ""
-    if not finish:
-        raise ToolError("INCOMPLETE", "the answer of the model ended before its end")
-    return ChatAnswer(
-        model,
-        "".join(texts),
-        finish,
-        [(call[0], call[1], call[2]) for _, call in sorted(calls.items())],
-        "".join(refusals),
-        0 if usage is None else usage.prompt_tokens,
-        0 if usage is None else usage.completion_tokens,
-    )
+def _failure(openai: Any, exc: Any) -> ToolError:
+    """Return the error for an APIError of the SDK. openai: the module of the SDK."""
+    if isinstance(exc, openai.RateLimitError):
+        return ToolError("RATE_LIMITED", f"the provider limits requests: {exc}")
+    status = exc.status_code if isinstance(exc, openai.APIStatusError) else "no status"
+    return ToolError("API_ERROR", f"the provider answered {status}: {exc}")
 
 
 def _import_sdk() -> Any:
@@ -252,11 +233,22 @@ def make_provider(name: str, id: str) -> Plugin:
             pieces += 1
             await context.progress(pieces, None, text)
 
-        with accounts.count_call(caller, request.max_tokens) as account:
-            answer = await model.ask(request, model_name, report)
-            account.input_tokens += answer.input_tokens
-            account.output_tokens += answer.output_tokens
-        return answer
+        if request.max_tokens < 1:
+            # A negative number would make room for more tokens in the account.
+            message = f"max_tokens: expected a positive number, got {request.max_tokens}"
+            raise ToolError("INVALID_REQUEST", message)
+        parameters = chat_parameters(request)
+        chat = ChatStream(parameters)
+        with accounts.count_call(caller, request.max_tokens) as (account, max_tokens):
+            limit = {model.kind.limit: max_tokens}
+            try:
+                return await model.ask(
+                    chat, report, model=model_name or model.name, **parameters, **limit
+                )
+            finally:
+                input_tokens, output_tokens = chat.count_tokens()
+                account.input_tokens += input_tokens
+                account.output_tokens += output_tokens
 
     @plugin.tool
     async def ai_prompt(  # pyright: ignore[reportUnusedFunction]

@@ -8,13 +8,14 @@ Sources: 2026-07-28 client/sampling; platform.openai.com/docs/api-reference/chat
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import DecodeError, Struct
 from msgspec.json import decode, encode
 
 from concertino.errors import ToolError
+from concertino.token_estimate import estimate
 from concertino.types.client_requests import (
     CreateMessageResult,
     Sampling,
@@ -25,7 +26,7 @@ from concertino.types.client_requests import (
 )
 from concertino.types.results import ImageContent, TextContent
 
-__all__ = ["ChatAnswer", "chat_parameters", "sampling_result"]
+__all__ = ["ChatAnswer", "ChatStream", "chat_parameters", "sampling_result"]
 
 # finish_reason of a chat completion -> stop_reason of MCP.
 STOP_REASONS = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUse"}
@@ -38,7 +39,6 @@ class ChatAnswer(Struct, frozen=True):
     finish_reason: why the answer ends, such as "stop" or "length".
     tool_calls: (id, name, arguments as JSON) of each tool call that the model requests.
     refusal: the model's text if it refuses to answer; "" if it does not.
-    input_tokens, output_tokens: how many tokens the request and the answer have.
     """
 
     model: str
@@ -46,8 +46,82 @@ class ChatAnswer(Struct, frozen=True):
     finish_reason: str
     tool_calls: Sequence[tuple[str, str, str]] = ()
     refusal: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
+
+
+class ChatStream:
+    """A chat completion whose answer arrives in chunks.
+
+    parameters: those of the request, from chat_parameters().
+
+    Attribute:
+    is_refused: whether the provider has refused the request, which then costs no tokens. The caller
+        sets it.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self.is_refused = False
+        self._parameters = parameters
+        self._texts: list[str] = []
+        self._refusals: list[str] = []
+        # The index of a tool call in the answer -> its id, name and arguments as far as received.
+        self._calls: dict[int, list[str]] = {}
+        self._model = self._finish = ""
+        # The SDK's object with the numbers of tokens, which the last chunk has. Its type is Any,
+        # because the SDK may not be installed.
+        self._usage: Any = None
+
+    def add(self, chunk: Any) -> str:
+        """Add a chunk of the SDK's stream. Returns the text of the answer that it has, or ""."""
+        self._model, self._usage = chunk.model or self._model, chunk.usage or self._usage
+        text = ""
+        for choice in chunk.choices[:1]:
+            self._finish = choice.finish_reason or self._finish
+            delta = choice.delta
+            text = delta.content or ""
+            self._texts.append(text)
+            self._refusals.append(delta.refusal or "")
+            for call in delta.tool_calls or ():
+                parts = self._calls.setdefault(call.index, ["", "", ""])
+                parts[0] = call.id or parts[0]
+                if call.function is not None:
+                    parts[1] += call.function.name or ""
+                    parts[2] += call.function.arguments or ""
+        return text
+
+    def end(self) -> ChatAnswer:
+        """Return the answer, after the last chunk. Raises ToolError if it is not complete."""
+        if not self._finish:
+            raise ToolError("INCOMPLETE", "the answer of the model ended before its end")
+        calls = [(call[0], call[1], call[2]) for _, call in sorted(self._calls.items())]
+        refusal = "".join(self._refusals)
+        return ChatAnswer(self._model, "".join(self._texts), self._finish, calls, refusal)
+
+    def count_tokens(self) -> tuple[int, int]:
+        """Return how many tokens the request and the answer so far have.
+
+        The provider tells them in its last chunk. A stream that was cancelled or cut off does not
+        have this chunk, and some servers never send it. The tokens are estimated then, because the
+        provider has produced them: a caller must not get answers for nothing by cancelling them.
+        """
+        if self._usage is not None:
+            return self._usage.prompt_tokens or 0, self._usage.completion_tokens or 0
+        if self.is_refused:
+            return 0, 0
+        parts = [*self._texts, *self._refusals, *("".join(call) for call in self._calls.values())]
+        return estimate("\n".join(_find_texts(self._parameters))), estimate("".join(parts))
+
+
+def _find_texts(value: object) -> Iterator[str]:
+    """Yield the texts of a request, apart from the names of members and the URLs of images."""
+    if isinstance(value, str):
+        if not value.startswith("data:"):
+            yield value
+    elif isinstance(value, Mapping):
+        for item in cast("Mapping[str, object]", value).values():
+            yield from _find_texts(item)
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from _find_texts(item)
 
 
 def chat_parameters(request: Sampling) -> dict[str, Any]:
