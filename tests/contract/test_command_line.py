@@ -215,6 +215,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "cluster up": {"--port": VALUE, "--store-dir": VALUE, "--certs-dir": VALUE},
     "cluster permissions": {"--nkey": VALUE},
     "cluster buckets": {"--cluster": VALUE, "--replicas": VALUE, "--certs-dir": VALUE},
+    "cluster events": {"--cluster": VALUE, "--certs-dir": VALUE},
     "certs": {},
     "certs init": {"--certs-dir": VALUE, "--days": VALUE},
     "certs issue": {"--host": VALUE, "--certs-dir": VALUE, "--days": VALUE},
@@ -271,7 +272,7 @@ COMMANDS = {
         "remove",
     ],
     "hub": ["ps", "restart", "stop", "logs"],
-    "cluster": ["up", "permissions", "buckets"],
+    "cluster": ["up", "permissions", "buckets", "events"],
     "certs": ["init", "issue", "show", "renew"],
 }
 # What a command does when an option is not given, as its help says it.

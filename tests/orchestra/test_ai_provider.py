@@ -243,20 +243,20 @@ async def test_a_caller_whose_tokens_are_used_up_is_refused(folder: Path) -> Non
 
 def test_calls_in_progress_count_with_the_tokens_that_they_may_use() -> None:
     accounts = AiAccounts(max_tokens=100)
-    with accounts.count_call("tools.a", 60) as (account, first):
-        with accounts.count_call("tools.a", 60) as (_, second):
-            # The second call gets what is left.
-            assert (first, second) == (60, 40)
-            with (
-                pytest.raises(
-                    ToolError, match=r"used 0 of 100 tokens, and its calls .* use 100 more"
-                ),
-                accounts.count_call("tools.a", 60),
-            ):
-                pass
-            with accounts.count_call("tools.b", 60):
-                pass
-            account.output_tokens += 15
+    with (
+        accounts.count_call("tools.a", 60) as (account, first),
+        accounts.count_call("tools.a", 60) as (_, second),
+    ):
+        # The second call gets what is left.
+        assert (first, second) == (60, 40)
+        with (
+            pytest.raises(ToolError, match=r"used 0 of 100 tokens, and its calls .* use 100 more"),
+            accounts.count_call("tools.a", 60),
+        ):
+            pass
+        with accounts.count_call("tools.b", 60):
+            pass
+        account.output_tokens += 15
     # The answers had fewer tokens, so there is room for another call.
     with accounts.count_call("tools.a", 60):
         pass

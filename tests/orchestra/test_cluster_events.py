@@ -21,7 +21,7 @@ from orchestra.nats_servers import NatsServerProcess, shared_nats_server
 from concertino.nats.cluster import NatsCluster
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.cluster_events import ClusterLog
+from concertino.orchestra.cluster_events import ClusterLog, protect_events
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.nats_server import server_configuration
 from concertino.orchestra.plugin_messages import (
@@ -112,17 +112,36 @@ async def test_events_of_one_hub_reach_subscribers_of_all_and_cursors_are_valid_
 
 
 @on_a_loop
-async def test_a_stream_whose_subject_has_no_random_token_is_used_as_it_is(
-    folder: Path, server: NatsServerProcess
+async def test_a_stream_of_an_earlier_version_is_used_and_can_be_protected_while_hubs_run(
+    folder: Path, server: NatsServerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Versions before made it, and their hubs still publish there."""
+    """Hubs of versions before publish to a subject without a random token."""
     connection = await nats.connect(server.address)
     streams = connection.jetstream()
+    assert "no stream yet" in await asyncio.to_thread(protect_events, server.address, None)
     await streams.add_stream(name="ORCHESTRA_EVENTS", subjects=["e.orchestrator"])
-    async with running(folder, server.address) as hub:
-        assert await publish(hub, "soup") == PluginResponse()
+    async with running(folder, server.address) as one, running(folder, server.address) as other:
+        texts = [line for line in caplog.messages if "concertino cluster events" in line]
+        assert len(texts) == 2
+        there = events(other)
+        waiting = asyncio.ensure_future(anext(there))
+        await asyncio.sleep(0)
+        assert await publish(one, "soup") == PluginResponse()
+        first = await waiting
+
+        done = await asyncio.to_thread(protect_events, server.address, None)
+        assert done == "its subject has a random token now"
+        info = await streams.stream_info("ORCHESTRA_EVENTS")
+        assert info.config.subjects is not None
+        assert re.fullmatch(r"e\.orchestrator\.[0-9a-f]{32}", *info.config.subjects)
+        # Nothing else has changed, and the hubs find the new subject.
+        assert await publish(one, "cake") == PluginResponse()
+        assert await publish(other, "tea") == PluginResponse()
+        assert [item(await anext(there)) for _ in range(2)] == ["cake", "tea"]
+        assert item(await anext(events(one, first.cursor))) == "cake"
+        assert "already" in await asyncio.to_thread(protect_events, server.address, None)
     info = await streams.stream_info("ORCHESTRA_EVENTS")
-    assert (info.state.messages, info.config.subjects) == (1, ["e.orchestrator"])
+    assert info.state.messages == 3
     await connection.close()
 
 

@@ -15,10 +15,14 @@ import pytest
 from orchestra.nats_servers import NatsServerProcess, jetstream_server
 
 from concertino.cli import main
+from concertino.nats.blocking import BlockingNats, Request
+from concertino.nats.servers import parse_servers
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.nats_cluster import nats_options
 from concertino.orchestra.nats_server import server_configuration
 from concertino.orchestra.nats_storage import NatsStorage
+from concertino.orchestra.plugins_file import HUB
 from concertino.orchestra.storage import CREATE
 
 
@@ -29,12 +33,22 @@ def certificates(tmp_path: Path) -> Certificates:
     return certificates
 
 
+def guarded_server(
+    folder: Path, certificates: Certificates, change: tuple[str, str] = ("", "")
+) -> NatsServerProcess:
+    """A server that knows the hub and the plugin `notes`.
+
+    change: a text in its configuration, and what replaces it.
+    """
+    text = server_configuration(["notes"], certificates, folder / "store", -1).replace(*change)
+    settings = "\n".join(line for line in text.splitlines() if not line.startswith("listen:"))
+    return NatsServerProcess(folder, settings)
+
+
 @pytest.fixture
 def guarded(tmp_path: Path, certificates: Certificates) -> Iterator[str]:
     """The address of a server that knows the hub and the plugin `notes`."""
-    text = server_configuration(["notes"], certificates, tmp_path / "store", -1)
-    settings = "\n".join(line for line in text.splitlines() if not line.startswith("listen:"))
-    process = NatsServerProcess(tmp_path, settings)
+    process = guarded_server(tmp_path, certificates)
     yield process.address.replace("nats://", "tls://")
     process.stop()
 
@@ -58,6 +72,34 @@ def test_the_command_creates_buckets_once_and_says_what_it_did(
     code, out, err = run(capsys, "buckets", "other", *options)
     assert (code, out) == (1, "")
     assert "`concertino cluster permissions other`" in err
+
+
+def test_the_command_protects_the_stream_of_events_only_if_hubs_may_publish_to_its_new_subject(
+    tmp_path: Path, certificates: Certificates, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The permissions of versions before, whose hubs know one subject only.
+    server = guarded_server(tmp_path, certificates, ('"e.orchestrator.*",', ""))
+    address = server.address.replace("nats://", "tls://")
+    options = ("--cluster", address, "--certs-dir", str(certificates.folder))
+    code, out, err = run(capsys, "events", *options)
+    assert (code, err) == (0, "")
+    assert out == (
+        "ORCHESTRA_EVENTS: there is no stream yet; the first hub creates it with a random token\n"
+    )
+    hub = BlockingNats(
+        parse_servers(address), nats_options(parse_servers(address), HUB, certificates)
+    )
+    stream = {"name": "ORCHESTRA_EVENTS", "subjects": ["e.orchestrator"]}
+    create = Request("$JS.API.STREAM.CREATE.ORCHESTRA_EVENTS", json.dumps(stream).encode())
+    hub.request_all([create], 20.0)
+
+    code, out, err = run(capsys, "events", *options)
+    assert (code, out) == (1, "")
+    assert "`concertino cluster permissions` prints" in err
+    [answer] = hub.request_all([Request("$JS.API.STREAM.INFO.ORCHESTRA_EVENTS")], 20.0)
+    assert json.loads(answer.payload)["config"]["subjects"] == ["e.orchestrator"]
+    hub.close()
+    server.stop()
 
 
 def test_a_plugin_cannot_have_the_name_under_which_front_ends_get_their_answers(

@@ -1,8 +1,9 @@
-"""`concertino cluster up|permissions|buckets`: prepares NATS servers for hubs of several machines.
+"""`concertino cluster up|permissions|buckets|events`: prepares NATS servers for several machines.
 
 `up` runs a NATS server on this machine, to try it. For other NATS servers, `permissions` prints
 their `authorization` block, which says what each plugin may do, and `buckets` creates the key-value
-buckets of storage plugins and of HTTP front ends.
+buckets of storage plugins and of HTTP front ends. `events` protects the stream of events that an
+earlier version has created.
 """
 
 from __future__ import annotations
@@ -93,12 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sessions",
     )
     buckets.add_argument(
-        "--cluster",
-        metavar="ADDR",
-        required=True,
-        help="the NATS servers: tls://HOST,HOST,..., with the certificate of the hub",
-    )
-    buckets.add_argument(
         "--replicas",
         metavar="N",
         choices=("1", "3", "5"),
@@ -106,11 +101,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="on how many servers each value is stored: 1, 3 or 5 (default 1); a bucket that "
         "exists is only ever stored on more",
     )
-    buckets.add_argument(
-        "--certs-dir",
-        metavar="DIR",
-        help="folder of the certificates (default ~/.orchestra/certs)",
+    events = verbs.add_parser(
+        "events",
+        help="protect the stream of events that an earlier version has created, once all hubs are "
+        "updated",
+        formatter_class=formatter,
     )
+    for verb in (buckets, events):
+        verb.add_argument(
+            "--cluster",
+            metavar="ADDR",
+            required=True,
+            help="the NATS servers: tls://HOST,HOST,..., with the certificate of the hub",
+        )
+        verb.add_argument(
+            "--certs-dir",
+            metavar="DIR",
+            help="folder of the certificates (default ~/.orchestra/certs)",
+        )
 
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
@@ -119,6 +127,9 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     `up` does not return: it replaces this process by the NATS server.
     """
     try:
+        if args.verb == "events":
+            _protect_events(args)
+            return 0
         names, offered = _read_plugin_names(args.names)
         if args.verb == "permissions":
             from concertino.orchestra.nats_permissions import authorization
@@ -197,6 +208,23 @@ def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
             f"{exc}; give the servers the permissions that `concertino cluster permissions "
             f"{' '.join(args.names)}` prints"
         ) from None
+
+
+def _protect_events(args: argparse.Namespace) -> None:
+    """Protect the stream of events, and print what was done."""
+    from concertino.nats.blocking import PermissionsViolation
+    from concertino.orchestra.certificates import Certificates, default_folder
+    from concertino.orchestra.cluster_events import protect_events
+    from concertino.orchestra.nats_messages import EVENT_STREAM
+
+    certificates = Certificates(args.certs_dir or default_folder())
+    try:
+        done = protect_events(args.cluster, certificates)
+    except PermissionsViolation as exc:
+        raise ConcertinoError(
+            f"{exc}; give the servers the permissions that `concertino cluster permissions` prints"
+        ) from None
+    sys.stdout.write(f"{EVENT_STREAM}: {done}\n")
 
 
 def _run_server(args: argparse.Namespace, names: list[str], offered: list[str]) -> None:

@@ -28,6 +28,7 @@ from msgspec.json import encode
 from concertino.errors import Disconnected
 from concertino.nats.blocking import BlockingNats, PermissionsViolation, Request
 from concertino.nats.jetstream import (
+    NO_STREAM,
     OTHER_SETTINGS,
     Answer,
     Problem,
@@ -48,7 +49,7 @@ __all__ = [
 
 # Error codes of JetStream: the subject has another revision; the subject has no message; the stream
 # does not exist.
-WRONG_LAST, NO_MESSAGE, NO_STREAM = 10071, 10037, 10059
+WRONG_LAST, NO_MESSAGE = 10071, 10037
 # The largest value, in bytes. By default, servers accept at most 1 MiB for a message and its
 # headers.
 MAX_VALUE_BYTES = 2**20 - 1024

@@ -12,10 +12,19 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import Decoder
 
-__all__ = ["OTHER_SETTINGS", "Answer", "Problem", "StoredMessage", "StreamState", "decode_answer"]
+__all__ = [
+    "NO_STREAM",
+    "OTHER_SETTINGS",
+    "Answer",
+    "Problem",
+    "StoredMessage",
+    "StreamState",
+    "decode_answer",
+]
 
-# The error code if a stream cannot be created because it exists already, with other settings.
-OTHER_SETTINGS = 10058
+# Error codes: there is no such stream; a stream cannot be created because it exists already, with
+# other settings.
+NO_STREAM, OTHER_SETTINGS = 10059, 10058
 
 
 class Problem(Struct):

@@ -36,7 +36,7 @@ from concertino.nats.jetstream import OTHER_SETTINGS, Answer, StreamState, decod
 from concertino.nats.protocol import NO_RESPONDERS, NatsMessage, read_headers, status_of
 from concertino.nats.subjects import inbox_prefix
 
-__all__ = ["Follower", "Stream", "StreamUnavailable"]
+__all__ = ["Follower", "Stream", "StreamUnavailable", "has_random_token", "with_random_token"]
 
 log = logging.getLogger("concertino.nats")
 
@@ -63,6 +63,16 @@ HEARTBEAT_S, SILENCE_S = 1.0, 3.0
 
 class StreamUnavailable(Disconnected):
     """The servers have no JetStream, or this client may not use the stream."""
+
+
+def with_random_token(subject: str) -> str:
+    """Return the subject for the messages of a stream that begins with `subject`."""
+    return f"{subject}.{secrets.token_hex(16)}"
+
+
+def has_random_token(subject: str, beginning: str) -> bool:
+    """Return whether a subject is one that with_random_token(beginning) returns."""
+    return subject.startswith(f"{beginning}.")
 
 
 class Follower(Protocol):
@@ -186,10 +196,14 @@ class Stream:
         token keeps the subject secret from clients that may not read these settings. Such a client
         could otherwise store a message in the stream: it names the subject as the reply subject of
         a request, and JetStream publishes its answer there without a check of permissions. A stream
-        that exists already is used even if its subject has no token.
+        that exists already is used even if its subject has no token. If the subject of the stream
+        is changed, the new one is read when a message cannot be published to the old one.
     user: the name of this client, which its reply subjects contain.
     max_bytes: the size of the stream. The servers drop its oldest messages above this size.
     follower: gets the messages.
+
+    Attribute:
+    subject: the whole subject of the messages; "" before the settings of the stream are known.
     """
 
     def __init__(
@@ -204,12 +218,11 @@ class Stream:
     ) -> None:
         self._cluster = cluster
         self._name = name
-        # The subject of the messages; "" before the settings of the stream are known.
-        self._subject = ""
+        self.subject = ""
         self._follower = follower
         self._settings: Mapping[str, Any] = {
             "name": name,
-            "subjects": [f"{subject}.{secrets.token_hex(16)}"],
+            "subjects": [with_random_token(subject)],
             "max_bytes": max_bytes,
             "discard": "old",
             "storage": "file",
@@ -279,12 +292,16 @@ class Stream:
             async with asyncio.timeout(PUBLISH_S):
                 while True:
                     try:
-                        if not self._subject:
+                        if not self.subject:
                             raise Disconnected("the servers have not described the stream yet")
-                        answer = await self._requests.send(self._subject, payload, headers)
+                        answer = await self._requests.send(self.subject, payload, headers)
                         if answer.error is None:
                             return
                         failure = Disconnected(answer.error.description)
+                    except StreamUnavailable as exc:
+                        failure = exc
+                        # The stream may have another subject now, which a new consumer reads.
+                        self._consumer.is_over.set()
                     except Disconnected as exc:
                         failure = exc
                     await asyncio.sleep(RETRY_S)
@@ -343,7 +360,7 @@ class Stream:
             self._loss = ""
         self._created = answer.created
         subjects: list[str] = answer.config.get("subjects", [])
-        self._subject = subjects[0] if subjects else ""
+        self.subject = subjects[0] if subjects else ""
         if not self._opened.done():
             await self._check_permission()
         if answer.config.get("num_replicas", REPLICAS) < REPLICAS:
@@ -383,7 +400,7 @@ class Stream:
         """Raise StreamUnavailable if the servers do not let this client publish messages."""
         # The servers refuse this message because of its header field, after its permission.
         headers = b"NATS/1.0\r\nNats-Expected-Stream:-\r\n\r\n"
-        await self._requests.send(self._subject, b"", headers)
+        await self._requests.send(self.subject, b"", headers)
 
     def _is_shorter(self, answer: Answer) -> bool:
         """Return whether the stream has lost messages that the follower has got.

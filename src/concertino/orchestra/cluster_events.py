@@ -1,4 +1,5 @@
 """ClusterLog: the EventLog of a hub in a NATS cluster, whose events are in a stream of JetStream.
+protect_events(): gives the stream of an earlier version a subject with a random token.
 
 A hub runs plugins, and passes on the events that they publish. JetStream, the storage of NATS
 servers, stores messages in streams. All hubs publish their events to one stream, and each hub
@@ -14,9 +15,16 @@ import asyncio
 import logging
 from hashlib import sha256
 
+from msgspec.json import encode
+
 from concertino.errors import Disconnected
+from concertino.nats.blocking import BlockingNats, Request
 from concertino.nats.cluster import NatsCluster
-from concertino.nats.stream import Stream
+from concertino.nats.jetstream import NO_STREAM, Answer, decode_answer
+from concertino.nats.protocol import NO_RESPONDERS, status_of
+from concertino.nats.servers import parse_servers
+from concertino.nats.stream import Stream, has_random_token, with_random_token
+from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.event_log import (
     EVENT_BYTES,
     MAX_BYTES,
@@ -24,16 +32,19 @@ from concertino.orchestra.event_log import (
     InvalidEvent,
     log_event,
 )
+from concertino.orchestra.nats_cluster import nats_options
 from concertino.orchestra.nats_messages import EVENT_STREAM, event_subject
 from concertino.orchestra.plugin_messages import DecodeError, EventDelivery, Publish
 from concertino.orchestra.plugins_file import HUB
 from concertino.orchestra.refusal_log import RefusalLog
 from concertino.orchestra.structs import InvalidStruct, unpack
 
-__all__ = ["ClusterLog"]
+__all__ = ["ClusterLog", "protect_events"]
 
 log = logging.getLogger("concertino.hub")
 
+# The time limit of each request of protect_events(), in seconds.
+REQUEST_S = 5.0
 # How many events of publish_soon() may wait until they are stored. Further events are lost.
 MAX_WAITING = 1000
 
@@ -62,6 +73,14 @@ class ClusterLog(EventLog):
         Raises StreamUnavailable if the servers have no JetStream or refuse this hub.
         """
         await self._stream.open()
+        subject = self._stream.subject
+        if subject and not has_random_token(subject, event_subject(HUB)):
+            log.warning(
+                "plugins can have answers of JetStream stored among the events, because an earlier "
+                "version has created the stream %s; when all hubs are updated, run "
+                "`concertino cluster events --cluster ADDR`",
+                EVENT_STREAM,
+            )
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -136,3 +155,43 @@ class ClusterLog(EventLog):
             # Add an empty event. If the number were missing, add() would drop all events before it.
             delivery, values = EventDelivery(), {}
         self.add(number, delivery, values, len(payload) + EVENT_BYTES)
+
+
+def protect_events(address: str, certificates: Certificates | None) -> str:
+    """Give the stream of events a subject with a random token, if it has none.
+
+    The stream of an earlier version has none, so plugins can have answers of JetStream stored in it
+    (nats/stream.py). Its events and cursors stay. Hubs that run read the new subject when they next
+    publish an event, but those of an earlier version cannot publish any more.
+    address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
+    certificates: those of the hub; required for an address with `tls://`, None otherwise.
+    Returns what was done, as text for the user.
+    Raises Disconnected, PermissionsViolation, ValueError, CertificateError, OSError, ImportError.
+    """
+    servers = parse_servers(address)
+    server = BlockingNats(servers, nats_options(servers, HUB, certificates))
+
+    def ask(operation: str, payload: bytes = b"") -> Answer:
+        request = Request(f"$JS.API.STREAM.{operation}.{EVENT_STREAM}", payload)
+        [message] = server.request_all([request], REQUEST_S)
+        if status_of(message) == NO_RESPONDERS:
+            raise Disconnected("JetStream is not enabled in the servers")
+        return decode_answer(message.payload)
+
+    beginning = event_subject(HUB)
+    try:
+        found = ask("INFO")
+        if found.error is not None and found.error.err_code == NO_STREAM:
+            return "there is no stream yet; the first hub creates it with a random token"
+        if found.error is None and has_random_token(found.config["subjects"][0], beginning):
+            return "its subject has a random token already"
+        if found.error is None:
+            subject = with_random_token(beginning)
+            # Nobody answers, unless the server does not let hubs publish there.
+            server.request_all([Request(subject)], REQUEST_S)
+            found = ask("UPDATE", encode({**found.config, "subjects": [subject]}))
+    finally:
+        server.close()
+    if found.error is not None:
+        raise Disconnected(found.error.description)
+    return "its subject has a random token now"
