@@ -65,8 +65,9 @@ BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 
 
 class HooksSlot(Protocol):
-    """The object in which begin() stores the hooks of a call, for example a SessionRequest.
+    """The object in which CallStarter.begin() stores what the runtime must do after a call.
 
+    An example is SessionRequest. The runtime makes one for each call, and passes it to begin().
     hooks: the functions to call when the call ends; None if begin() has not stored any.
     """
 
@@ -74,9 +75,9 @@ class HooksSlot(Protocol):
 
 
 class ArgumentsRefused(Exception):
-    """Raised before the handler of a call is called, if the arguments of the call are invalid.
+    """Raised by a backend instead of calling a handler, if the arguments of the call are invalid.
 
-    Such a call does not count against a rate limit.
+    A guard around the backend does not count such a call against a rate limit.
     result: the result that becomes the response to the call.
     """
 
@@ -88,12 +89,13 @@ class ArgumentsRefused(Exception):
 class ArgumentVerdict:
     """Records whether the arguments of a call were refused, for a guard that cannot check them.
 
-    Between the guard and the tool there may be a wrapper that overrides `handle`. The exception
-    ArgumentsRefused does not pass through such a wrapper, and the wrapper may replace the result.
-    Therefore the guard sets `argument_verdict` while the call is handled, and the code that refuses
-    the arguments calls record_refused_arguments().
+    A guard does not count refused calls. But between the guard and the tool there may be a wrapper
+    that overrides `handle`. The exception ArgumentsRefused does not pass through such a wrapper,
+    and the wrapper may replace the result. Therefore:
 
-    refused: whether the arguments were refused.
+    - The guard sets the context variable `argument_verdict` to a new object for each call.
+    - The code that refuses the arguments calls record_refused_arguments(), which changes the object.
+    - After the call, the guard reads `refused`: whether the arguments were refused.
     """
 
     __slots__ = ("refused",)
@@ -109,10 +111,12 @@ argument_verdict: ContextVar[ArgumentVerdict | None] = ContextVar("argument_verd
 class CallStarter(Struct, frozen=True):
     """The functions with which a runtime begins the calls of a backend.
 
-    begin: begins any call. Raises RpcError if it refuses the call.
-    tools: name of a tool -> a faster function that begins calls of this tool. Entries may be added
-        and removed at any time.
-    redacts: whether the contexts for begin() must redact secrets in progress and log messages.
+    begin: begins any call, and returns the coroutine that handles it. Raises RpcError if the call
+        is refused.
+    tools: name of a tool -> a faster function that begins calls of this tool; tools without an
+        entry are called with `begin`. The backend may add and remove entries at any time.
+    redacts: whether the runtime must pass a Context that redacts secrets in progress and log
+        messages.
     """
 
     begin: BeginCall
@@ -125,9 +129,10 @@ class SupportsCallStarter(Protocol):
     """A Backend that can begin calls without `handle`."""
 
     def call_starter(self) -> CallStarter | None:
-        """Return the CallStarter; None if only `handle` may be used.
+        """Return the functions with which the runtime begins calls; None to have `handle` called.
 
-        A class must return None if a subclass has overridden its `handle`.
+        A class must return None if a subclass has overridden its `handle`, because begin() would
+        bypass the subclass.
         """
         ...
 
@@ -194,9 +199,9 @@ def call_starter_of(backend: Backend) -> CallStarter | None:
 
     Returns None if the backend has only `handle`, which the runtime must then call.
     """
-    # Check the class and not the object, here and in the functions below. An object that forwards
-    # all attributes to another backend would seem to support this Protocol, but calls must go
-    # through its own `handle`.
+    # Check the class and not the object, in this function and in those below. An object that
+    # forwards all attributes to another backend would seem to support this Protocol, but calls must
+    # go through its own `handle`.
     if not issubclass(type(backend), SupportsCallStarter):
         return None
     return cast("SupportsCallStarter", backend).call_starter()

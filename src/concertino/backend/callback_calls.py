@@ -36,29 +36,36 @@ CancelCall = Callable[[], object]
 
 
 def ENDED() -> None:  # noqa: N802
-    """Do nothing. `begin` returns this CancelCall for a call that has ended already.
+    """Do nothing. `begin` returns this function for a call that has already ended.
 
-    The name is that of a constant, because the runtime only compares it: `cancel is not ENDED`.
+    It stands in the place of the function that cancels the call. The runtime never calls it, but
+    compares: `cancel is not ENDED`. Therefore it is named like a constant.
     """
 
 
 class EndsCalls(Protocol):
-    """The part of the runtime that a backend calls when a call that `begin` has begun has ended.
+    """The part of the runtime with which a backend ends the calls that `begin` has begun.
 
     slot: the object that the runtime has passed to `begin` for this call.
     """
 
     def end_call(self, slot: Any, result: Struct | Raw | None, error: Exception | None, /) -> None:
-        """End a call, with its result or with an exception. Raises nothing."""
+        """End a call with its result, or with an exception; the other one is None.
+
+        Raises nothing.
+        """
         ...
 
     def run(self, work: Work, slot: Any, /) -> None:
-        """Continue a call in a task: run a coroutine, and end the call with its result."""
+        """Continue a call in a task, and return at once.
+
+        work: the coroutine to run; its result or exception ends the call.
+        """
         ...
 
 
-# Begins a call. Returns the function that cancels it; None if nothing was done, and the runtime
-# must call `handle`.
+# The type of `begin`. It begins a call, and returns the function that cancels the call. If it
+# returns None, it has done nothing, and the runtime must call `handle`.
 BeginByCallback: TypeAlias = Callable[[Call, Context, EndsCalls, Any], "CancelCall | None"]
 
 
@@ -67,16 +74,20 @@ class SupportsCallbacks(Protocol):
     """A Backend that can answer calls from a callback."""
 
     def callback_beginner(self) -> BeginByCallback | None:
-        """Return the function that begins calls which are answered from a callback.
+        """Return the function `begin`, which begins a call and returns without waiting for its end.
 
+        The arguments of `begin` are the call, its Context, an EndsCalls and the slot of the call.
         Returns None if only `handle` may be used. A class must return None if a subclass has
-        overridden its `handle`.
+        overridden its `handle`, because `begin` would bypass the subclass.
         """
         ...
 
 
 def callback_beginner_of(backend: Backend) -> BeginByCallback | None:
-    """Return a backend's function that begins calls without a task; None if it has none."""
+    """Return a backend's function that begins calls without a task; None if it has none.
+
+    SupportsCallbacks describes the function.
+    """
     # Check the class and not the object, as call_starter_of() does.
     if not issubclass(type(backend), SupportsCallbacks):
         return None

@@ -1,8 +1,8 @@
 """Caller: the facts that a backend needs to forward a call to another server.
 
 Handlers do not need these facts. A proxy does: it must know whether the client wants progress and
-log messages, and may have one connection to its server for each of its clients. CallContext.caller
-returns a Caller.
+log messages, and may have one connection to its server for each of its clients. Context.caller
+returns the Caller of a call.
 """
 
 from __future__ import annotations
@@ -44,35 +44,37 @@ class Caller(Protocol):
     def pass_result(self, result: Raw, revision: str) -> None:
         """Allow the runtime to send a result of another server to the client unchanged.
 
-        Must be called before handle() returns `result`. If the client's revision has the same form
-        of results, `result` is sent without being decoded, checked or translated. If handle()
-        returns another object, such as a result that a guard has changed, that object is encoded as
-        usual.
+        Call this before handle() returns `result`. If results have the same form in the client's
+        revision, the runtime sends `result` without decoding, checking or translating it. If
+        handle() returns another object, such as a result that a guard has changed, the runtime
+        encodes that object as usual.
         result: a result as JSON, valid and without newlines, but not `input_required`.
-        revision: the name of the other server's revision.
+        revision: the revision of MCP that the other server speaks, such as "2025-06-18".
         """
         ...
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send the client a notification that belongs to this call, and wait for a slow client.
 
-        The `_meta` of the notification contains the id of the call, as for subscriptions/listen.
-        Over HTTP, it is sent in the response to the call. Call this method on the event loop.
-        params: the members of params, except `_meta`.
+        The `_meta` of the notification contains the id of the call, as in the notifications that
+        belong to a subscriptions/listen request. Over HTTP, the notification is sent in the
+        response to the call. Call this method on the event loop.
+        params: the fields of the notification's params, except `_meta`.
         """
         ...
 
     def hold_open(self) -> None:
         """Treat this call as a subscription, which only the client ends.
 
-        No memory is reserved for the result of the call. When the server ends, it does not wait for
-        the call: the call is answered with an empty result, and its handler is cancelled. Over
-        HTTP, the loss of the connection cancels the call in every revision, and its notifications
-        are not kept for a client that reconnects.
+        - The runtime reserves no memory for the result of the call.
+        - When the server ends, it does not wait for the call: it answers with an empty result and
+          cancels the handler.
+        - Over HTTP, the loss of the connection cancels the call in every revision of MCP. Its
+          notifications are not kept for a client that reconnects.
+        - The params of the call are freed, so read them before.
 
-        The params of the call are freed, so read them before. Call this method on the event loop.
-        Does nothing for a call that was cancelled. Raises RpcError for a call in a batch, which
-        would never be answered.
+        Call this method on the event loop. It does nothing for a call that was cancelled. Raises
+        RpcError for a call in a batch, because a batch is answered only when all its calls end.
         """
         ...
 
@@ -81,7 +83,7 @@ class CallerSession(Protocol):
     """The connection on which a call has arrived, for backends that store something per client.
 
     All calls of a connection have the same object, which can be the key of a dict.
-    closed: a future that is done when the connection has ended.
+    closed: a future that gets the result None when the connection has ended.
     """
 
     closed: Future[None]
@@ -109,21 +111,21 @@ class CallerSession(Protocol):
         ...
 
     async def request(self, method: str, params: bytes) -> Raw:
-        """Send the client a request of another server, and return its result undecoded.
+        """Send the client a request of another server, and return the client's result undecoded.
 
-        Only for clients before MCP 2026-07-28. When the calling task is cancelled, the client gets
-        notifications/cancelled for the request.
+        Only for clients of revisions before MCP 2026-07-28, which has no such requests. If the
+        calling task is cancelled, the client gets notifications/cancelled for the request.
         method: the method of the request, such as `roots/list`.
         params: the params as a JSON object, which is sent unchanged.
-        Raises RpcError if the client answers with an error or if too many requests wait, and
-        Disconnected when the connection ends.
+        Raises RpcError if the client answers with an error or if too many requests wait for
+        answers, and Disconnected when the connection ends.
         """
         ...
 
     def notify(self, method: str, params: bytes) -> None:
         """Send the client a notification of another server; drop it if the client does not read.
 
-        Only for clients before MCP 2026-07-28.
+        Only for clients of revisions before MCP 2026-07-28. Returns at once.
         params: the params as a JSON object, which is sent unchanged.
         """
         ...

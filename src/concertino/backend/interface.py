@@ -112,10 +112,11 @@ class SupportsClientNotifications(Protocol):
     ) -> None:
         """Handle a notification that the session does not process itself.
 
-        Called on the event loop.
+        The session handles notifications such as `initialized` and `cancelled` itself. This method
+        is called on the event loop, and must not block.
         session: the connection on which the notification has arrived. All calls of this connection
             have the same object as `context.caller.session`.
-        method, params: the method and the params of the notification.
+        method, params: the method and the params of the notification; `params` are not decoded.
         """
         ...
 
@@ -125,11 +126,12 @@ class SupportsHeldOpening(Protocol):
     """A Notifier that can refuse to open sessions while the backend is starting."""
 
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
-        """Hold requests back for `within_s` seconds, then answer `initialize` with an error.
+        """Wait at most `within_s` seconds for the backend, then refuse requests that open a session.
 
         This is for a backend that does not know its features before it has started, such as a
-        proxy. All requests that open a session get the error, until the backend has started; calls
-        always wait for the start. Must be called on the event loop.
+        proxy. Requests that open a session, such as `initialize`, first wait for the start. After
+        `within_s` seconds all of them get an error, until the backend has started. Calls wait for
+        the start without this limit. Must be called on the event loop; returns at once.
         describe: returns the text of the error.
         """
         ...
@@ -153,8 +155,9 @@ class SupportsFirstMessage(Protocol):
 
 
 async def opens_with_handshake(outlet: Notifier, within_s: float) -> bool:
-    """Return whether the first client's first message is `initialize`.
+    """Wait for the first client's first message, and return whether it is `initialize`.
 
+    outlet: the Notifier that the backend's start() has got.
     Returns False if no client is connected, if the client sends nothing for within_s seconds, or if
     `outlet` does not implement SupportsFirstMessage.
     """
@@ -167,10 +170,16 @@ class Context(Protocol):
     """The interface between a handler and the client whose call it handles.
 
     A handler is the function of a tool, prompt, resource or completion. It gets the Context of the
-    call in a parameter with the annotation Context.
+    call in a parameter with the annotation Context:
 
-    progress() and log() send at once, whether or not the handler awaits what they return. If it
-    does, it waits until a slow client has read the messages that were sent before.
+        @server.tool
+        async def index(folder: str, context: Context) -> int:
+            context.progress(1, 10, "reading")
+            return await count_files(folder)
+
+    progress() and log() send at once, even if the handler does not await what they return. A
+    handler that does await it waits until a slow client has read the messages that were sent
+    before.
     """
 
     @property
@@ -205,7 +214,7 @@ class Context(Protocol):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """Return the members of the request's `_meta` that the protocol does not define.
+        """Return the fields of the request's `_meta` that the protocol does not define.
 
         An example is trace context (`traceparent`).
         """
@@ -223,6 +232,7 @@ class Context(Protocol):
         done: how much is done, in any unit.
         total: how much there is to do, in the same unit; None if that is not known.
         message: a text for people; None for no text. Clients of revision 2024-11-05 do not get it.
+        Returns an awaitable; see the class for what awaiting it does.
         """
         ...
 
@@ -234,9 +244,11 @@ class Context(Protocol):
     ) -> Awaitable[None]:
         """Send a log message to the client, if it wants messages of this level.
 
-        level: how severe the message is, such as "info". The server's own log does not get it.
-        data: any JSON value, usually a text.
+        The message is not written to the server's own log.
+        level: how severe the message is, such as "info".
+        data: any JSON value, usually a string.
         logger: the name of the logger, for the client; None for no name.
+        Returns an awaitable; see the class for what awaiting it does.
         """
         ...
 
@@ -261,16 +273,20 @@ class Context(Protocol):
     ) -> Any:
         """Call another tool of the same server, in this process.
 
-        The tool's arguments are validated, and the guards around the server, such as rate limits,
-        apply. The tool gets a Context with the same client and trace context, and is cancelled with
-        this call. Progress that the tool reports is not sent. Calls may be nested 16 deep. In a
-        `def` handler write `context.wait(context.call_tool(...))`.
+        - The tool's arguments are validated, and the guards around the server, such as rate limits,
+          apply.
+        - The tool gets a Context with the same client and trace context.
+        - If this call is cancelled, so is the tool.
+        - Progress that the tool reports is not sent.
+        - Calls may be nested 16 deep.
+
+        In a `def` handler write `context.wait(context.call_tool(...))`.
 
         name: the name of the tool.
         arguments: the arguments of the tool; None for no arguments.
-        into: the type to which the result is converted. Its structured content is converted, or, if
-            there is none, its text, decoded as JSON. If `into` is omitted, the result is returned
-            as a CallToolResult, even if the tool has failed.
+        into: the type to which the result is converted. The result's structured content is
+            converted; if there is none, its text, decoded as JSON. If `into` is omitted, the result
+            is returned as a CallToolResult, even if the tool has failed.
         Raises RpcError for an unknown tool. Raises ToolError with the text of the result if `into`
         is given and the tool has failed.
         """
@@ -282,15 +298,16 @@ class Context(Protocol):
         elicit(), sample() and roots() use this method. They ask one question, and decode the
         answer.
 
-        A client of a revision before MCP 2026-07-28 gets the questions as requests, and this method
-        waits for its responses. Since 2026-07-28 a client answers by repeating the call. Therefore
-        this method first raises Suspended, which ends the handler. When the client has answered,
-        the handler runs again from its start, and this method returns the answers. All code before
-        a question runs several times; use once() for work that must be done only once.
+        - A client of a revision before MCP 2026-07-28 gets the questions as requests, and this
+          method waits for its responses.
+        - Since 2026-07-28 a client answers by repeating the call. Therefore this method first
+          raises Suspended, which ends the handler. When the client has answered, the handler runs
+          again from its start, and this method returns the answers. So all code before a question
+          runs several times; use once() for work that must be done only once.
 
-        Only tools, prompts and resources may ask, at most 16 times in one call.
+        Only the handlers of tools, prompts and resources may ask, at most 16 times in one call.
         questions: key -> an Elicitation, Sampling or ListRoots of concertino.types. The key is any
-            text that no other question of the call has.
+            string that no other question of the call has.
 
         Raises MissingCapability if the client cannot answer such a question, InvalidClientResponse
         for a malformed answer, RpcError when the client answers with an error, TimedOut after ten
@@ -326,7 +343,7 @@ class Context(Protocol):
         Since MCP 2026-07-28, the handler ends with Suspended, and runs again from its start when
         the client has answered; ask() has the details.
         message: the question, for the user.
-        form: a class whose fields are texts, numbers, bools or choices; or a JSON Schema.
+        form: a class whose fields are strings, numbers, bools or choices; or a JSON Schema.
         key: identifies the question in the call; by default `q1`, `q2` and so on.
         Returns Accepted, whose `content` is an object of the class or a dict, if the user has
         filled in the form, and Declined if not.
@@ -375,7 +392,7 @@ class Context(Protocol):
         ...
 
     async def roots(self, *, key: str | None = None) -> list[Root]:
-        """Return the client's roots: the folders and files that this server may use.
+        """Return the client's roots: the directories and files that this server may use.
 
         key: identifies the question in the call; by default `q1`, `q2` and so on.
         Raises MissingCapability, InvalidClientResponse, RpcError, TimedOut or ValueError as ask()
@@ -404,10 +421,10 @@ class Context(Protocol):
         when the client has answered. The client stores the value in the meantime; it can read but
         not change the value.
         key: the name of the value within the call.
-        make: returns the value, or an awaitable of the value, which must have a JSON form. It is
-            called if the call has no value with this key yet.
-        kind: the type to which the value is decoded from JSON. Without it, dicts, lists and plain
-            values are returned.
+        make: returns the value, or an awaitable of it. It is called if the call has no value with
+            this key yet. The value must have a JSON form, in which the client stores it.
+        kind: the type to which the value is decoded from JSON. Without it, dicts, lists, strings,
+            numbers, bools and None are returned.
         """
         ...
 
@@ -422,7 +439,11 @@ class Context(Protocol):
 
 
 class Backend(Protocol):
-    """The interface of everything that handles calls. One object serves many connections."""
+    """The interface of everything that handles calls. One object serves many connections.
+
+    To change some calls of an existing backend, derive a class from BackendWrapper, as the example
+    at the top of this module does. To serve a backend over stdin and stdout, call run(backend).
+    """
 
     async def start(self, outlet: Notifier) -> None:
         """Prepare for calls, which wait until this method returns.
@@ -455,8 +476,9 @@ class Backend(Protocol):
     async def watch(self, uris: frozenset[str]) -> None:
         """Watch resources, and report changes of their content with Notifier.report_update().
 
-        Called after start() whenever clients have subscribed or unsubscribed; never twice at the
-        same time. Only for backends whose features() have `subscriptions`.
+        The Host calls this after start(), whenever clients have subscribed or unsubscribed, and
+        waits for the end of one call before it makes the next. It calls only backends whose
+        features() have `subscriptions`.
         uris: all resources that clients subscribe to now, not only new ones.
         """
         ...
@@ -482,11 +504,11 @@ def describe_non_backend(value: object) -> str | None:
 
 
 class ForeignName:
-    """A descriptor for an attribute that Context has in another library, but not in this one.
+    """A descriptor for an attribute that Context has in another MCP library, but not in this one.
 
     Reading the attribute raises AttributeError with a hint, so hasattr() returns False. A method
     `__getattr__` could do the same, but would make all other attributes slower on Python 3.11.
-    hint: the text that says what to write instead.
+    hint: what to write instead, as a part of the error message.
     """
 
     def __init__(self, hint: str) -> None:
@@ -514,7 +536,10 @@ FOREIGN_NAMES = {
 
 
 def refuse_foreign_names(cls: type[ContextT]) -> type[ContextT]:
-    """Add the FOREIGN_NAMES to a Context class, and return the class. Used as a decorator."""
+    """Add a ForeignName for each of FOREIGN_NAMES to a Context class, and return the class.
+
+    Used as a decorator of the classes that implement Context.
+    """
     for name, hint in FOREIGN_NAMES.items():
         foreign = ForeignName(hint)
         foreign.__set_name__(cls, name)

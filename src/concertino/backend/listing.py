@@ -24,8 +24,9 @@ __all__ = ["decode_page", "list_items", "list_names"]
 
 
 async def list_names(label: str, backend: Backend, method: str) -> list[str]:
-    """Return the names, URIs or URI templates of the items on all pages of a list of a backend.
+    """Read all pages of a list of a backend, and return the names of its items.
 
+    Resources have their URI in place of a name, and resource templates their URI template.
     label: the name of the backend for errors.
     method: the method that returns the list, such as "resources/list"; a key of LIST_METHODS.
     Raises the exceptions of the backend, and ProtocolError if the list never ends.
@@ -35,7 +36,7 @@ async def list_names(label: str, backend: Backend, method: str) -> list[str]:
 
 
 async def list_items(label: str, backend: Backend, method: str) -> list[Any]:
-    """Return the items on all pages of a list of a backend, such as Tools or Resources.
+    """Read all pages of a list of a backend, and return its items, such as Tools or Resources.
 
     label: the name of the backend for errors.
     method: the method that returns the list, such as "resources/list"; a key of LIST_METHODS.
@@ -64,7 +65,8 @@ def decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
 class _ListingContext:
     """The Context of a list call that no client has made. It sends nothing.
 
-    In place of the client it names concertino, and the newest revision.
+    As the client it names concertino, with the newest revision of MCP. It has only the attributes
+    that the handler of a list may use.
     """
 
     client = ClientFacts("concertino", "", MODERN.name, {})

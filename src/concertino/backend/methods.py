@@ -30,11 +30,11 @@ KINDS: Mapping[str, str] = {
 class ListMethod(Struct, frozen=True):
     """A method that lists operations or resource templates.
 
-    kind: "tool", "prompt" or "resource".
-    result_type: the class of its result.
-    member: the attribute of the result that contains the items.
-    name_member: the attribute of an item that identifies it.
-    json_member, json_name_member: the names of these two in JSON.
+    kind: what the items are: "tool", "prompt" or "resource", which includes resource templates.
+    result_type: the class of the method's result.
+    member: the attribute of the result that contains the items, such as `resource_templates`.
+    name_member: the attribute of an item that identifies it, such as `uri_template`.
+    json_member, json_name_member: the names of these two attributes in JSON.
     """
 
     kind: str

@@ -28,9 +28,9 @@ DEFINITIONS = (
 
 
 def server_name(file: Path) -> str:
-    """Return the name of the variable with the first server at the top level of a Python file.
+    """Return the name of the first variable at the top level of a Python file that is a Server.
 
-    Returns "" if none is found.
+    Returns "" if there is none, or if the file cannot be read or parsed.
     """
     for statement in _statements(file):
         if isinstance(statement, ast.Assign) and _makes_server(statement.value):
@@ -40,9 +40,10 @@ def server_name(file: Path) -> str:
 
 
 def server_in_function(file: Path) -> tuple[str, int]:
-    """Return the name and the line of the first function in a Python file that makes a server.
+    """Return the first function in a Python file that makes a Server: its name, and a line number.
 
-    Returns ("", 0) if there is none.
+    The line is that of the call of Server in the function. Returns ("", 0) if there is none, or if
+    the file cannot be read or parsed.
     """
     for statement in _statements(file):
         if isinstance(statement, Function):
@@ -53,7 +54,10 @@ def server_in_function(file: Path) -> tuple[str, int]:
 
 
 class UncalledFunction(Struct, frozen=True):
-    """A function at the top level of a file that nothing in the file calls."""
+    """A function at the top level of a file that nothing in the file calls.
+
+    is_async: whether it is an `async def`, which a caller must await.
+    """
 
     name: str
     is_async: bool
@@ -62,16 +66,17 @@ class UncalledFunction(Struct, frozen=True):
 def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
     """Return the function that a Python file would have to call in order to make its server.
 
-    maker: the name of the function that makes the server. If other functions call it, the outermost
-        caller, often named main, is returned.
-    Returns None if the file uses `maker` outside of functions, or has other statements than
-    definitions, because such statements may call the function.
+    maker: the name of the function that makes the server, as server_in_function() returns it.
+    Returns `maker` itself, or, if other functions call it, the outermost of them, which is often
+    named main. Returns None if the file may call it already: if it uses `maker` outside of
+    functions, or has statements other than definitions.
     """
     statements = _statements(file)
     if not all(map(_is_definition, statements)):
         return None
     functions = {item.name: item for item in statements if isinstance(item, Function)}
     mentions = {name: _names_in(function.body) for name, function in functions.items()}
+    # The names outside of function bodies. Decorators run when the file is executed.
     mentioned = _names_in(
         part
         for item in statements

@@ -18,11 +18,13 @@ __all__ = ["ServingHosts"]
 class ServingHosts:
     """The Hosts that have started a backend and not closed it. May be used from any thread.
 
-    A Host (runtime/host.py) serves the backend to its clients.
+    A Host (runtime/host.py) serves the backend to its clients. The backend's start() calls add(),
+    and its close() calls remove_one().
 
     Attributes:
     count: how many Hosts there are.
-    watched: the URIs of the resources that clients are subscribed to; set by the backend.
+    watched: the URIs of the resources that clients are subscribed to. The backend's watch() sets
+        it.
     """
 
     __slots__ = ("_lock", "_notifiers", "count", "watched")
@@ -58,7 +60,7 @@ class ServingHosts:
         return True
 
     def notify(self, report: Callable[[Notifier], object]) -> None:
-        """Call `report` with the notifier of each Host."""
+        """Call `report` with the notifier of each Host, such as `lambda n: n.report_update(uri)`."""
         for notifier in self._notifiers:
             try:
                 report(notifier)

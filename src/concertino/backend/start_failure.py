@@ -19,8 +19,8 @@ __all__ = ["describe_failure", "describe_raised", "start_failure_text"]
 
 # The longest sentence, in characters.
 MAX_CHARS = 1000
-# Code in these folders, and in folders with the names below, was not written by the server's
-# author.
+# Code in the directories of concertino and of the standard library, and in directories with the
+# names in PACKAGES, was not written by the server's author.
 LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in (Path(__file__).absolute().parent.parent, Path(os.__file__).parent)
@@ -29,9 +29,10 @@ PACKAGES = ("site-packages", "dist-packages")
 
 
 def start_failure_text(failure: BaseException | str) -> str:
-    """Return the sentence `cannot start: ...` on one line, shortened and without secrets.
+    """Return the sentence `cannot start: ...` on one line, without secrets.
 
-    failure: the exception, or a text that describes the failure.
+    The sentence is shortened to MAX_CHARS characters.
+    failure: the exception that has ended the start, or a text that describes the failure.
     """
     reason = failure if isinstance(failure, str) else describe_failure(failure)
     # refresh() reads secrets from os.environ again, because the failed module may have added some.
@@ -52,7 +53,7 @@ def describe_failure(exc: BaseException) -> str:
     if text and type(first) in (TargetError, ConcertinoError):
         # compose() raises an error with a cause, if a part fails. Add the line of the cause.
         return text if first.__cause__ is None else f"{text}{_location(first.__cause__)}"
-    # The exceptions of a group need not have been raised.
+    # The exceptions in a group need not have been raised themselves, and then have no line.
     return describe_raised(first, exc if first.__traceback__ is None else first)
 
 
@@ -61,8 +62,8 @@ def describe_raised(exc: BaseException, raised: BaseException | None = None) -> 
 
     An example is `KeyError: 'TOKEN' (server.py:3)`. advice() is in backend/user_errors.py.
     exc: the exception whose type and text are returned.
-    raised: the exception whose line is returned, such as the group that contains `exc`; None for
-        `exc` itself.
+    raised: the exception whose line is returned, such as the group that contains `exc`; None if
+        `exc` itself was raised.
     """
     text, where, step = _text(exc), _location(raised or exc), advice(exc)
     return f"{type(exc).__name__}{text and f': {text}'}{where}{step and f'; {step}'}"
@@ -71,7 +72,8 @@ def describe_raised(exc: BaseException, raised: BaseException | None = None) -> 
 def _first_exception(exc: BaseException) -> BaseException:
     """Return the first exception of a group, and of the groups in it; else the exception itself."""
     while isinstance(exc, BaseExceptionGroup):
-        # The type checker does not know the type of the exceptions. A subclass may show none.
+        # The type checker does not know the type of the exceptions. A subclass may override
+        # `exceptions`, and return none.
         exceptions = cast("tuple[BaseException, ...]", exc.exceptions)
         if not exceptions:
             break
@@ -81,7 +83,8 @@ def _first_exception(exc: BaseException) -> BaseException:
 
 def _text(exc: BaseException) -> str:
     """Return the text of an exception, with the place in the source if it is a SyntaxError."""
-    # Code may raise a SyntaxError of its own, with other types than the parser's.
+    # Only Python's parser sets these attributes for certain. The author's code may raise a
+    # SyntaxError without them, or with values of other types.
     if isinstance(exc, SyntaxError) and isinstance(exc.filename, str) and exc.lineno:
         return f"{exc.msg} ({Path(exc.filename).name}:{exc.lineno})"
     return exception_text(exc)

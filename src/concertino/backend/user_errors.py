@@ -40,7 +40,7 @@ NESTED_LOOP = ("asyncio.run() cannot be called", "This event loop is already run
 
 
 def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without concertino's frames; unchanged if it has no others."""
+    """Return a traceback without concertino's frames; unchanged if all frames are concertino's."""
     entries: list[TracebackType] = []
     entry = traceback
     while entry is not None:
@@ -59,10 +59,10 @@ def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
 def exc_info_for_users(
     exc: BaseException,
 ) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """Return the `exc_info` to log an exception of an author's function with.
+    """Return the tuple for `exc_info=` of logging, for an exception of a server author's function.
 
-    The traceback has no frames of concertino. If there is advice for the exception, it is added to
-    the exception as a note.
+    The traceback in it has no frames of concertino. If there is advice for the exception, this
+    function adds it to the exception as a note, which logging prints below the traceback.
     """
     if text := advice(exc):
         exc.add_note(text)

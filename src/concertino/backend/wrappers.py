@@ -42,7 +42,12 @@ T = TypeVar("T")
 class BackendWrapper:
     """A Backend that forwards everything to another Backend, `inner`.
 
-    A derived class overrides the methods that do something else, usually only `handle`.
+    A derived class overrides the methods that do something else, usually only `handle`:
+
+        class Echo(BackendWrapper):
+            async def handle(self, call: Call, context: Context) -> Struct | Raw:
+                context.log("info", f"call of {call.name}")
+                return await self.inner.handle(call, context)
 
     inner: the other Backend.
     """
@@ -196,6 +201,7 @@ class ContextWrapper:
     def wait(self, awaitable: Awaitable[T]) -> T:
         return self.inner.wait(awaitable)
 
-    # CallContext has attributes that are not part of this interface, such as `request_id`.
+    # Forward also the attributes that are not part of the interface Context. For example, the
+    # runtime's CallContext has `request_id`.
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
