@@ -94,7 +94,7 @@ class ArgumentVerdict:
     and the wrapper may replace the result. Therefore:
 
     - The guard sets the context variable `argument_verdict` to a new object for each call.
-    - The code that refuses the arguments calls record_refused_arguments(), which changes the object.
+    - The code that refuses the arguments calls record_refused_arguments(), which sets `refused`.
     - After the call, the guard reads `refused`: whether the arguments were refused.
     """
 

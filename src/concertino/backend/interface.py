@@ -126,12 +126,12 @@ class SupportsHeldOpening(Protocol):
     """A Notifier that can refuse to open sessions while the backend is starting."""
 
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
-        """Wait at most `within_s` seconds for the backend, then refuse requests that open a session.
+        """Let requests that open a session wait at most `within_s` seconds, then refuse them.
 
         This is for a backend that does not know its features before it has started, such as a
-        proxy. Requests that open a session, such as `initialize`, first wait for the start. After
-        `within_s` seconds all of them get an error, until the backend has started. Calls wait for
-        the start without this limit. Must be called on the event loop; returns at once.
+        proxy. Requests that open a session, such as `initialize`, wait for the start. `within_s`
+        seconds after this call all of them get an error, until the backend has started. Calls wait
+        for the start without this limit. Must be called on the event loop; returns at once.
         describe: returns the text of the error.
         """
         ...

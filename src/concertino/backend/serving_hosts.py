@@ -60,7 +60,10 @@ class ServingHosts:
         return True
 
     def notify(self, report: Callable[[Notifier], object]) -> None:
-        """Call `report` with the notifier of each Host, such as `lambda n: n.report_update(uri)`."""
+        """Call `report` with the notifier of each Host.
+
+        An example of `report` is `lambda notifier: notifier.report_update(uri)`.
+        """
         for notifier in self._notifiers:
             try:
                 report(notifier)

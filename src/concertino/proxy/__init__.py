@@ -5,8 +5,8 @@ modules, in an order for reading:
 
 - One server: proxy.py forwards calls; upstream.py is one connection to the server, and
   upstream_pool.py has all of them. forwarded_call.py, server_questions.py and parked_calls.py pass
-  the server's requests to the client, such as elicitations, and event_streams.py the
-  notifications of events/stream; manifests.py remembers the lists of the server's last run.
+  the server's requests, such as elicitations, to the client. event_streams.py passes on the
+  notifications of events/stream. manifests.py remembers the lists of the server's last run.
 - A server file: server_file.py reads it, with server_members.py and server_options.py; expansion.py
   and secret_sources.py replace `${...}`. definitions.py and approvals.py record which servers the
   user has approved; file_parts.py, file_server.py and servers.py make one Backend of the approved

@@ -38,17 +38,20 @@ States = Mapping[int, ProcessState]
 
 
 class AbandonedServer(Struct, frozen=True):
-    """A server that runs although the program that started it has ended, and its descendants.
+    """A server process that still runs although the program that started it has ended.
 
-    started_at: the start time of the process, in clock ticks since the boot. Together with the pid
-        it identifies the process, because the system may give the pid to another process later.
+    The process may have descendants, which belong to the server, too.
+    pid: the id of the server process.
+    started_at: its start time, in clock ticks since the boot. Together with the pid it identifies
+        the process, because the system may give the pid to another process later.
     command: the words of its command line.
     age_s: the time since its start, in seconds.
     memory_bytes: the resident memory of the process and its descendants.
-    processes: the number of processes: 1 and the number of descendants.
-    reason: a sentence for the user with the reason why the process counts as abandoned: it names
-        the program that started the process and has ended, or the host's file with the command.
-    members: the process id and the start time of each of these processes.
+    processes: the number of processes: 1 for the server process, and 1 for each descendant.
+    reason: a sentence for the user that says why the process counts as abandoned. It names either
+        the process that started this one and has ended, or the host's file that contains the
+        command.
+    members: the process id and the start time of the server process and of each descendant.
     """
 
     pid: int
@@ -65,8 +68,9 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
     """Return this user's servers that still run although their host or proxy has ended.
 
     The oldest comes first.
-    commands: the commands of servers in the configuration files of hosts. A process counts as a
-        server if its command line is one of them, or if concertino started it.
+    commands: the commands of servers in the configuration files of hosts, as read_host_commands()
+        returns them. A process counts as a server if its command line is one of them, or if
+        concertino started it.
     """
     states = _list_own_processes()
     # This process, the shell that started it, and so on, which must not be ended.
@@ -88,12 +92,11 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
 
 
 def end_servers(servers: Iterable[AbandonedServer]) -> bool:
-    """End servers and their descendants with SIGTERM, then SIGKILL. Returns whether all ended.
+    """End servers and their descendants with SIGTERM, then SIGKILL. Returns whether all have ended.
 
-    The descendants are the processes that find_abandoned() has found, and those that these
-    processes have started since then.
-
-    Takes at most 1.5 s. A new process that has got the id of a server meanwhile is left alone.
+    This includes descendants that were started after find_abandoned() has found the servers. It
+    blocks for at most 1.5 s. If a server has ended meanwhile, and the system has given its pid to
+    a new process, that process is left alone.
     """
     members = {member for server in servers for member in server.members}
 
@@ -133,9 +136,11 @@ def _user_of(pid: int) -> int | None:
 
 
 def _may_be_ended(pid: int) -> bool:
-    """Return whether a process is certainly not a service, so that it may be ended."""
+    """Return whether a process is certainly not a service of systemd, so that it may be ended."""
     environment = read_environment(pid)
-    # A process that is just being started has no environment yet, and may become a service.
+    # systemd writes the pid of the service into its environment. The children of the service
+    # inherit the variable, but have other pids. A process that is just being started has no
+    # environment yet, and may become a service.
     return bool(environment) and SERVICE + str(pid).encode() not in environment.split(b"\0")
 
 

@@ -32,11 +32,11 @@ FORMAT = 1
 
 
 class ToolPins(Struct, frozen=True):
-    """The tools of one server that has the option `pin`, with which only approved tools are served.
+    """The tools of one server with the option `pin`: only the approved ones are served.
 
     Both fields map the name of a tool to the JSON of its definition.
     approved: the approved tools; None until the server has listed its tools for the first time.
-    seen: the tools in the server's last list, if they differ from the approved ones.
+    seen: the tools in the server's last list; None if they are the approved ones.
     """
 
     approved: Mapping[str, str] | None = None
@@ -48,8 +48,8 @@ class ApprovedFile(Struct, frozen=True):
 
     path: the path of the server file.
     servers: name of a server -> its approved definition.
-    pins: name of a server -> its tools, for servers with the option `pin`.
-    format: the version of the format of the file in which this is stored.
+    pins: name of a server -> its approved tools, for servers with the option `pin`.
+    format: the version of the format in which the approvals are stored.
     """
 
     path: str
@@ -64,11 +64,11 @@ _decode = Decoder(ApprovedFile).decode
 class ApprovalStore:
     """Reads and writes which servers of server files this user has approved.
 
-    folder: the folder for the user's key and for the folder `approvals`; by default the user's
-        state folder.
+    folder: the directory that contains the user's key and the directory `approvals`; by default
+        `$XDG_STATE_HOME/concertino`.
 
     Attributes:
-    folder: the folder `approvals`, with a file for each server file.
+    folder: the directory `approvals`, in which each server file has one file.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -76,13 +76,17 @@ class ApprovalStore:
         self.folder = self._state / "approvals"
 
     def key(self) -> bytes:
-        """Return the user's secret key for the digests in definitions. Raises UnusableState."""
+        """Return the user's secret key for the digests in definitions, which is made at first use.
+
+        Raises UnusableState if the file of the key cannot be used.
+        """
         return read_state_key(self._state)
 
     def read(self, path: Path) -> ApprovedFile:
-        """Return the approvals for a server file. The result is empty if no server is approved.
+        """Return the approvals for a server file. If there are none, the result has no servers.
 
-        Raises UnusableState.
+        path: the server file.
+        Raises UnusableState if the stored approvals cannot be read.
         """
         stored = self.stored_at(path)
         data = read_private(stored)
@@ -106,11 +110,13 @@ class ApprovalStore:
     ) -> None:
         """Approve exactly these servers of a file, with the tools that they have listed.
 
+        Earlier approvals of other servers of the file are removed.
         path: the server file.
         definitions: name of a server -> its present definition.
-        shown: the approvals at the time when the user was asked. The tools in them are approved,
-            but not those that a server has listed later. None for the present approvals.
-        Raises UnusableState.
+        shown: the approvals as they were when the user was asked. Tools that a server has listed
+            since then are not approved, because the user has not seen them. None to approve the
+            tools that are stored now.
+        Raises UnusableState if the approvals cannot be read or written.
         """
         with lock_state(self.folder):
             before = self.read(path) if shown is None else shown
@@ -128,11 +134,11 @@ class ApprovalStore:
         name: str,
         pins: ToolPins,
     ) -> None:
-        """Store which tools of one server are approved. Raises UnusableState.
+        """Store the approved and the listed tools of one server. Raises UnusableState.
 
         path: the server file.
         name: the name of the server in it.
-        pins: the approved tools.
+        pins: the tools, which replace those that are stored.
         """
         with lock_state(self.folder):
             approved = self.read(path)

@@ -25,9 +25,10 @@ KEYS = (
 
 
 def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
-    """Return the settings in the value of the key `auth`.
+    """Return the settings under the key `auth`: name of a setting -> its text, not yet expanded.
 
-    reader: makes the errors, which name the file.
+    reader: checks the types of values and makes the errors, which name the file.
+    value: the value of the key, an object such as `{"client_id": "...", "scopes": [...]}`.
     label: the path of the key within the file, for errors.
     Raises InvalidServerFile for an unknown key, a wrong value, and settings that exclude each
     other.
@@ -41,6 +42,7 @@ def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
             texts[name] = Template(reader.choice(item, place, GRANTS), item.line, item.column)
         else:
             texts[name] = reader.template(item, place)
+    # Find settings that exclude each other now, and not only when the server is started.
     try:
         make_settings({name: template.text for name, template in texts.items()})
     except ValueError as exc:
@@ -49,7 +51,11 @@ def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
 
 
 def make_settings(texts: Mapping[str, str]) -> OAuth:
-    """Return OAuth settings for texts in which `${...}` was replaced. Raises ValueError."""
+    """Return the OAuth settings for a Client.
+
+    texts: the result of read_auth(), with all `${...}` replaced.
+    Raises ValueError for settings that exclude each other.
+    """
     fields: dict[str, Any] = dict(texts)
     if "scopes" in fields:
         fields["scopes"] = tuple(fields["scopes"].split())

@@ -35,8 +35,9 @@ CLAUDE_CODE = ".claude.json"
 MAX_CLAUDE_CODE_BYTES = 64 * 2**20
 # The largest list of servers, in bytes.
 MAX_LIST_BYTES = 2**20
-# Columns in errors are counted modulo this number. To get the right columns, a list is parsed with
-# as many spaces before it as characters precede it on its line, which may be very long.
+# Columns in errors are counted modulo this number. To get the right columns, _parse() puts as many
+# spaces before a list as characters precede it on its line. Claude Code may write the whole file on
+# one line, so without this limit there could be megabytes of spaces.
 MAX_COLUMN = 2**16
 # How many projects an error names.
 MAX_NAMED = 5
@@ -46,11 +47,11 @@ _decode_names = Decoder(list[str]).decode
 
 
 class ServerList(Struct, frozen=True):
-    """A list of servers in Claude Code's file.
+    """A list of servers (`mcpServers`) in Claude Code's file.
 
-    folder: the folder of the project; "" for the user's own servers.
-    text: the undecoded JSON of the list.
-    line, column: the place of its first character in the file, from 1.
+    folder: the directory of the project; "" for the user's own servers.
+    text: the undecoded JSON of the list, an object with the servers by name.
+    line, column: the position of the list's first character in the file, counted from 1.
     disabled: the names of servers that the user has disabled in this project.
     """
 
@@ -62,10 +63,10 @@ class ServerList(Struct, frozen=True):
 
 
 class ProjectServers(Struct, frozen=True):
-    """The servers that Claude Code's file has for one folder, in the form of an mcp.json.
+    """The servers that Claude Code's file has for one directory, in the form of an mcp.json.
 
-    value: an object with the member `mcpServers`.
-    folder: the folder of the project; "" if no project has this folder.
+    value: an object with the key `mcpServers`.
+    folder: the directory of the project that was found; "" if none was.
     warning: a message for the user; "" if there is none.
     """
 
@@ -75,9 +76,9 @@ class ProjectServers(Struct, frozen=True):
 
 
 def split_project(path: str) -> tuple[str, str | None]:
-    """Split `~/.claude.json#FOLDER` into the path of the file and the folder of the project.
+    """Split `~/.claude.json#FOLDER` into the path of the file and the directory of the project.
 
-    The folder is None if the path has no `#`, or does not name Claude Code's file.
+    For any other path, returns the path unchanged and None.
     """
     file, mark, folder = path.partition(f"{CLAUDE_CODE}#")
     return (file + CLAUDE_CODE, folder) if mark else (path, None)
@@ -94,11 +95,11 @@ def read_project_servers(
     If both have a server of the same name, the project's server is used.
     data: the content of the file.
     source: the path of the file, for errors.
-    wanted: the project's folder; None for the project of `current`, or of the nearest folder above
-        it that is a project.
-    current: the current folder.
-    Raises InvalidServerFile. If the file does not have the project `wanted`, the error names the
-    projects that have servers.
+    wanted: the project's directory. None for the project of `current`, or of the nearest directory
+        above `current` that is a project.
+    current: the working directory.
+    Raises InvalidServerFile if the file cannot be read, or does not have the project `wanted`. In
+    the latter case the error names the projects that have servers.
     """
     try:
         lists = list(read_server_lists(data))
@@ -138,10 +139,12 @@ def read_project_servers(
 def read_server_lists(data: bytes) -> Iterator[ServerList]:
     """Yield the lists of servers in Claude Code's file: the user's, and one for each project.
 
-    Empty lists are included.
+    A project without servers yields an empty list.
     data: the content of the file.
     Raises DecodeError and RecursionError if the data is not JSON of the expected structure.
     """
+    # The index in `data` at which the current member begins. msgspec gives only its text, so it is
+    # searched for.
     at = 0
     for name, raw in _decode_members(data).items():
         # The search begins behind the previous member, so that an equal text before it is not
@@ -197,7 +200,7 @@ def _locate(
 
 
 def _parse(item: ServerList, source: str) -> FileValue:
-    """Parse a list of servers. Each value gets the place that it has in the file.
+    """Parse a list of servers. Each value gets the line and column that it has in the file.
 
     Raises InvalidServerFile.
     """
@@ -223,6 +226,7 @@ def _disable(server: FileMember) -> FileMember:
     value = server.value
     if not isinstance(value.content, Mapping):
         return server
+    # `enabled` is the same option in another host's words, and must not contradict `disabled`.
     members = {name: item for name, item in value.content.items() if name != "enabled"}
     members["disabled"] = FileMember(FileValue(True, value.line, value.column), 1, 1)
     return FileMember(FileValue(members, value.line, value.column), server.line, server.column)
@@ -230,6 +234,7 @@ def _disable(server: FileMember) -> FileMember:
 
 def _find_nearest_project(projects: Mapping[str, ServerList], current: Path) -> str:
     """Return the project of a folder, or of the nearest folder above it; "" if there is none."""
+    # Of two projects with the same directory, the first one is used, as in _find_project().
     by_path = {os.path.realpath(folder): folder for folder in reversed(list(projects))}
     place = Path(os.path.realpath(current))
     for folder in (place, *place.parents):

@@ -1,8 +1,9 @@
 """Definitions: descriptions of the program that an entry of a server file runs.
 
-The user approves the definition of a server before concertino starts it. A definition has a digest
-of each value of the entry, and the text of each value that is not secret. approvals.py stores the
-approved definitions; a server whose definition has changed needs a new approval.
+The user approves the definition of a server before concertino starts it. A definition is a dict
+with a member for each value of the entry, such as `command` or `env.TOKEN`. Each member has a
+digest of the value, and its text if the value is not secret. approvals.py stores the approved
+definitions; a server whose definition has changed needs a new approval.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
     "visible_texts",
 ]
 
-# The longest part of a value that is stored and logged, in characters.
+# How many characters of a value are stored and logged at most.
 MAX_SHOWN = 300
 # Variables, in upper case, that make programs load or install other code. Their values are shown,
 # because like the command they decide which code runs.
@@ -54,8 +55,8 @@ SECRET_AUTH_OPTIONS = ("client_secret", "private_key")
 class DefinitionPart(Struct, frozen=True, array_like=True):
     """One member of a definition, such as `command` or `env.TOKEN`.
 
-    digest: a keyed digest of its text. Without the user's key, a secret cannot be guessed from it.
-    shown: the text for logs, without secrets and shortened; empty if all of it may be a secret.
+    digest: the HMAC-SHA256 of its text. Without the user's key, a secret cannot be guessed from it.
+    shown: the text for logs, without secrets and shortened; "" if all of it may be a secret.
     """
 
     digest: str
@@ -65,9 +66,9 @@ class DefinitionPart(Struct, frozen=True, array_like=True):
 class MemberText(Struct, frozen=True):
     """The text of one member of a definition.
 
-    whole: the text that decides what runs.
-    shown: the text that users may see, with `(not shown)` for texts that may be secrets; empty if
-        all of it may be one.
+    whole: the text as it is in the file, which decides what runs.
+    shown: the text that users may see, in which `(not shown)` stands for each part that may be a
+        secret; "" if all of it may be a secret.
     """
 
     whole: str
@@ -86,27 +87,35 @@ def define_server(
 ) -> Definition:
     """Return the definition of a server: everything that decides which program runs, and how.
 
-    These are the command, arguments, working directory, variables and headers (with the commands
-    that print secrets), the address, and which clients share a process. References such as `${VAR}`
-    are not replaced, since the variables belong to the user who starts this program.
+    The definition has these members, as far as the entry has them:
+
+    - the command, its arguments and the working directory;
+    - the environment variables and HTTP headers, with the commands that print secrets;
+    - the address, and the OAuth settings for it;
+    - the defaults of the inputs that it refers to;
+    - which clients share a process, and whether changed tools are withheld.
+
+    References such as `${VAR}` are not replaced, since the variables belong to the user who starts
+    this program.
     entry: the server's entry in `file`.
     env_file: the variables in the server's `envFile`.
     key: the user's secret key for the digests of values that users do not see.
     """
-    # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too, and must
-    # be hidden in logs and shown texts.
+    # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too. Tell it to
+    # the Redactor, which hides secrets in logs.
     defaults = [
         pair for template in _list_templates(entry) for pair in find_defaults(template.text)
     ]
-    # Two variables of one name may have different defaults, so each name gets a number, which
-    # learn() ignores. It is called once for all, because each call builds the Redactor again.
+    # Two variables of one name may have different defaults, so each name gets a number, which the
+    # Redactor ignores. All are learned in one call, because each call builds the Redactor again.
     learn({f"{name}__{number}": text for number, (name, text) in enumerate(defaults)})
     return make_definition(_make_member_texts(entry, file, env_file), key)
 
 
 def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
-    """Return the definition of a server, made of the texts of its members.
+    """Make a definition from the texts of its members: compute the digests, and hide secrets.
 
+    Also tells the Redactor the texts that are not shown, so that logs do not contain them.
     texts: name of a member -> its text.
     key: the user's secret key for the digests.
     """
@@ -129,16 +138,19 @@ def visible_texts(
 ) -> Mapping[str, str]:
     """Return the whole texts of a server's definition, for the user who is asked to approve it.
 
-    The result has only members whose texts are not secret. Unlike DefinitionPart.shown, these texts
-    are not shortened, and nothing in a command is redacted: otherwise a file could hide a part of
-    it from the user who approves it.
+    Returns name of a member -> its text, without the members that are secret. Unlike
+    DefinitionPart.shown, these texts are not shortened, and nothing in a command is redacted:
+    otherwise a file could hide a part of the command from the user who approves it.
+    entry, file, env_file: the same as for define_server().
     """
     texts = _make_member_texts(entry, file, env_file)
     return {member: text.shown for member, text in texts.items() if text.shown}
 
 
 def value_text(text: str) -> MemberText:
-    """Return the text of a value that may contain secrets. Only its references are shown."""
+    """Return the MemberText of a value that may contain secrets: only its references are shown."""
+    # A value such as `secret:NAME` says where a secret is stored, and does not contain it, so all
+    # of it may be shown.
     return MemberText(text, text if text.startswith(SECRET) else show_references(text))
 
 
@@ -161,6 +173,7 @@ def _make_member_texts(
     for id in sorted(used & file.inputs.keys()):
         declared = file.inputs[id]
         if (default := declared.default) is not None:
+            # Like value_text(), show a default that only says where a secret is stored.
             is_shown = not declared.is_secret or default.startswith(SECRET)
             texts[f"inputs.{id}"] = MemberText(default, default if is_shown else "")
     return texts
@@ -230,10 +243,10 @@ def _clean(text: str) -> str:
 def is_same_definition(approved: Definition | None, current: Definition) -> bool:
     """Return whether two definitions run the same program.
 
-    approved: None if the server has no approved definition; then the result is False.
+    approved: the approved definition. None if there is none; then the result is False.
     current: the definition for the present content of the server file.
-    Only the digests are compared. The texts for logs may differ, because they depend on the secrets
-    of the present process.
+    Only the digests are compared. The texts for logs may differ, because other secrets are hidden
+    in them when this process knows other secrets.
     """
     return approved is not None and _digests_of(approved) == _digests_of(current)
 
@@ -247,7 +260,10 @@ def compare_definitions(
 ) -> list[str]:
     """Describe in lines for people how the definition of a server differs from the approved one.
 
+    The lines are like those of a diff: `- command: uvx a`, `+ command: uvx b`; [] if nothing
+    differs.
     approved: the approved definition; None if the server is new.
+    current: the definition for the present content of the server file.
     texts: member of the current definition -> its whole text, as visible_texts() returns them. If
         this is None, the lines contain the shortened texts for logs.
     """
@@ -264,7 +280,7 @@ def compare_definitions(
             if hmac.compare_digest(old.digest, new.digest):
                 continue
             if old_text == new_text:
-                # They differ in a text that is not shown.
+                # The values differ only in a part that is not shown.
                 lines.append(f"  ~ {member}: another value")
                 continue
         if old_text is not None:

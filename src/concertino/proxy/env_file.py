@@ -18,11 +18,15 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """Return the variables in a file.
+    """Return the variables in a file: name -> value.
 
-    A value may be in single quotes, or in double quotes with escapes such as `\\n`. After a value
-    without quotes, ` #` begins a comment. References such as `${VAR}` are not replaced.
-    Raises InvalidServerFile with the number of the wrong line.
+    - A line may begin with `export`, as in a shell script.
+    - A value may be in single quotes, or in double quotes with escapes such as `\\n`.
+    - After a value without quotes, ` #` begins a comment.
+    - References such as `${VAR}` are not replaced.
+
+    Raises InvalidServerFile with the number of the first wrong line, or if the file cannot be read,
+    is too large or is not UTF-8.
     """
     try:
         with open_regular_file(path) as file:

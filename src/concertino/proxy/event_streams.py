@@ -51,9 +51,10 @@ class _Stream(Struct, eq=False):
 
 
 class EventStreams:
-    """The requests `events/stream` that are open at one server.
+    """Forwards the requests `events/stream` of a proxy's clients to one server.
 
-    Such a request stays open, and the server sends notifications that belong to it.
+    Such a request stays open, and the server sends notifications that belong to it. The number of
+    open requests is len(streams).
 
     name: the name of the server, for errors.
     """
@@ -69,11 +70,15 @@ class EventStreams:
     async def forward(self, client: Client, call: Call, context: Context) -> Raw:
         """Forward a request to the server, and send its client the notifications that belong to it.
 
-        Returns the server's result, which comes only if the server ends the stream. Raises RpcError
-        with the server's error, if the server has ended, or if the client does not read.
+        Waits until the server ends the stream, and returns the server's result. To end the stream
+        earlier, cancel the task that waits.
+        client: the Client that is connected to the server.
+        call, context: the request `events/stream`, and its Context.
+        Raises RpcError if the server answers with an error or has ended, or if the client reads the
+        notifications too slowly.
         """
-        # hold_open() frees the params. Decode them, because those of a request over HTTP may
-        # contain newlines.
+        # Copy the params, because hold_open() frees them. Decode and encode them, because those of
+        # a request over HTTP may contain newlines, which separate messages over stdio.
         params = {name: Raw(encode(decode(value))) for name, value in call.params.items()}
         call = replace(call, params=params)
         caller = context.caller
@@ -130,10 +135,11 @@ class EventStreams:
             await context.caller.notify(item.method, item.params)
 
     def deliver(self, method: str, params: Mapping[str, Any]) -> bool:
-        """Pass a notification of the server to the request that it belongs to.
+        """Queue a notification of the server for the client to whose request it belongs.
 
-        Returns False if the notification belongs to no `events/stream` request. If its request has
-        ended, the notification is dropped, and the result is True.
+        Returns at once. Returns False if the notification belongs to no `events/stream` request. If
+        its request has ended, the notification is dropped, and the result is True.
+        method, params: the method and the decoded params of the notification.
         """
         meta: object = params.get("_meta")
         id = (

@@ -32,7 +32,7 @@ __all__ = [
     "show_references",
 ]
 
-# A value: its texts, and the references to secrets between them.
+# A value in pieces: strings, and references to secrets, which are read when the server is started.
 Parts = tuple[str | SecretReference, ...]
 _INPUT = re.compile(r"\$\{input:([^}]*)\}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -46,7 +46,8 @@ NOT_SHOWN = "(not shown)"
 class Expander:
     """Replaces references such as `${VAR}` in the texts of one server file.
 
-    file: the server file, which declares inputs, and whose workspace is `${workspaceFolder}`.
+    file: the server file, which declares the inputs for `${input:ID}`, and whose workspace replaces
+        `${workspaceFolder}`.
     environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave, which may also be `secret:...`.
     """
@@ -72,11 +73,12 @@ class Expander:
         }
 
     def text(self, template: Template, label: str) -> str:
-        """Replace the references in a text that must not contain secrets, such as an argument.
+        """Return a text with its references replaced. It must not contain secrets.
 
-        template: the text and its place in the file.
+        An example of such a text is an argument of a program.
+        template: the text, with its line and column in the file.
         label: the path of the text within the file, such as `github.args[0]`, for errors.
-        Raises InvalidServerFile, also for a reference to a secret.
+        Raises InvalidServerFile for a reference to a secret, and for one that cannot be replaced.
         """
         parts = self.parts(template, label)
         secrets = [str(part) for part in parts if isinstance(part, SecretReference)]
@@ -95,13 +97,13 @@ class Expander:
         return "".join(str(part) for part in parts)
 
     def parts(self, template: Template, label: str) -> Parts:
-        """Replace the references in a text that may contain secrets.
+        """Replace the references in a text that may contain secrets, except those to secrets.
 
-        Returns the text in parts: texts, and references to secrets, which are read only when the
+        Returns the text in pieces: strings, and references to secrets, which are read only when the
         server is started.
-        template: the text and its place in the file.
+        template: the text, with its line and column in the file.
         label: the path of the text within the file, for errors.
-        Raises InvalidServerFile.
+        Raises InvalidServerFile for a reference that cannot be replaced.
         """
         text = template.text
         if text.startswith(SECRET):
@@ -230,7 +232,10 @@ class Expander:
 
 
 def input_variable(id: str) -> str:
-    """Return the name of the environment variable for the value of an input."""
+    """Return the name of the environment variable from which `${input:ID}` gets its value.
+
+    An example is `CONCERTINO_INPUT_API_KEY` for the id `api-key`.
+    """
     return "CONCERTINO_INPUT_" + re.sub(r"[^A-Za-z0-9]", "_", id).upper()
 
 
@@ -240,10 +245,11 @@ def find_inputs(text: str) -> list[str]:
 
 
 def show_references(text: str) -> str:
-    """Return the `${...}` references in a value, with `(not shown)` for each text around them.
+    """Return a value in which only the `${...}` references are shown, because it may be a secret.
 
-    The texts may be secrets. So may the defaults in references, of which only the name is shown:
-    `${TOKEN:-(not shown)}`. Returns "" if the value contains no reference.
+    `(not shown)` stands for each text between references, and for the defaults in them, which may
+    be secrets, too: `Bearer ${TOKEN:-abc}` becomes `(not shown)${TOKEN:-(not shown)}`. Returns ""
+    if the value contains no reference.
     """
     shown = _show_references(text, 0)
     return "" if shown == NOT_SHOWN else shown
@@ -282,7 +288,7 @@ def _show_reference(name: str, depth: int) -> str:
 
 
 def find_defaults(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the variable and the default of each `${VAR:-default}`, also of those in defaults."""
+    """Yield (variable, default) for each `${VAR:-default}`, also for those inside of defaults."""
     starts: list[int] = []
     for brace in BRACE.finditer(text):
         if brace[0] == "${":

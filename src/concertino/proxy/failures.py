@@ -29,8 +29,11 @@ _decode_tool_result = Decoder(CallToolResult).decode
 def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcError:
     """Return the error response for a failed call of a proxy: the server's error if it sent one.
 
+    Any other failure becomes the error -32603 with the name of the server and the reason. If the
+    server's process has ended, the error has `exitStatus` in its data.
+    name: the name of the server.
     error: why the call to the server has failed.
-    name, revision: the name and the protocol revision of the server.
+    revision: the revision of MCP in which the server has sent its error; "" if it has not sent one.
     """
     if isinstance(error, RpcError):
         error.revision = revision
@@ -44,7 +47,7 @@ def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcEr
 
 
 def failure_text(result: Raw) -> str | None:
-    """Return the text of a result with `isError`; None for any other result."""
+    """Return the text of a tools/call result with `isError`; None for any other result."""
     try:
         decoded = _decode_tool_result(result)
     except (DecodeError, RecursionError):

@@ -24,9 +24,10 @@ KNOWN = frozenset(
 
 
 def features_of(server: Client | Manifest) -> ServerFeatures:
-    """Return the features that a server has declared, to an open Client or in its last run.
+    """Return the features that a server declares.
 
-    server: the Client; or the Manifest, which stores the features from the server's last run.
+    server: a Client with an open connection to the server; or a Manifest, which has stored the
+        features in the server's last run.
     """
     if isinstance(server, Manifest):
         info, revision = server.info, server.revision
@@ -58,7 +59,10 @@ def _settings(declared: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def features_before_start(name: str) -> ServerFeatures:
-    """Return the features of a server that has not started: all of them, since each may exist."""
+    """Return features for a server that has not started: all of them, since each may exist.
+
+    name: the name of the server.
+    """
     return ServerFeatures(
         Implementation(name, ""),
         tools=True,

@@ -25,7 +25,8 @@ MAX_LINKS = 40
 def read_own_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Return the content of a file that only this user (and root) can change or replace.
 
-    The content of a longer file is cut after max_bytes + 1 bytes.
+    If the file has more than max_bytes bytes, the result is its first max_bytes + 1 bytes, by which
+    the caller sees that the file is too large.
     Raises InvalidServerFile if another user can change the file. Raises OSError if the file cannot
     be read, and for a named pipe or a device.
     """
@@ -38,12 +39,16 @@ def read_own_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
     """Raise InvalidServerFile if another user can change a file or replace it.
 
-    The file's folder, and all folders above it, must belong to this user or to root, and other
-    users must not have permission to write in them. In a folder with the sticky bit, such as /tmp,
-    others cannot replace this user's files. A group counts as other users, unless it is the user's
-    own private group. Access control lists are not checked.
-    The same rules apply to each symbolic link in the path, because another user could make it
-    point to another file.
+    - The file, its directory, and all directories above it must belong to this user or to root, and
+      other users must not have permission to write in them.
+    - A directory with the sticky bit, such as /tmp, may be writable, because in it other users
+      cannot replace this user's files.
+    - A group counts as other users, unless it is the user's own private group.
+    - The same rules apply to each symbolic link in the path, because another user could make it
+      point to another file.
+    - Access control lists are not checked.
+
+    path: the path of the file, for the links and directories in it.
     status: the status of the open file.
     """
     source = os.fspath(path)

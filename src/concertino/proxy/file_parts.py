@@ -48,6 +48,7 @@ class DefinedServer(Struct, frozen=True):
     """A server of a server file, with the definition that the user must approve.
 
     entry: the server's entry in the file.
+    definition: what decides which program runs, and how; {} if there is a `problem`.
     env_file: the variables in the server's `envFile`.
     texts: member of the definition -> its whole text, for the user who is asked to approve it.
         Members whose texts may be secret are missing.
@@ -68,6 +69,7 @@ def define_servers(
 ) -> list[DefinedServer]:
     """Return the enabled servers of a file with the definitions that the user must approve.
 
+    A server whose `envFile` cannot be read is returned with a `problem`.
     expander: replaces the references `${...}` in the path of a server's `envFile`.
     key: the user's secret key for the digests of secrets in definitions.
     """
@@ -112,15 +114,16 @@ def describe_unapproved(
 class FileParts:
     """Makes a Backend for each server of one server file, and again when the file has changed.
 
-    These backends are the parts of which Servers composes one Backend.
+    Servers composes these backends, the parts, to one Backend. It calls update() and then
+    set_options() when it starts, and whenever the file or an approval has changed.
     store: the user's approvals.
     environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave.
     cache: stores the features and lists of servers for their next start; None to store none.
 
     Attributes:
-    path: the path under which the approvals are stored: the path of the file without symbolic
-        links, with `#` and the project's folder if the servers are those of one project.
+    path: the path under which the approvals are stored. It is the path of the file without symbolic
+        links; for a project in Claude Code's file, `#` and the project's directory follow.
     """
 
     def __init__(
@@ -150,7 +153,10 @@ class FileParts:
         )
 
     def approve(self, file: ServerFile) -> None:
-        """Approve all servers of a file. Raises UnusableState."""
+        """Approve all enabled servers of a file for this user.
+
+        Raises UnusableState if the approvals cannot be read or written.
+        """
         servers = self._define(file)
         self._store.approve(
             self.path,
@@ -160,8 +166,12 @@ class FileParts:
     def update(self, file: ServerFile) -> Mapping[str, Backend]:
         """Return a backend for each server in the present content of the file: name -> backend.
 
-        For an unchanged server, this is the same object as before. Call set_options() before using
-        the backends. Raises UnusableState.
+        - For an unchanged server, it is the same object as at the last update().
+        - A server that is not approved, or cannot run, gets a backend that refuses all calls. But
+          if it runs with an older definition, which was approved, it continues to run.
+
+        Call set_options() before using the backends. Raises UnusableState if the approvals cannot
+        be read.
         """
         servers = self._define(file)
         approved = self._store.read(self.path)
@@ -175,7 +185,7 @@ class FileParts:
         return dict(parts)
 
     async def set_options(self) -> None:
-        """Give each server that continues to run the options that the file now contains for it."""
+        """Apply changed options to the servers that continue to run after the last update()."""
         for part, options in self._new_options:
             await part.set_options(options)
         self._new_options.clear()
@@ -187,7 +197,7 @@ class FileParts:
         expander: Expander,
         approved: ApprovedFile,
     ) -> FileServer | WithheldServer:
-        """Return the part for one server: the present one, a new one, or one that refuses calls."""
+        """Return the backend for one server: the present, a new, or one that refuses calls."""
         entry = server.entry
         current = self._parts.get(entry.name)
         if server.problem:
@@ -261,5 +271,5 @@ class FileParts:
 
 
 def _needs_no_restart(before: ServerOptions, now: ServerOptions) -> bool:
-    """Return whether the process of a server may continue to run with other options."""
+    """Return whether the process of a server may continue to run with the options `now`."""
     return all(getattr(before, name) == getattr(now, name) for name in PROCESS_OPTIONS)

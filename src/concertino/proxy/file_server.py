@@ -47,12 +47,11 @@ class FileServer:
     """A Backend for one server of a server file.
 
     start() runs the server's program or connects to its address. If start() fails, it may be called
-    again.
+    again. FileParts makes these objects, and a composition starts and calls them.
     name: the name of the server in the file.
     launch: the program or the address, with references to secrets that are not read yet.
     options: the options of the entry.
-    start_timeout_s: the limit for the start in the server's entry, in seconds; None for the
-        default.
+    start_timeout_s: how long the start may take, in seconds; None for 300.
     pin: wraps a Backend in PinnedTools, which withholds changed tools; None if the entry does not
         have the option `pin`.
     cache: stores the features and lists of servers for their next start; None to store none.
@@ -73,8 +72,8 @@ class FileServer:
         self.options = options
         self.start_timeout_s = start_timeout_s
         self._pin = pin
-        # The tools of a server with `pin` must be compared with those of the running server, so do
-        # not use the cache.
+        # With `pin`, the approved tools must be compared with those of the running server, and not
+        # with those of its last run. So do not use the cache.
         self._cache = cache if options.cache and pin is None else None
         # The wrapper that withholds changed tools, if there is one; None before start().
         self._pinned: PinnedTools | None = None
@@ -87,7 +86,11 @@ class FileServer:
         self._features_before_start = features_before_start(name)
 
     async def start(self, outlet: Notifier) -> None:
-        """Read the secrets, then start the server or connect to it. Raises ConcertinoError."""
+        """Read the secrets, then start the server or connect to it.
+
+        Raises ConcertinoError if a secret cannot be read, the server cannot be started or reached,
+        or an option cannot be applied.
+        """
         target = await read_launch_secrets(self.launch)
         try:
             proxy = Proxy(
@@ -153,7 +156,10 @@ class FileServer:
         self._served = served
 
     async def set_options(self, options: ServerOptions) -> None:
-        """Apply other options without starting a new process, and notify the clients."""
+        """Apply other options without starting a new process, and notify the clients.
+
+        If they cannot be applied, logs the reason and keeps the options in force.
+        """
         self.options = options
         if self._server is None or self._outlet is None:
             return
@@ -180,7 +186,7 @@ class FileServer:
             self._outlet.report_change(what)
 
     def features(self) -> ServerFeatures:
-        """Return the features of the server; all features before it has started."""
+        """Return the features of the server. Before it has started, these are all features."""
         if self._served is None:
             return self._features_before_start
         return self._served.features()
@@ -246,9 +252,10 @@ class _StartedServer(BackendWrapper):
 class WithheldServer:
     """A Backend for a server that may not run, because its entry is wrong or is not approved.
 
-    start() raises the reason, and every call fails with it.
+    start() raises ConcertinoError with the reason, and so does every call.
 
-    reason: the text of the error for each call, and of the log message.
+    name: the name of the server in the file.
+    reason: why the server may not run, and what the user can do. The composition also logs it.
     """
 
     def __init__(self, name: str, reason: str) -> None:

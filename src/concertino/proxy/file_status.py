@@ -12,7 +12,9 @@ __all__ = ["FileStatus", "read_file_status"]
 class FileStatus(Struct, frozen=True):
     """The parts of a file's status that differ after the file was changed or replaced.
 
-    changed_ns: when its content, mode or owner was changed. The time of the last write would not be
+    device, inode: identify the file, so they differ after it was replaced.
+    size: the size in bytes.
+    changed_ns: st_ctime_ns, when its content, mode or owner was changed. st_mtime_ns would not be
         enough: a file that other users can write is refused, and must be read again when its user
         has changed only the mode.
     """
@@ -24,7 +26,7 @@ class FileStatus(Struct, frozen=True):
 
 
 def read_file_status(path: str | os.PathLike[str]) -> FileStatus:
-    """Return the status of a file. All files that do not exist have the same status."""
+    """Return the status of a file; FileStatus() if it does not exist or cannot be reached."""
     try:
         status = os.stat(path)
     except OSError:

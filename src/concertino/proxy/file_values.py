@@ -22,7 +22,11 @@ Scalar: TypeAlias = str | int | float | bool | None
 
 
 class FileValue(Struct, frozen=True):
-    """A value and the place of its first character. line, column: counted from 1."""
+    """A value of a file, with the position of its first character.
+
+    content: a plain value, a tuple with the items of a list, or the members of an object by name.
+    line, column: the position in the file, counted from 1.
+    """
 
     content: Scalar | tuple[FileValue, ...] | Mapping[str, FileMember]
     line: int
@@ -30,7 +34,10 @@ class FileValue(Struct, frozen=True):
 
 
 class FileMember(Struct, frozen=True):
-    """A member of an object: its value, and the place of its name. line, column: counted from 1."""
+    """A member of an object: its value, and the position of its name.
+
+    line, column: the position of the name in the file, counted from 1.
+    """
 
     value: FileValue
     line: int
@@ -38,7 +45,11 @@ class FileMember(Struct, frozen=True):
 
 
 class InvalidText(Exception):
-    """Raised for a text with a syntax error. line, column: the place of the error, from 1."""
+    """Raised for a text with a syntax error.
+
+    problem: the text of the exception, which says what was expected.
+    line, column: the position of the error, counted from 1.
+    """
 
     def __init__(
         self,
@@ -52,7 +63,10 @@ class InvalidText(Exception):
 
 
 def describe_value(value: FileValue) -> str:
-    """Describe a value for an error. Strings are not quoted, because they may be secrets."""
+    """Describe a value for an error, such as "a list" or "true".
+
+    Strings are not quoted, because they may be secrets: they become "a text".
+    """
     content = value.content
     if isinstance(content, str):
         return "a text" if content else "an empty text"

@@ -1,8 +1,9 @@
 """The calls that a proxy has forwarded to its server and that are not answered yet.
 
-While a call runs, a server before 2026-07-28 may send requests such as `elicitation/create` to its
-client. Such a request is a Question here. A client of 2026-07-28 cannot get requests; it gets the
-question in an `input_required` result instead. SuspendableCall converts between the two ways.
+While a call runs, a server of a revision before 2026-07-28 may send requests such as
+`elicitation/create` to its client. This module calls such a request a Question. A client of
+2026-07-28 cannot get requests; it gets the question in an `input_required` result instead.
+SuspendableCall converts between the two ways.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Question:
     method, params: the method and the undecoded params of the request.
 
     Attributes:
-    answer: a future with the client's undecoded result, or with an RpcError for the server.
+    answer: a future that gets the client's undecoded result, or an RpcError that is sent to the
+        server. It is cancelled if the server no longer waits for the answer.
     """
 
     __slots__ = ("answer", "method", "params")
@@ -60,7 +62,8 @@ class ForwardedCall(Struct, eq=False):
     """A call that a proxy has forwarded, and that waits for the server's result.
 
     method: the method of the call.
-    context: the context of the client's request.
+    context: the Context of the client's request; of its last one, if the client repeats the call to
+        answer questions.
     """
 
     method: str
@@ -68,7 +71,7 @@ class ForwardedCall(Struct, eq=False):
 
     @property
     def principal(self) -> bytes:
-        """Return the identity of the client's user; b"" if it is not known."""
+        """Return the verified identity of the client's user; b"" if it is not known."""
         session = self.context.caller.session
         return b"" if session is None else session.principal
 
@@ -91,8 +94,8 @@ class ForwardedCall(Struct, eq=False):
 class CallbackCall(ForwardedCall, eq=False):
     """A call that no task waits for: a callback passes its result on.
 
-    If an older server asks a client of 2026-07-28 something during the call, the call becomes a
-    SuspendableCall, which a task waits for.
+    If a server of an older revision asks a client of 2026-07-28 something during the call, a
+    SuspendableCall continues the call, and a task waits for that.
 
     call: the client's request.
     caller: the Caller that gets the result.
@@ -102,8 +105,8 @@ class CallbackCall(ForwardedCall, eq=False):
     slot: the object by which the runner identifies this call.
 
     Attributes:
-    reply: the request to the server; None until it is sent.
-    suspendable: what the call has become; None if the server has asked nothing.
+    reply: the request to the server, and later its response; None until the request is sent.
+    suspendable: the SuspendableCall that continues this call; None if the server has asked nothing.
     """
 
     call: Call
@@ -115,6 +118,7 @@ class CallbackCall(ForwardedCall, eq=False):
     suspendable: SuspendableCall | None = None
 
     def accepts_questions(self) -> bool:
+        # MCP 2026-07-28 allows `input_required` only as the result of some methods.
         if self.may_suspend:
             return self.method in INPUT_METHODS
         return super().accepts_questions()
@@ -126,18 +130,18 @@ class CallbackCall(ForwardedCall, eq=False):
 
 
 class SuspendableCall(ForwardedCall, eq=False):
-    """A call of a client of 2026-07-28 to an older server.
+    """A call of a client of 2026-07-28 to a server of an older revision.
 
     When the server asks the client something, the client's request is answered with the question,
     while the call to the server goes on. The client's next request contains the answer. So the
     server is called only once.
 
-    work: the task that calls the server, or a future of the server's result. Cancelling it cancels
-        the call.
+    work: the task that calls the server, or a future that gets the server's result. Cancelling it
+        cancels the call at the server.
 
     Attributes:
-    undeclared: the client capabilities that the client has not declared and the server has needed.
-        The server's requests that need them were refused.
+    undeclared: client capabilities that the server's requests needed, but that the client has not
+        declared. These requests were refused.
     """
 
     work: asyncio.Future[Raw]
@@ -153,7 +157,7 @@ class SuspendableCall(ForwardedCall, eq=False):
         return self.method in INPUT_METHODS
 
     def add(self, question: Question) -> None:
-        """Add a question for the client. The response to the client's request will contain it."""
+        """Add a question of the server, and wake wait_for_result_or_question()."""
         self._last_key += 1
         self._questions[f"q{self._last_key}"] = question
         self._has_news.set()
@@ -168,10 +172,11 @@ class SuspendableCall(ForwardedCall, eq=False):
         }
 
     async def wait_for_result_or_question(self) -> bool:
-        """Wait for the server's result or questions. Returns whether there is a result.
+        """Wait until the server has sent its result or asked something.
 
-        Questions that the server asks one right after the other are collected. If the waiting task
-        is cancelled, the call to the server is cancelled, too.
+        Returns True if there is a result or an error, and False if there are `questions`. Questions
+        that the server asks one right after the other are collected. If the waiting task is
+        cancelled, the call to the server is cancelled, too.
         """
         try:
             while not self.work.done():
@@ -188,14 +193,21 @@ class SuspendableCall(ForwardedCall, eq=False):
         return self.work.done()
 
     def resume(self, context: Context, answers: Mapping[str, Raw]) -> None:
-        """Continue with the client's next request and the answers in it."""
+        """Pass the answers in the client's next request on to the server, which continues the call.
+
+        context: the Context of that request.
+        answers: key of a question -> the client's undecoded answer.
+        """
         self.context = context
         for key, question in self._questions.items():
             if question.is_open and key in answers:
                 question.answer.set_result(bytes(answers[key]))
 
     def refuse_questions(self, text: str) -> None:
-        """Answer the open questions with an error, because the client will not answer them."""
+        """Answer the open questions with an error, because the client will not answer them.
+
+        text: the reason, which the server gets.
+        """
         for question in self._questions.values():
             if question.is_open:
                 error = RpcError(INTERNAL_ERROR, f"Internal error: {text}")

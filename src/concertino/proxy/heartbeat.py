@@ -1,7 +1,7 @@
 """Heartbeat: sends progress to a client while its server is silent.
 
-Some hosts cancel a call if they get no message about it for 60 s. Progress notifications prevent
-that.
+Some hosts (MCP client applications) cancel a call if they get no message about it for 60 s.
+Progress notifications prevent that.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ def _describe_wait(waited_s: float) -> str:
 class Heartbeat:
     """Forwards the progress of one call, and sends additional progress while the server is silent.
 
-    Use it as a `with` block around the call.
-    context: the context of the call.
+    Use it as a `with` block around the call, and pass each progress of the server to report():
+
+        with Heartbeat(context, every_s=15.0) as heartbeat:
+            result = await client.request(..., on_progress=heartbeat.report)
+
+    context: the Context of the call.
     every_s: the time of silence after which it sends progress, in seconds.
-    describe: returns the message for a call; its argument is how many seconds the call has waited.
-    step: each heartbeat multiplies the progress by 1 + step, or adds `step` if the progress is less
-        than 1. It must be small, so that the server's next progress is still greater.
+    describe: returns the message of the progress; its argument is how many seconds the call has
+        waited.
+    step: how much each heartbeat adds to the progress: `step` times the progress, and at least
+        `step`. It must be small, so that the server's next progress is still greater, because MCP
+        requires that progress increases.
     """
 
     def __init__(
@@ -68,7 +74,10 @@ class Heartbeat:
             self._timer = None
 
     def report(self, done: float, total: float | None, message: str | None) -> None:
-        """Forward the server's progress."""
+        """Forward the server's progress to the client, and wait again for `every_s` seconds.
+
+        done, total, message: the same as for Context.progress().
+        """
         self._last, self._total = done, total
         self._context.progress(done, total, message)
         self._restart()

@@ -35,11 +35,12 @@ USER_FILES = (
 )
 # The files of hosts in the folder of a project.
 PROJECT_FILES = (".mcp.json", "mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
-# A process that `npx` starts has this title, followed by the arguments without npx's options.
+# npm replaces the command line of its process by a title. For `npx -y PACKAGE ARGUMENTS` it is
+# `npm exec PACKAGE ARGUMENTS`, without npx's options.
 NPM_TITLE = "npm exec "
 NPX_FLAGS = frozenset(("-y", "--yes", "-q", "--quiet"))
-# A title that is cut must have more characters than this after NPM_TITLE; a shorter rest could
-# belong to many packages.
+# A title that is cut off counts only if it has more characters than this after NPM_TITLE; a shorter
+# rest could belong to many packages.
 LEAST_TITLE = 3
 # The program `uvx` replaces itself by this command.
 UVX = ["uv", "tool", "uvx"]
@@ -58,10 +59,11 @@ class HostCommand(Struct, frozen=True):
     file: str
 
     def matches(self, arguments: Sequence[str]) -> bool:
-        """Return whether a process with these arguments runs this command.
+        """Return whether a process runs this command.
 
-        An interpreter may precede the program, as with scripts, and the program may be in any
-        folder.
+        arguments: the command line of the process. It may differ from `words`: an interpreter may
+            precede the program, as with scripts; the program may be in any directory; and `npx` and
+            `uvx` replace their command lines by others.
         """
         program, *args = self.words
         name = Path(program).name
@@ -79,7 +81,7 @@ class HostCommand(Struct, frozen=True):
 def _matches_npx(args: Sequence[str], arguments: Sequence[str]) -> bool:
     """Return whether a process is npm, running the package that npx was asked to run.
 
-    npm writes its title over its arguments, so the title has at most their length.
+    npm writes its title over its arguments. If the title is longer than they were, it is cut off.
     """
     title = NPM_TITLE + " ".join(word for word in args if word not in NPX_FLAGS)
     text = " ".join(arguments).rstrip("\0 ")
@@ -94,15 +96,17 @@ def read_host_commands(
 ) -> list[HostCommand]:
     """Return the commands of all servers in the configuration files of hosts (MCP clients).
 
-    home: the user's home folder, in which hosts have files.
-    folder: the folder of the project in which the user works. It and the projects in Claude Code's
-        file may have files, too.
+    The files are in the home directory, and in the directories of projects: `folder`, and the
+    projects that Claude Code's file lists. Files and entries that cannot be read are skipped,
+    because they are meant for other programs. Files that other users can change are skipped, too,
+    because `concertino reap` could then be made to end any program of this user.
+    home: the user's home directory.
+    folder: the directory of the project in which the user works.
     environment: the environment variables for `${VAR}`.
-    Files and entries that cannot be read are skipped, because they are meant for other programs. So
-    are files that other users can change: they could name any program of this user.
     """
     commands: dict[tuple[str, ...], HostCommand] = {}
     projects = [folder]
+    # _read_claude_code() appends the projects of Claude Code's file to `projects`.
     files = [*_read_claude_code(home / CLAUDE_CODE, projects)]
     paths = [home / name for name in USER_FILES]
     paths += [project / name for project in projects for name in PROJECT_FILES]

@@ -1,10 +1,14 @@
 """Converts `input_required` results between the server and the clients of a proxy.
 
-A server of 2026-07-28 asks its client with an `input_required` result. The proxy passes the
-questions on undecoded, so that members unknown to this package reach the client. Instead of the
-server's `requestState`, the client gets a state of the proxy, which contains the server's state;
-the client's session encrypts it and binds it to the caller. If the server is older, the proxy's
-state contains the handle of the call, which goes on while the client is asked (parked_calls.py).
+A server of MCP 2026-07-28 asks its client with an `input_required` result. The proxy passes the
+questions on undecoded, so that fields unknown to this package reach the client. In the place of the
+server's `requestState`, the client gets a state of the proxy, which the client's session encrypts
+and binds to the caller. There are two kinds:
+
+- ServerState: the server speaks 2026-07-28. It contains the server's own state.
+- ParkedState: the server is older. It contains the handle of the call, which goes on at the server
+  while the client is asked (parked_calls.py).
+
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
@@ -45,7 +49,7 @@ class ServerState(Struct, array_like=True, tag="server"):
     """The `requestState` that a proxy gives its client if the server speaks 2026-07-28.
 
     asked: the keys of the server's last questions.
-    state: the server's `requestState`, as JSON.
+    state: the server's `requestState`, as JSON; NULL if the server has sent none.
     """
 
     asked: list[str]
@@ -55,7 +59,7 @@ class ServerState(Struct, array_like=True, tag="server"):
 class ParkedState(Struct, array_like=True, tag="parked"):
     """The `requestState` that a proxy gives its client if the server is older than 2026-07-28.
 
-    handle: identifies the call in ParkedCalls, which goes on while the client is asked.
+    handle: identifies the call, which goes on while the client is asked, in ParkedCalls.
     """
 
     handle: bytes
@@ -68,6 +72,8 @@ _decode_state = Decoder(ServerState | ParkedState).decode
 def to_input_required(raw: Raw) -> InputRequired | None:
     """Return the questions in an `input_required` result of the server; None for any other result.
 
+    The state of the InputRequired is a ServerState.
+    raw: the server's result, undecoded.
     Raises RpcError if the questions are malformed.
     """
     if memoryview(raw)[: len(COMPLETE)].tobytes() == COMPLETE or ASKS not in bytes(raw):
@@ -83,7 +89,11 @@ def to_input_required(raw: Raw) -> InputRequired | None:
 
 
 def to_parked_question(questions: Mapping[str, Raw], handle: bytes) -> InputRequired:
-    """Return the questions of a call to an older server, with the call's handle as the state."""
+    """Return the questions of a call to an older server, with a ParkedState for the call.
+
+    questions: key -> the question, as a field of `inputRequests`.
+    handle: identifies the call in ParkedCalls.
+    """
     return InputRequired(questions, encode(ParkedState(handle)))
 
 
@@ -98,7 +108,10 @@ def read_state(state: bytes) -> ServerState | ParkedState:
 def restore(call: Call, state: ServerState) -> Call:
     """Return a repeated call as the server expects it.
 
-    It has the server's own `requestState`, and only the answers to the server's last questions.
+    The result has the server's own `requestState`, and only the answers to the server's last
+    questions.
+    call: the call that the client has repeated, with its answers.
+    state: the state in this call, decoded by read_state().
     """
     answers: Mapping[str, Raw] = {
         key: call.answers[key] for key in state.asked if key in call.answers

@@ -18,7 +18,8 @@ from concertino.proxy.file_values import FileMember, FileValue, InvalidText, Sca
 
 __all__ = ["parse_json"]
 
-# The deepest nesting of lists and objects; the files of hosts need 6 levels.
+# The deepest nesting of lists and objects. The files of hosts need 6 levels; without a limit, the
+# recursive parser could exhaust Python's stack.
 MAX_DEPTH = 64
 # The longest number, in characters. Python's time to parse an integer grows with its square.
 MAX_DIGITS = 300
@@ -35,15 +36,19 @@ LITERALS: Mapping[str, bool | None] = {"true": True, "false": False, "null": Non
 
 
 def parse_json(text: str) -> FileValue:
-    """Return the value of a text. Raises InvalidText at the first wrong character."""
+    """Parse a JSON text with comments, and return its value, with the position of each part.
+
+    Raises InvalidText with the position of the first error.
+    """
     return _Parser(text.removeprefix("\ufeff")).parse()
 
 
 class _Parser:
-    """A recursive descent over one text. at: the index of the next character."""
+    """A recursive descent parser for one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
+        # The index of the next character.
         self._at = 0
         # How many lists and objects contain the next character.
         self._depth = 0

@@ -2,9 +2,8 @@
 
 The stored features and lists of one server are its manifest. With the manifest of a server's last
 run, a proxy answers the first requests of a client, such as tools/list, before the server has
-started. A file that is damaged, too large, of another user or
-about another server is ignored. docs/decisions/0024 says how a server is identified, and what is
-not stored.
+started. A file that is damaged, too large, of another user or about another server is ignored.
+docs/decisions/0024 says how a server is identified, and what is not stored.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ FORMAT = 1
 class Manifest(Struct, frozen=True):
     """The features and lists of a server, which a proxy keeps for the server's next run.
 
-    revision: the protocol revision that the server speaks.
+    revision: the revision of MCP that the server speaks, such as "2025-06-18".
     info, capabilities, instructions: the values that the server declares.
-    lists: method, such as `tools/list` -> the undecoded result with the items of all pages. Lists
-        that are not stored are missing.
+    lists: method, such as `tools/list` -> the undecoded result, with the items of all pages. A list
+        that must not be stored, for example because it is too large, is missing.
     """
 
     revision: str
@@ -76,7 +75,10 @@ def manifest_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class ManifestCache:
-    """The stored features and lists of this user's servers. folder: the folder of their files."""
+    """Stores the features and lists of this user's servers, one file for each server and user.
+
+    folder: the directory of the files; by default `manifest_folder()`.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = manifest_folder() if folder is None else folder
@@ -87,12 +89,14 @@ class ManifestCache:
         era: str,
         principal: bytes,
     ) -> ManifestFile | None:
-        """Return the file for the manifest of a server, which need not exist yet.
+        """Return the ManifestFile of a server. The file itself need not exist yet.
 
-        Returns None if the program of the server is not found, or if the user's key is unusable.
-        era: the era in which the session with the server is opened: "legacy" (with `initialize`),
-            "modern" (2026-07-28) or "auto".
+        server: the command that starts the server.
+        era: how the proxy opens the session with the server: "legacy" (with `initialize`), "modern"
+            (MCP 2026-07-28, without) or "auto".
         principal: the identity of the user for whom the server works; b"" for an unverified user.
+        Returns None if the program of the server is not found, or if the secret key with which the
+        files are authenticated cannot be read.
         """
         identity = identify(server, era, principal)
         if identity is None:
@@ -109,6 +113,7 @@ class ManifestCache:
 class ManifestFile:
     """The file with the features and lists of one server, as one user sees them.
 
+    path: the path of the file.
     identity: a keyed digest of the bytes that identify() returns for this server and user. A stored
         manifest with another identity is not used.
     """
@@ -118,7 +123,10 @@ class ManifestFile:
         self._identity = identity
 
     def read(self) -> Manifest | None:
-        """Return the manifest; None if there is no file, or it cannot be used."""
+        """Return the manifest; None if there is no file, or if it cannot be used (which is logged).
+
+        Raises nothing.
+        """
         try:
             data = read_private(self.path)
             if data is None:
@@ -137,7 +145,10 @@ class ManifestFile:
         return stored.manifest
 
     def write(self, manifest: Manifest) -> None:
-        """Replace the manifest. It is not stored if it is too large or cannot be written."""
+        """Replace the stored manifest. Raises nothing: if that is impossible, the reason is logged.
+
+        If the manifest is larger than MAX_BYTES, the stored one is removed.
+        """
         data = encode(_Stored(self._identity, manifest))
         try:
             if len(data) > MAX_BYTES:
@@ -158,11 +169,18 @@ def identify(
 ) -> bytes | None:
     """Return bytes that identify a server and its user; None if its program does not exist.
 
-    Of the server's environment variables, the bytes contain only the names, because the values are
-    often secrets that change. If the server gets the whole environment of the proxy, they do not
-    contain these names either, because each MCP client and each terminal sets other variables.
-    era: the era in which the session with the server is opened: "legacy" (with `initialize`),
-        "modern" (2026-07-28) or "auto".
+    The bytes change if the server may have other features or lists. They contain:
+
+    - the command, its arguments and the working directory;
+    - the path of the program, its size and the time when it was written;
+    - the names of the environment variables, but not their values, which are often secrets that
+      change. If the server gets the whole environment of the proxy, its names are left out, too,
+      because each MCP client and each terminal sets other variables;
+    - the era and the principal.
+
+    server: the command that starts the server.
+    era: how the proxy opens the session with the server: "legacy" (with `initialize`), "modern"
+        (MCP 2026-07-28, without) or "auto".
     principal: the identity of the user for whom the server works; b"" for an unverified user.
     """
     command = os.fspath(server.command)

@@ -33,10 +33,10 @@ log = logging.getLogger("concertino.proxy")
 
 # The lists whose changes since the last run are reported.
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
-# The limit for reading all lists of the server, in seconds.
+# How long reading all lists of the server may take, in seconds.
 LISTS_S = 60.0
-# How long close() waits for lists that are still being read, in seconds. So the lists are stored
-# even if the session was short.
+# How long close() waits for lists that are still being read, in seconds. This way the lists are
+# stored even if the session was short, and the end of the proxy is hardly delayed.
 END_S = 0.2
 
 # Returns the file for a principal's manifest; None if it must not be stored.
@@ -48,9 +48,10 @@ OnLearned = Callable[[Manifest | None, Manifest], object]
 class Manifests:
     """The manifests of a proxy's server: its features and lists from its last run.
 
-    There is one for each principal (verified user), because each may see different lists.
-    name: the name of the server.
-    find_file: returns the file for a principal's manifest; None if it must not be stored.
+    There is one manifest for each principal (verified user), because each may see different lists.
+    name: the name of the server, for the log.
+    find_file: called with a principal; returns the file for its manifest. If it returns None, the
+        manifest is only kept in memory.
     is_lazy: whether a server with a manifest is started only when a call needs it.
     """
 
@@ -66,20 +67,24 @@ class Manifests:
         self._learning: dict[bytes, asyncio.Task[None]] = {}
 
     def get(self, principal: bytes) -> Manifest | None:
-        """Return the manifest for a principal; None if the server has never run for it."""
+        """Return the manifest for a principal; None if there is none.
+
+        principal: the identity of the user for whom the server works; b"" for an unverified user.
+        """
         if principal not in self._files:
             file = self._files[principal] = self._find_file(principal)
             self._known[principal] = None if file is None else file.read()
         return self._known[principal]
 
     def find_list(self, principal: bytes, method: str) -> tuple[str, Raw] | None:
-        """Return the stored result of a list method; None if the list is not stored.
+        """Return (revision, result) for a list method; None if the list is not stored.
 
-        The result is undecoded; before it in the tuple is the protocol revision of its format.
+        `result` is the stored result, undecoded, in the form of the MCP revision `revision`.
+        principal: the identity of the user who requests the list.
+        method: for example "tools/list".
         Raises RpcError if the server has not declared the capability for the method. Most hosts
         request all lists when they open a session. With this error they need not wait for the start
         of the server to learn that a list does not exist.
-        principal: the identity of the user who requests the list.
         """
         manifest = self.get(principal)
         if manifest is None:
@@ -95,12 +100,12 @@ class Manifests:
         principal: bytes,
         on_learned: OnLearned | None = None,
     ) -> None:
-        """Read the lists of a running server in the background, and store them.
+        """Begin to read the lists of a running server in the background, to store them.
 
-        client: the open client of the server.
-        principal: the identity of the user for whom the server works; b"" for an unverified user. A
-            second call for the same principal cancels the first one if it has not finished.
-        on_learned: called afterwards if the new manifest differs from the old one.
+        Returns at once. If an earlier call for the same principal still reads, that is cancelled.
+        client: the Client that is connected to the server.
+        principal: the identity of the user for whom the server works; b"" for an unverified user.
+        on_learned: called with the old manifest (or None) and the new one if they differ.
         """
         previous = self._learning.get(principal)
         if previous is not None:
@@ -117,9 +122,9 @@ class Manifests:
     ) -> None:
         """Read the features and lists of a running server, and store them if they are new.
 
-        client: an open client of the server.
+        client: the Client that is connected to the server.
         principal: the identity of the user who sees these lists; b"" if it is not verified.
-        on_learned: called if they differ from those of the last run.
+        on_learned: called with the old and the new manifest if they differ.
         """
         known = self.get(principal)
         try:
@@ -150,12 +155,13 @@ class Manifests:
 
 
 async def read_manifest(client: Client) -> Manifest:
-    """Return the manifest of a server: its features, and its lists as far as they may be stored.
+    """Read the manifest of a server: its features, and those of its lists that may be stored.
 
-    client: an open client of the server.
-    Raises DecodeError for a malformed list.
+    client: the Client that is connected to the server.
+    Raises DecodeError for a malformed list. A list that the server refuses is left out.
     """
-    # Read before the first `await`, because the server may be replaced by a newer version later.
+    # Read the features together, before the first `await`: during an `await` the Client may restart
+    # the server, which may then have a newer version.
     revision, info, instructions = client.protocol_version, client.server_info, client.instructions
     capabilities = dict(client.capabilities)
     lists: dict[str, Raw] = {}
@@ -165,7 +171,7 @@ async def read_manifest(client: Client) -> Manifest:
         try:
             result = await _read_list(client, method, listing)
         except ConcertinoError as exc:
-            # A server with resources need not have the method for templates.
+            # An expected case: a server with resources need not have resources/templates/list.
             log.debug("%s: %s", method, exc)
             continue
         if result is not None:
@@ -198,7 +204,8 @@ async def _read_list(
         size += len(bytes(raw))
         # Any, because the results of the four list methods have no common base class.
         page: Any = decode(raw, type=listing.result_type)
-        # In 2026-07-28, a list without a cache scope is for one user only.
+        # Since 2026-07-28 a list is for one user only, unless its cache scope is "public". Older
+        # revisions have no cache scope.
         if size > MAX_BYTES or page.cache_scope == "private":
             return None
         if is_modern and page.cache_scope != "public":
@@ -210,19 +217,20 @@ async def _read_list(
         if cursor is None:
             first.pop("nextCursor", None)
             if "ttlMs" in first:
-                # Clients must not reuse the list before the server has confirmed it.
+                # A client must ask again before it reuses the list, because the list is stored
+                # until the server runs the next time, and may be outdated then.
                 first["ttlMs"] = Raw(b"0")
             return Raw(encode({**first, member: items}))
     return None
 
 
 def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
-    """Return a phrase for the log for each feature of a server that has changed since its last run.
+    """Return what has changed in the features of a server since its last run, for the log.
 
-    Lists are not compared. An example of a phrase is `version 1.0 -> 1.1`.
-
+    Each item is a phrase such as `version 1.0 -> 1.1` or `instructions`; [] if nothing has changed.
+    changed_lists() compares the lists.
     known: the manifest of the last run.
-    manifest: the present one.
+    manifest: the present manifest.
     """
     parts = [
         (f"version {known.info.version} -> {manifest.info.version}", known.info != manifest.info),
@@ -236,8 +244,9 @@ def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
 def changed_lists(known: Manifest, manifest: Manifest) -> list[ChangeKind]:
     """Return which lists of a server have changed: "tools", "prompts" and "resources".
 
+    The list of resource templates counts as a part of "resources".
     known: the manifest of the last run.
-    manifest: the present one.
+    manifest: the present manifest.
     """
     return [
         kind
@@ -257,13 +266,14 @@ def make_manifests(
     cache: ManifestCache | None,
     lazy: bool,
 ) -> Manifests | None:
-    """Return the Manifests of a server; None without a cache, and for targets without a command.
+    """Return the Manifests of a server; None without a cache, and for a target without a command.
 
     name: the name of the server, for the log.
-    target: the program of the server, or its address.
+    target: the server, as for Client. Only a command has manifests: it is a program on this
+        machine, so a changed file shows that the server has changed.
     era: which MCP revisions the proxy speaks with the server: "legacy" (up to 2025-11-25), "modern"
-        (2026-07-28), or "auto". Each has its own manifests.
-    cache: stores the manifests in files; None for no Manifests.
+        (2026-07-28), or "auto". Each era has its own manifests.
+    cache: stores the manifests in files; None to have no Manifests.
     lazy: whether a server with a manifest is started only when a call needs it.
     """
     if cache is None or isinstance(target, str):

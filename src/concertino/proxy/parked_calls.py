@@ -1,7 +1,8 @@
-"""ParkedCalls: calls to older servers that wait for an answer of a client of 2026-07-28.
+"""ParkedCalls: calls to servers of older revisions that wait for a client of 2026-07-28.
 
-A client of 2026-07-28 gets a question in an `input_required` result. The call to the server is then
-parked (kept running) until the client sends the request again, with its answer.
+When such a server asks something during a call, the client gets the question in an `input_required`
+result. The call is then *parked*: it goes on at the server, but no request of the client waits for
+it, until the client sends the request again with its answer.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ MAX_PARKED = 256
 
 
 class ParkedCalls:
-    """The calls of one proxy that wait for an answer of their client: random handle -> call.
+    """The calls of one proxy that wait for an answer of their client.
 
-    The client gets the handle inside a `requestState`, which is signed and bound to the caller, and
-    sends it back with the answer.
-    expiry_s: the time that a call waits, in seconds; then it is cancelled at the server.
-    most: the largest number of waiting calls.
+    Each call has a random handle. The client gets the handle inside a `requestState`, which is
+    encrypted and bound to the caller, and sends it back with the answer.
+    expiry_s: how long a call waits, in seconds; then it is cancelled at the server.
+    most: how many calls may wait at the same time.
     """
 
     def __init__(self, expiry_s: float = LIFETIME_S, most: int = MAX_PARKED) -> None:
@@ -41,7 +42,8 @@ class ParkedCalls:
     def park(self, call: SuspendableCall) -> bytes:
         """Keep a call until its client sends the answers, and return the handle of the call.
 
-        If too many calls wait already, cancels the call and raises RpcError.
+        call: the call, which goes on at the server.
+        If `most` calls wait already, cancels this call at its server and raises RpcError.
         """
         if len(self._calls) >= self._most:
             call.work.cancel()
@@ -53,10 +55,12 @@ class ParkedCalls:
         return handle
 
     def take(self, handle: bytes, principal: bytes) -> SuspendableCall:
-        """Remove the call with a handle and return it.
+        """Remove a call and return it, because its client has sent answers.
 
+        handle: the handle that park() has returned for the call.
         principal: the identity of the user who sends the answers.
-        Raises RpcError if there is no such call, or if it belongs to another user.
+        Raises RpcError if the call has expired, if there is no such call, or if it belongs to
+        another user. The text is the same for all, so that nobody learns about calls of others.
         """
         call, timer = self._calls.get(handle, (None, None))
         if call is None or timer is None or call.principal != principal:
@@ -66,7 +70,7 @@ class ParkedCalls:
         return call
 
     def cancel(self, calls: frozenset[SuspendableCall] | None = None) -> None:
-        """Cancel these calls at their server; by default all calls."""
+        """Cancel these calls at their server, as far as they wait; None for all waiting calls."""
         for handle, (call, timer) in list(self._calls.items()):
             if calls is None or call in calls:
                 timer.cancel()

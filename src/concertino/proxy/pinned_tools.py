@@ -45,7 +45,9 @@ class PinnedTools(BackendWrapper):
     """A Backend that serves only those tools of a server whose definitions the user has approved.
 
     The tools in the server's first list count as approved. Tools that are new or changed later are
-    withheld until the user approves them.
+    withheld until the user approves them with `concertino approve`. Before a call, and after each
+    notification that the list of tools has changed, the present tools are compared with the
+    approved ones.
     inner: the Backend that forwards calls to the server.
     store: the user's approvals.
     path: the server file, which lists servers to start, such as mcp.json.
@@ -102,14 +104,18 @@ class PinnedTools(BackendWrapper):
         return await self.inner.handle(call, context)
 
     def forget(self) -> None:
-        """Make the next call compare the tools with the approved ones again. Thread-safe."""
+        """Make the next call compare the tools with the approved ones again.
+
+        May be called from any thread.
+        """
         self._is_current = False
 
     def set_pins(self, pins: ToolPins | None) -> bool:
-        """Compare the tools again before the next call, if the user has approved other tools.
+        """Take notice that the user's approvals may have changed.
 
+        If other tools are approved than at the last comparison, returns True, and the next call
+        compares the tools again. Otherwise returns False.
         pins: the present approvals of this server; None if there are none.
-        Returns whether other tools are approved than at the last comparison.
         """
         approved = None if pins is None else pins.approved
         if self._approved is None or approved is None or approved == self._approved:
@@ -174,9 +180,11 @@ def compare_tools(
 ) -> list[str]:
     """Return the tools that are new or differ from the approved ones, as lines of a unified diff.
 
-    A tool that is missing in `seen` is not reported: nobody can call it, so nobody need approve it.
-    approved, seen: name -> the JSON of the tool, before and now.
-    label_before: names the approved version in the header lines of the diff.
+    Returns [] if there are none. A tool that is missing in `seen` is not reported: nobody can call
+    it, so nobody need approve it.
+    approved, seen: name of a tool -> its JSON, before and now.
+    label_before: the word for the version before in the header lines of the diff, such as
+        `--- approved/add`.
     """
     lines: list[str] = []
     for name, text in seen.items():

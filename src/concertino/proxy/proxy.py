@@ -4,7 +4,8 @@
 
 MCP has two eras: revisions up to 2025-11-25 are "legacy" (a session begins with `initialize`),
 2026-07-28 is "modern" (it has no handshake). If client and server speak the same era, calls and
-results are passed on undecoded; otherwise the session translates the results, as for any Backend.
+results are passed on undecoded. Otherwise the client's session (protocol/session.py) translates the
+results, as for any Backend.
 
 An Upstream (upstream.py) is one connection to the server. upstream_pool.py has all upstreams of a
 Proxy, and sharing.py decides which clients share one. manifests.py remembers the server's features
@@ -69,8 +70,8 @@ __all__ = ["HEARTBEAT_S", "OPENING_S", "SHUTDOWN", "Isolation", "Proxy"]
 
 log = logging.getLogger("concertino.proxy")
 
-# The time limits for ending a server. Together they are shorter than the time limit for the end of
-# this process.
+# The time limits for ending a server. Their sum is less than the time that this process has to end
+# itself, so that the server is never left behind.
 SHUTDOWN = ShutdownTimeouts(stdin_closed_s=0.8, terminated_s=0.6, killed_s=0.5)
 
 # When a server that has ended is started again. Clients wait for it, so the pauses are short. After
@@ -83,15 +84,18 @@ HEARTBEAT_S = 15.0
 OPENING_S = 10.0
 # The interval at which a call that waits for the server's start reports progress, in seconds.
 START_BEAT_S = 1.0
-# How much each of these reports adds to the progress (see Heartbeat). Even after a start of minutes
-# the sum is less than the first progress that the call itself reports, since progress must grow.
+# How much each of these reports adds to the progress (see Heartbeat). It is so small because
+# progress must increase: even after a start of minutes the sum is less than the first progress that
+# the call itself reports.
 START_STEP = 1e-9
 # How much of the server's last line on stderr is shown, in characters.
 MAX_LINE = 200
 
 
 class Proxy:
-    """A Backend that forwards every call to another server.
+    """A Backend that forwards every call to another MCP server, which it starts or connects to.
+
+        run(Proxy(["npx", "-y", "@modelcontextprotocol/server-everything"]))
 
     target: the server, as for Client: a command, ServerParameters, `unix:PATH`, `tcp:HOST:PORT`, a
         Backend or a Connection.
@@ -103,28 +107,33 @@ class Proxy:
         times in a row. After that it stays down, until a call comes at least half a minute later.
     stderr: a function called with each line of the server's stderr, or the path of a file to append
         the lines to. By default, the lines are logged.
-    limits: the limits of the connection to the server.
-    connect_s: the limit for the start of the server, in seconds.
-    isolation: which clients share a connection to the server, and so a server process. With
-        `shared`, all clients share one; with `principal`, the clients of one verified user; with
-        `session`, each client has its own. "auto" means `principal`, or `session` if the server is
-        older than 2026-07-28 and has log levels or asks its client something.
-    heartbeat_s: if the server is silent for this time during a call, the proxy itself sends
-        progress to a client that wants progress, in seconds; None for never.
+    limits: the sizes that messages and queues of the connection to the server may have; None for
+        the defaults.
+    connect_s: how long the start of the server, or the connection to it, may take, in seconds.
+    isolation: which clients share a connection to the server, and so a server process:
+        - "shared": all clients share one.
+        - "principal": the clients of one verified user share one.
+        - "session": each client has its own.
+        - "auto": like "principal"; but like "session" if the server is older than 2026-07-28 and
+          has log levels or asks its client something.
+    heartbeat_s: if the server sends nothing about a call for this time, in seconds, the proxy
+        itself sends progress, to a client that wants progress. None for never.
     idle_s: the time without calls after which the server is ended, in seconds; it is started again
         for the next call. None for never.
-    ping_s: how often to ping the server, in seconds. If it sends nothing for so long after a ping,
-        its calls fail and it is started again. None for never.
+    ping_s: how often to ping the server, in seconds. If the server then sends nothing for the same
+        time, its calls fail and it is started again. None for never.
     parked: stores the calls that wait for an answer of their client. Each proxy needs a ParkedCalls
         of its own; None makes one with default limits.
-    opening_s: the time that a client's first request waits for the server to start, in seconds.
-        After that the request is refused, and the error contains the last line of the server's
-        stderr. The start goes on for later requests.
+    opening_s: how long a client's first request waits for the server to start, in seconds. After
+        that the request is refused, and the error contains the last line of the server's stderr.
+        The start goes on, and later requests are answered when it has succeeded.
     cache: stores the features and lists of servers that are commands. If the server has run before,
         clients get its features and lists from the cache, and only calls wait for the start. None
         to store nothing.
-    lazy: whether to start a server only when a call needs it, if its features and lists are in the
-        cache.
+    lazy: whether to start the server only when a call needs it, if its features and lists are in
+        the cache.
+    Raises ValueError for a time that is not positive, and for `ping_s` with a target that cannot be
+    started or connected to again.
     """
 
     def __init__(
@@ -184,7 +193,8 @@ class Proxy:
             # Results are passed on as they are; their clients validate them.
             validate=False,
         )
-        # Raise an error for a wrong argument now, and not when the first client connects.
+        # Make a Client only to raise the error for a wrong argument now, and not when the first
+        # client connects.
         make_client(era=era)
         settings = UpstreamSettings(
             self.name,
@@ -208,9 +218,11 @@ class Proxy:
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
-        """Start the server or connect to it. Raises ConcertinoError if that is impossible.
+        """Start the server or connect to it, and wait for that.
 
-        Returns at once if the server is in the cache.
+        If the server's features and lists are in the cache, it does not wait, and with `lazy` it
+        does not start the server either.
+        Raises ConcertinoError if the server cannot be started or reached.
         """
         self._outlet = self._maker.outlet = outlet
         add_source(self._server_statuses)
@@ -230,11 +242,11 @@ class Proxy:
         self._idle_timer.start()
 
     async def renew(self) -> None:
-        """Start new processes of the server, which take over from the running ones.
+        """Start a new process of the server for each running one, and use it for all new calls.
 
-        Running calls finish in the old processes, which are then ended. If no process runs, because
-        start() has failed, one is started. Raises ConcertinoError if a new process does not start;
-        then the old ones continue to serve.
+        Returns when the new processes serve. Running calls finish in the old processes, which are
+        then ended. If no process runs, because start() has failed, one is started.
+        Raises ConcertinoError if a new process does not start; then the old ones continue to serve.
         """
         had_none = not self._pool.list_open()
         for upstream in await self._pool.renew(self._maker.make_again):
@@ -244,16 +256,17 @@ class Proxy:
             self._outlet.report_change("features")
 
     def features(self) -> ServerFeatures:
-        """Return the server's features; all features before it has started."""
+        """Return the server's features. While they are not known, these are all features."""
         return self._features or features_before_start(self.name)
 
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
-        """Forward a call and return the server's result, which may be a question for the client.
+        """Forward a call and return the server's result, or InputRequired if the server asks.
 
+        A call of an `async def` would do the same, but take longer.
         Raises RpcError with the server's error, or -32603 if the server has ended.
         """
-        # For nearly all calls, return the coroutine of the upstream directly: another coroutine
-        # here would delay each result.
+        # For nearly all calls, return the coroutine of the upstream itself. A coroutine around it
+        # would delay each result.
         if not call.state:
             upstream = self._pool.find_for_session(context.caller.session)
             if upstream is not None:
@@ -263,7 +276,8 @@ class Proxy:
     def callback_beginner(self) -> BeginByCallback | None:
         """Return the function that forwards a call without a task, which saves CPU time.
 
-        Returns None if a subclass has overridden handle(), which must then be called.
+        backend/callback_calls.py describes the function. Returns None if a subclass has overridden
+        handle(), which the runtime must then call.
         """
         return self._begin_call if has_method_of(self, Proxy.handle, self.handle) else None
 
@@ -303,9 +317,11 @@ class Proxy:
         return await upstream.handle(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Subscribe to these resources at the server.
+        """Subscribe to these resources at the server, and to no others.
 
-        Each subscription is made over the connection to the server that the subscribed client uses.
+        If clients have different connections to the server, each resource is subscribed to over the
+        connection of the client that watches it.
+        uris: all resources that clients subscribe to now.
         """
         self._watched = uris
         rest = uris
@@ -331,8 +347,10 @@ class Proxy:
     ) -> None:
         """Forward a notification of a client, such as notifications/roots/list_changed.
 
-        Before the client's first call it is dropped, because the client is assigned to a process of
-        the server only then.
+        It is dropped before the client's first call, because only then the client gets a process of
+        the server, and for a server of 2026-07-28, which has no such notifications.
+        session: the connection of the client.
+        method, params: the method and the undecoded params of the notification.
         """
         upstream = self._pool.find_for_session(session)
         if upstream is not None and not upstream.is_modern:

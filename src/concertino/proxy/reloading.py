@@ -37,11 +37,11 @@ __all__ = ["ReloadingProxy"]
 
 log = logging.getLogger("concertino.proxy")
 
-# If files change during a start, a start that has taken longer than this, in seconds, is cancelled,
-# because importing a module may hang. A shorter one is completed first.
+# If files change during a start that has already taken longer than this, in seconds, the start is
+# cancelled, because importing a module may hang. A shorter start is completed first.
 HANGS_S = 1.0
-# How many starts follow one another at most because files change during each of them. A server may
-# itself change a watched file when it starts.
+# How many times the server is started in a row, if files change during each start. There must be a
+# limit, because a server may itself change a watched file when it starts.
 MAX_STARTS = 5
 # The time that calls wait for new code, in seconds.
 WAIT_S = 10.0
@@ -64,7 +64,8 @@ class ReloadingProxy(BackendWrapper):
 
     proxy: forwards calls to the server.
     files: the files that are watched.
-    on_close: called by close(), to release resources that the server's start needs.
+    on_close: awaited at the end of close(), to release what the server's start needs, such as a
+        WarmProgram; None for nothing.
     """
 
     def __init__(
@@ -98,7 +99,10 @@ class ReloadingProxy(BackendWrapper):
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
-        """Start the server. If that fails, calls get the reason until files change."""
+        """Start the server, and begin to watch the files.
+
+        Raises nothing if the server cannot start: calls then get the reason, until files change.
+        """
         self._outlet = outlet
         self._files.accept()
         if not self._files.is_complete:
@@ -114,10 +118,11 @@ class ReloadingProxy(BackendWrapper):
         return self._proxy.features()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a call to the code that was saved last, after waiting until that code runs.
+        """Wait until the code that was saved last runs, then forward a call to it.
 
         If that code cannot start, the next tools/call gets the reason as its result, and later
-        calls go to the older code that still runs. Raises RpcError with the reason if no code runs.
+        calls go to the older code, which still runs. Raises RpcError with the reason if no code
+        runs.
         """
         await self._wait_for_new_code()
         if not self._serves:
@@ -150,8 +155,8 @@ class ReloadingProxy(BackendWrapper):
 
         After WAIT_S, this is recorded as a failure of the code, and other calls do not wait for it.
         """
-        # While a start runs, _reload() checks the files when the start has ended. A start that is
-        # late may hang, so a change must also be noticed without it.
+        # While a start runs, do not check the files: _reload() does so when the start has ended.
+        # But a late start may hang and never end, so then check them in each call.
         if (self._reloading is None or self._is_late) and await self._files.check():
             self._is_late = False
             self._begin_reload()
@@ -203,7 +208,7 @@ class ReloadingProxy(BackendWrapper):
         took_ms = 1000 * (asyncio.get_running_loop().time() - began)
         log.info("%s: the new code serves after %.0f ms", self._proxy.name, took_ms)
         if not was_serving:
-            # The lists that clients have so far may be empty.
+            # No code has served before, so clients may have got empty lists. All are new.
             self._report(LISTS)
         self._compare_soon()
 
@@ -227,7 +232,8 @@ class ReloadingProxy(BackendWrapper):
             self._serves = True
             self._failure, self._is_failure_sent = "", True
         finally:
-            # This has an effect only if the start goes on.
+            # End the start if files have changed, or if this task was cancelled. Cancelling a task
+            # that has ended has no effect.
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         return True

@@ -39,17 +39,18 @@ MAX_ANSWER = 2**20
 
 
 class RunningServer(Struct, frozen=True):
-    """One server behind a proxy.
+    """One server behind a proxy, as `concertino ps` shows it.
 
     proxy: the id of the proxy's process.
-    host: the name by which the client introduced itself; without a client, the name of the program
-        that has started the proxy.
+    host: the name that the proxy's client has sent for its application; before the first client,
+        the name of the program that has started the proxy.
     server: the name of the server.
-    state: the state in a word or a few, such as `running`, `idle` or `crash loop`.
+    state: such as `running`, `idle` or `crash loop`; ServerStatus explains all states.
     pid: the id of the server's process; None if it has none.
-    age_s, memory_bytes: the age and the memory of the server's process group; None if the server
-        has no process, or the system has no /proc.
-    calls: the number of requests that all its processes have got.
+    age_s: the time since the start of this process, in seconds; None if there is no process, or no
+        /proc on this system.
+    memory_bytes: the resident memory of the server's process group; None as for `age_s`.
+    calls: the number of requests that all processes of the server have got.
     restarts: how many times the server was restarted.
     last_error: why its process has ended the last time, or why it does not run; "" if it never
         failed.
@@ -70,10 +71,13 @@ class RunningServer(Struct, frozen=True):
 def read_servers(environment: Mapping[str, str]) -> list[RunningServer]:
     """Return the servers behind all proxies of this user, sorted by proxy.
 
-    Each proxy has a socket in a folder of this user, such as /run/user/UID/concertino/proxies.
-    Proxies in other pid namespaces (containers) are found only if they use the same folder. Sockets
-    of proxies that have ended are removed.
-    environment: the environment variables, which may select the folder.
+    Blocks until all proxies have answered, at most ANSWER_S for each. A proxy that does not answer
+    is returned as one server with the name `?` and the state `no answer`.
+
+    Each proxy has a socket in a directory of this user, such as /run/user/UID/concertino/proxies.
+    Proxies in other pid namespaces (containers) are found only if they use the same directory.
+    Sockets of proxies that have ended are removed.
+    environment: the environment variables, such as XDG_STATE_HOME, which may select the directory.
     """
     statuses = {status.pid: status for status in _read_statuses(environment)}
     memory = _memory_by_group() if statuses else {}
@@ -147,7 +151,10 @@ def _ask(path: Path) -> ProxyStatus | None:
 
 
 def _memory_by_group() -> dict[int, int]:
-    """Return process group -> resident memory, because a server may have child processes."""
+    """Return process group -> its resident memory in bytes.
+
+    A server is started in a process group of its own, to which its child processes belong, too.
+    """
     memory: dict[int, int] = {}
     for pid, state in live_processes():
         memory[state.group] = memory.get(state.group, 0) + read_memory(pid)

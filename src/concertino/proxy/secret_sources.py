@@ -49,7 +49,12 @@ MAC_KEYRING = ("security", "find-generic-password", "-w", "-s", SERVICE, "-a")
 
 
 class SecretReference(Struct, frozen=True):
-    """A reference to a secret. text: the name, the path or the command."""
+    """A reference to a secret: where it is stored, and not the secret itself.
+
+    kind: "name" for `secret:NAME`, "file" for `secret:file:PATH`, "command" for
+        `secret:command:WORDS`.
+    text: the name, the path or the command. str(reference) returns the whole reference.
+    """
 
     kind: SecretKind
     text: str
@@ -59,7 +64,11 @@ class SecretReference(Struct, frozen=True):
 
 
 def parse_secret(text: str) -> SecretReference:
-    """Parse the text after `secret:`. Raises ValueError with the forms that are expected."""
+    """Parse a reference to a secret.
+
+    text: what follows `secret:`, such as `NAME` or `file:PATH`.
+    Raises ValueError, whose text names the forms that are expected.
+    """
     kind, colon, rest = text.partition(":")
     if colon and kind in ("file", "command"):
         if not rest.strip():
@@ -81,7 +90,8 @@ def parse_secret(text: str) -> SecretReference:
 def read_secret(reference: SecretReference, folder: Path) -> str:
     """Return a secret without the newline at its end, and hide it in logs from now on.
 
-    folder: the folder for relative paths and for commands. Blocks until a command has ended.
+    Blocks while a command runs, at most COMMAND_S.
+    folder: the directory for relative paths, in which commands also run.
     Raises ConcertinoError, whose text says where the secret was searched for.
     """
     if reference.kind == "command":
@@ -99,7 +109,11 @@ def read_secret(reference: SecretReference, folder: Path) -> str:
 
 
 def secrets_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of the named secrets, by the XDG Base Directory Specification."""
+    """Return the directory with a file for each `secret:NAME`: $XDG_CONFIG_HOME/concertino/secrets.
+
+    The default of the variable is ~/.config.
+    environment: the environment variables.
+    """
     return user_folder("XDG_CONFIG_HOME", ".config", environment) / "concertino" / "secrets"
 
 

@@ -5,10 +5,10 @@
     config.toml of Codex, or any other TOML                 [mcp_servers.NAME]
     ~/.claude.json of Claude Code                           claude_code_file.py
 
-server_members.py lists the members of a server that hosts use. Unknown members cause warnings,
-because each host adds other members. The keys of concertino are under `x-concertino`, where unknown
-members are errors. The texts of the file are returned as they are; expansion.py replaces references
-such as `${VAR}` in them.
+server_members.py lists the keys of a server that hosts use. Unknown keys cause warnings, because
+each host adds other keys. The keys of concertino are under `x-concertino`, where unknown keys are
+errors. The strings of the file are returned as they are; expansion.py replaces references such as
+`${VAR}` in them.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ __all__ = [
 MAX_BYTES = 2**20
 MAX_SERVERS = 200
 MAX_NAME = 128
-# The names of the member that contains the servers, in the files of different hosts.
+# The key that contains the servers has one of these names, which differ between hosts.
 SERVER_LISTS = ("mcpServers", "servers", "mcp_servers")
 OPTIONS_KEY = "x-concertino"
+# Value of `type` or `transport` in the files of hosts -> the transport.
 TRANSPORTS = {
     **dict.fromkeys(("stdio", "local"), "stdio"),
     **dict.fromkeys(("http", "streamable-http", "streamableHttp", "remote"), "http"),
@@ -72,11 +73,11 @@ class InputEntry(Struct, frozen=True):
     """An input that a file declares: a value that the user gives when the servers are started.
 
     id: the name of the input, which `${input:ID}` refers to.
-    description: what the value is, for the user.
+    description: what the value is, for the user; "" if the file does not say it.
     default: the value if the user gives none; None if the user must give one.
-    choices: the allowed values; empty if every value is allowed.
+    choices: the allowed values; () if every value is allowed.
     is_secret: whether the value must not be shown.
-    line, column: the place of the id in the file, from 1.
+    line, column: the position of the id in the file, counted from 1.
     """
 
     id: str
@@ -92,17 +93,18 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
     """The entry of one server in a file, before `${...}` is replaced.
 
     name: the name of the server in the file.
+    name: the name of the server in the file.
     command: the program to start; None for a server to which concertino connects at `url`.
     args: the arguments of the program.
     env: environment variables of the program.
     env_file: the path of a file with more variables, which those in `env` override.
-    cwd: the working directory of the program; None for the folder of the workspace.
+    cwd: the working directory of the program; None for the directory of the workspace.
     url: the address of a server that runs already; None for a server with a `command`.
     headers: the HTTP headers for each request to `url`.
     is_enabled: whether to serve the server.
-    start_timeout_s: the limit for the start of the server, in seconds; None for the default.
-    options: the keys under `x-concertino`.
-    line, column: the place of the name in the file, from 1.
+    start_timeout_s: how long the start of the server may take, in seconds; None for the default.
+    options: the values of the keys under `x-concertino`.
+    line, column: the position of the name in the file, counted from 1.
     """
 
     name: str
@@ -124,12 +126,12 @@ class ServerFile(Struct, frozen=True):
     """The content of a server file.
 
     path: the absolute path of the file.
-    workspace: the folder that replaces `${workspaceFolder}`.
-    servers: the servers, in the file's order.
+    workspace: the directory that replaces `${workspaceFolder}`.
+    servers: the servers, in the file's order, including those that are not enabled.
     inputs: id -> an input, a value that the user gives when the servers are started.
-    warnings: messages for the user, with the places that they are about.
+    warnings: messages for the user. Each begins with the file, line and column that it is about.
     tools: whether clients get a search for tools in place of a long list of tools.
-    project: the folder of the project in Claude Code's file; "" for the other files.
+    project: the directory of the project in Claude Code's file; "" for other files.
     """
 
     path: Path
@@ -142,7 +144,11 @@ class ServerFile(Struct, frozen=True):
 
     @property
     def target(self) -> Path:
-        """Return the path to serve and to approve: without links, and with `#` and the project."""
+        """Return the path under which approvals are stored, and which users give to commands.
+
+        It is the path without symbolic links. For a project in Claude Code's file, `#` and the
+        directory of the project follow.
+        """
         path = self.path.resolve()
         return Path(f"{path}#{self.project}") if self.project else path
 
@@ -150,11 +156,12 @@ class ServerFile(Struct, frozen=True):
 def read_server_file(path: str | os.PathLike[str]) -> ServerFile:
     """Read a server file: a file in which an MCP host lists its servers, such as mcp.json.
 
-    path: the path of the file. For Claude Code's file, `#` and the folder of a project may follow;
-        by default it is the project of the current folder.
+    path: the path of the file. For Claude Code's file, `#` and the directory of a project may
+        follow; without them, the project that contains the working directory is used.
 
-    Raises InvalidServerFile, also for a file that another user can change, or replace in its
-    folder, because that user could run programs as the present one.
+    Raises InvalidServerFile if the file does not exist, cannot be read or has an error. Also raises
+    it if another user can change or replace the file, because that user could then run programs as
+    the present one.
     """
     path, project = split_project(os.fspath(path))
     is_claude_code = Path(path).name == CLAUDE_CODE
@@ -191,11 +198,12 @@ def _parse_claude_code(
 
 
 def parse_server_file(data: bytes, path: str | os.PathLike[str]) -> ServerFile:
-    """Return the content of a server file that is not Claude Code's.
+    """Parse a server file that is not Claude Code's.
 
-    data: the bytes of the file.
-    path: the path of the file, whose suffix tells whether it is TOML or JSON, and for errors.
-    Raises InvalidServerFile.
+    data: the bytes of the file, which need not exist on the disk.
+    path: the path of the file. If it ends with `.toml`, the data is TOML, and otherwise JSON.
+        Errors name the path, and the workspace is found from it.
+    Raises InvalidServerFile if the data has an error.
     """
     source = os.fspath(path)
     if len(data) > MAX_BYTES:
@@ -226,9 +234,9 @@ def read_server_entry(
 
     source: the path of the file, for errors.
     name: the name of the server.
-    member: the entry.
+    member: the entry, with the same keys as in a server file.
     label: the path of the entry within the file, for errors.
-    Raises InvalidServerFile.
+    Raises InvalidServerFile if the entry has an error. Warnings about unknown keys are dropped.
     """
     return _FileReader(source).read_entry(name, member, label)
 
@@ -285,7 +293,7 @@ class _FileReader:
         folder = path.parent
         return ServerFile(
             path,
-            # The files of VS Code, Cursor and Codex are in a folder of the workspace.
+            # The files of VS Code, Cursor and Codex are in a subdirectory of the workspace.
             folder.parent if folder.name in (".vscode", ".cursor", ".codex") else folder,
             servers,
             inputs,
@@ -453,14 +461,14 @@ class _FileReader:
         )
 
     def _read_option(self, value: FileValue, label: str) -> str:
-        """Return one choice of an input: a text, or the value in an object with label and value."""
+        """Return one choice of an input: a string, or `value` of an object with label and value."""
         if isinstance(value.content, Mapping) and "value" in value.content:
             value = value.content["value"].value
         return self._reader.any_text(value, label)
 
 
 def _merge(fields: dict[str, Any], field: str, value: Any) -> None:
-    """Set a field of an entry. Headers are merged, because several members may contain headers."""
+    """Set a field of an entry. Headers are merged, because several keys may contain headers."""
     if isinstance(value, dict) and field in fields:
         fields[field] = {**fields[field], **value}
     else:

@@ -31,12 +31,13 @@ __all__ = ["LaunchTarget", "UnreadLaunch", "expand_entry", "read_launch_secrets"
 class UnreadLaunch(Struct, frozen=True):
     """The program or address of a server, with references to secrets that are not read yet.
 
-    command, args, cwd: the program to start; command is None for a server at a `url`.
-    env, headers, auth: variables, HTTP headers and OAuth settings. Each value is a sequence of
-        texts and references to secrets.
+    command, args, cwd: the program to start, its arguments and its working directory; `command` is
+        None for a server at a `url`.
+    env, headers, auth: the program's environment variables, the HTTP headers and the OAuth
+        settings, by name. Each value is a sequence of strings and references to secrets.
     inherit: the names of environment variables to pass on from this process.
     url: the address to connect to; None for a program.
-    folder: the folder for relative paths in secrets.
+    folder: the directory for relative paths in references to secrets.
     """
 
     command: str | None
@@ -62,14 +63,16 @@ def expand_entry(
 ) -> UnreadLaunch:
     """Return the program or address in an entry, with all `${...}` replaced except secrets.
 
-    Raises InvalidServerFile.
-    file: the server file, which contains the entry.
+    - The program runs in the directory of the workspace, unless the entry names another directory.
+    - Relative paths in the entry begin at the workspace.
+    - The program inherits only few environment variables of this process: those that every server
+      gets, and those in the option `inherit`.
+
+    entry: the server's entry in `file`.
+    file: the server file.
     expander: replaces the references.
     env_file: the variables in the server's `envFile`. The variables of the entry override them.
-
-    The program runs in the folder of the workspace, unless the entry names another folder; relative
-    paths begin there. It inherits only few variables of this process: the variables that every
-    server gets, and the ones in `inherit`.
+    Raises InvalidServerFile for a reference that cannot be replaced, and for an empty command.
     """
 
     def path(text: str) -> Path:
@@ -111,10 +114,11 @@ def expand_entry(
 
 
 async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
-    """Return the program to start or the address to connect to, with secrets.
+    """Read the secrets of a server, and return what a Client needs to start or reach the server.
 
     The secrets are read in a thread, because the commands that print them may take long or ask the
-    user. Raises ConcertinoError.
+    user. From now on they are hidden in logs.
+    Raises ConcertinoError if a secret cannot be read.
     """
     references = {
         part

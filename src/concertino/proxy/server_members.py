@@ -1,10 +1,10 @@
-"""The members that hosts write for one server in a server file, and the functions that read them.
+"""The keys that hosts write for one server in a server file, and the functions that read them.
 
     field, read = FIELDS["args"]
     value = read(reader, member.value, "mcpServers.notes.args")
 
-server_file.py reads the files. Each function takes the reader of the file, the value of one member
-and its label, which is its path within the file, for errors.
+server_file.py reads the files. Each function takes the reader of the file, the value of one key,
+and the label of the value, which is its path within the file, for errors.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from concertino.proxy.value_reader import Template, ValueReader
 
 __all__ = ["DEFAULTS", "FIELDS", "IGNORED_KEYS", "SERVER_KEYS", "TRANSPORT_KEYS"]
 
-# Hosts write time limits in seconds or in milliseconds. A smaller number than this is taken as
-# seconds, because no host has limits below one second.
+# Under the same key, some hosts write a time limit in milliseconds and some in seconds. A number
+# below this is taken as seconds, because no host has limits below one second.
 LEAST_TIMEOUT_MS = 1000
 
 
@@ -55,7 +55,7 @@ def _read_passed_variables(
 ) -> tuple[str, ...]:
     """Return the names of environment variables that are passed on to the server (Codex).
 
-    Each item is a text, or an object with a text.
+    Each item is a name, or an object with a `name`.
     """
     names: list[str] = []
     for index, item in enumerate(reader.items(value, label)):
@@ -113,7 +113,7 @@ def _read_timeout(
     value: FileValue,
     label: str,
 ) -> float:
-    """Return a time limit in seconds. Hosts write milliseconds; some write seconds."""
+    """Return a time limit in seconds. The file has it in milliseconds or in seconds."""
     number = reader.positive_number(value, label)
     return number / 1000 if number >= LEAST_TIMEOUT_MS else number
 
@@ -127,7 +127,7 @@ def _read_milliseconds(
 
 
 _Read = Callable[[ValueReader, FileValue, str], Any]
-# Member of a server -> the field of ServerEntry, and the function that reads it.
+# Key of a server -> the field of ServerEntry, and the function that reads its value.
 FIELDS: Mapping[str, tuple[str, _Read]] = {
     "command": ("command", ValueReader.template),
     "args": ("args", _read_args),
@@ -147,7 +147,8 @@ FIELDS: Mapping[str, tuple[str, _Read]] = {
     "startup_timeout_ms": ("start_timeout_s", _read_milliseconds),
     "connectionTimeout": ("start_timeout_s", _read_milliseconds),
 }
-# Member of a server -> the key under `x-concertino` with the same meaning.
+# Key of a server -> the field of ServerOptions with the same meaning, and the function that reads
+# its value. A key under `x-concertino` has precedence.
 DEFAULTS: Mapping[str, tuple[str, _Read]] = {
     "timeout": ("timeout_s", _read_timeout),
     "requestTimeout": ("timeout_s", _read_milliseconds),
@@ -158,10 +159,10 @@ DEFAULTS: Mapping[str, tuple[str, _Read]] = {
     "disabled_tools": ("deny", ValueReader.texts),
     "env_vars": ("inherit", _read_passed_variables),
 }
-# The members that say how to reach the server.
+# The keys that name the transport.
 TRANSPORT_KEYS = ("type", "transport", "transportType")
 SERVER_KEYS = (*TRANSPORT_KEYS, *FIELDS, *DEFAULTS)
-# Members that only hosts use.
+# Keys that only hosts use.
 IGNORED_KEYS = frozenset(
     ("alwaysAllow", "autoApprove", "description", "dev", "gallery", "name", "note", "oauth",
      "required", "sandbox", "sandboxEnabled", "scopes", "trust", "version", "$comment")

@@ -23,24 +23,30 @@ ISOLATIONS: tuple[str, ...] = get_args(Isolation)
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
-    """The options of one server in a server file. Each field is a key of the file.
+    """The options of one server in a server file. Each field is a key under `x-concertino`.
 
-    allow, deny: globs of the tools that clients see, or `prompt:GLOB` and `resource:GLOB`.
-    rename: name of a tool -> the name that clients see.
-    tools: name of a tool -> its other changes.
+    allow: patterns for the tools that clients see, such as `read_*`; `prompt:PATTERN` and
+        `resource:PATTERN` are for prompts and resources. () to allow all.
+    deny: patterns for what clients do not see, even if `allow` matches it.
+    rename: the server's name of a tool -> the name that clients see.
+    tools: the server's name of a tool -> its other changes.
     prompts_as_tools, resources_as_tools: whether clients that support only tools also get the
         prompts or resources, by tools such as `get_prompt`.
-    rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: the same as for a Guard.
+    rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: the same as for a Guard. In the
+        file they are in the object `guards`.
     isolation: which clients share a process of the server, as for a Proxy.
     shared: whether all clients share one process, even those of different users.
-    idle_s: the time without calls after which a process is ended, in seconds.
-    ping_s: how often to ping the server, and how long it may be silent then, in seconds.
-    heartbeat_s: the time of silence after which progress is sent to clients, in seconds.
+    idle_s: the time without calls after which a process is ended, in seconds; None for never.
+    ping_s: how often to ping the server, in seconds. If the server then sends nothing for the same
+        time, it is started again. None for never.
+    heartbeat_s: if the server sends nothing about a call for this time, in seconds, the client gets
+        progress from concertino.
     cache: whether to answer first requests with the lists of the server's last run.
     lazy: whether to start a server that is in the cache only for the first call that needs it.
     pin: whether to withhold tools whose definition has changed since the approval.
     inherit: the names of environment variables that the server gets from this process.
-    auth: how concertino obtains an OAuth access token for a server with a `url`.
+    auth: how concertino obtains an OAuth access token for a server with a `url`: name of a setting
+        -> its text; {} to obtain none.
     """
 
     allow: tuple[str, ...] = ()
@@ -82,12 +88,13 @@ def read_options(
 ) -> ServerOptions:
     """Return the options of a server, from the object under `x-concertino` in its entry.
 
-    reader: makes the errors, which name the file and the place in it.
+    reader: checks the types of values and makes the errors, which name the file and the position.
     value: the object.
     label: the path of the object within the file, for errors.
-    defaults: option -> its value from another key of the entry, such as `disabled_tools`, for
-        options that the object does not have.
-    Raises InvalidServerFile. Unknown keys are errors, too: a misspelt `deny` must not allow a tool.
+    defaults: field of ServerOptions -> its value if the object does not have it. These values come
+        from other keys of the entry, such as `disabled_tools`.
+    Raises InvalidServerFile for a wrong value, and for an unknown key: a misspelt `deny` must not
+    allow a tool.
     """
     members = reader.known_members(value, label, OPTION_KEYS)
     fields = dict(defaults)
@@ -144,14 +151,15 @@ def _read_globs(
     value: FileValue,
     label: str,
 ) -> tuple[str, ...]:
-    """Return globs of tools, or of prompts and resources after `prompt:` and `resource:`."""
+    """Return patterns of tools, or of prompts and resources after `prompt:` and `resource:`."""
     from concertino.guards.operation_names import Visibility
 
     globs = reader.texts(value, label)
     try:
         Visibility(globs, ())
     except ValueError as exc:
-        # The prefix would be wrong for `deny`, and reader.error() names the option.
+        # Visibility was made with the globs as its `allow`, so its error begins with that word. It
+        # would be wrong for `deny`, and reader.error() names the option.
         raise reader.error(value, label, str(exc).removeprefix("allow: ")) from None
     return globs
 

@@ -1,8 +1,8 @@
 """ServerQuestions: passes the requests of a server before 2026-07-28 to the clients of a proxy.
 
 Such a server asks its client with requests of its own, such as `elicitation/create`. Over stdio
-these do not say to which call they belong. The client of the newest pending call that can receive
-them is asked.
+these do not say to which call they belong. So the client of the newest pending call is asked whose
+client can be asked.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from concertino.types.client_requests import CLIENT_REQUESTS
 
 __all__ = ["ServerQuestions"]
 
-# How long a question of the server waits for a call whose client can be asked, in seconds, and how
-# many questions may wait.
+# If there is no call whose client can be asked, a question waits for such a call for this time, in
+# seconds. So many questions may wait.
 ORPHANED_QUESTION_S = 60.0
 MAX_ORPHANED = 16
 CLIENT_HAS_LEFT = "the client that was to be asked has left"
@@ -35,8 +35,10 @@ class ServerQuestions:
 
     A question is a request of a server before 2026-07-28 to its client.
 
-    calls: the pending calls, the newest last. The caller adds and removes them.
-    suspend: makes a SuspendableCall of a CallbackCall whose client gets a question.
+    calls: the pending calls, the newest last. The Upstream that owns this dict adds and removes
+        them.
+    suspend: called with a CallbackCall whose client, of 2026-07-28, gets a question; returns the
+        SuspendableCall that continues the call.
 
     Attributes:
     orphaned: the questions that came when no client could be asked. They wait for the next call.
@@ -52,9 +54,12 @@ class ServerQuestions:
         self._suspend = suspend
 
     async def answer(self, method: str, params: bytes) -> bytes:
-        """Pass a request of the server to a client and return the result, undecoded.
+        """Pass a request of the server to a client, and return the client's result undecoded.
 
-        Raises RpcError for the server.
+        If no client can be asked now, waits at most ORPHANED_QUESTION_S for a call of one. If the
+        server withdraws its request, cancel the task that waits.
+        method, params: the method and the undecoded params of the request.
+        Raises RpcError with the error that the server should get.
         """
         question = Question(method, params)
         if (call := self._find_call_to_ask()) is not None:
@@ -77,11 +82,11 @@ class ServerQuestions:
                 self.orphaned.remove(question)
 
     def _find_call_to_ask(self) -> ForwardedCall | None:
-        """Return the newest call whose client can be asked; None if there is no call.
+        """Return the newest call whose client can be asked; None if there is no such call.
 
         The server does not say for which call it asks. If the client of the newest call has
-        disconnected, another client of the same user is asked. If there is none, raises RpcError,
-        because no other user may see the question.
+        disconnected, the call of another client of the same user is returned. Raises RpcError if
+        that user has no other call, because no other user may see the question.
         """
         calls = [call for call in reversed(self._calls) if call.accepts_questions()]
         if not calls:
@@ -114,7 +119,10 @@ class ServerQuestions:
             raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}") from None
 
     def adopt(self, call: ForwardedCall) -> None:
-        """Ask the client of a new call the questions that came when no client could be asked."""
+        """Ask the client of a new call the `orphaned` questions, which then wait no longer.
+
+        Returns at once. Does nothing if this client cannot be asked.
+        """
         if not call.accepts_questions():
             return
         orphaned, self.orphaned = self.orphaned, []
@@ -124,7 +132,7 @@ class ServerQuestions:
             question.answer.add_done_callback(partial(_stop_asking, asking))
 
     def refuse_for(self, session: CallerSession) -> None:
-        """Refuse what the server has asked the client of a session, because it has left."""
+        """Answer the questions to the client of a session with an error, because it has left."""
         for call in self._calls:
             if isinstance(call, SuspendableCall) and call.context.caller.session is session:
                 call.refuse_questions(CLIENT_HAS_LEFT)

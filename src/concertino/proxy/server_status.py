@@ -1,9 +1,9 @@
 """Reports the state of the servers behind this process to `concertino ps`, at a Unix socket.
 
-This does not slow down calls: the servers' clients count the figures anyway, and they are collected
-only when `concertino ps` connects. The socket belongs to this user and is in a folder that other
-users cannot enter. Its name contains the id and the start time of this process, so that sockets of
-killed processes are recognized.
+This does not slow down calls: each Client of a server counts the figures anyway, and they are
+collected only when `concertino ps` connects. The socket belongs to this user and is in a directory
+that other users cannot enter. Its name contains the id and the start time of this process, so that
+sockets of killed processes are recognized.
 """
 
 from __future__ import annotations
@@ -57,12 +57,17 @@ FOLDER = Path("concertino") / "proxies"
 class ServerStatus(Struct, frozen=True, omit_defaults=True):
     """The state of one server, as `concertino ps` shows it.
 
-    state: `running`, `starting`, `restarting`, `crash loop` (it has ended ten times in a row; only
-        a call that comes at least half a minute later starts it again), `idle` (the next call
-        starts it), `waits for approval`, or `failed` (its first start failed; the next call tries
-        again).
+    server: the name of the server.
+    state: one of these:
+        - `running`, `starting` or `restarting`.
+        - `crash loop`: it has ended ten times in a row. Only a call that comes at least half a
+          minute later starts it again.
+        - `idle`: the next call starts it.
+        - `waits for approval`: the user has not approved it.
+        - `failed`: its first start has failed; the next call tries again.
     pid: the id of its process; 0 if it has none.
     calls: the number of requests that all its processes have got.
+    restarts: how many times it was restarted.
     host: the name that the newest client sent for its application; "" before the first client.
     last_error: why its process has ended the last time, or why it does not run; "" if it never
         failed.
@@ -78,7 +83,11 @@ class ServerStatus(Struct, frozen=True, omit_defaults=True):
 
 
 class ProxyStatus(Struct, frozen=True):
-    """What a process with servers behind it sends to `concertino ps`. pid: its process id."""
+    """What a process with servers behind it sends to `concertino ps`.
+
+    pid: the id of this process, and not of a server.
+    servers: the states of its servers.
+    """
 
     pid: int
     servers: tuple[ServerStatus, ...]
@@ -89,7 +98,10 @@ StatusSource = Callable[[], Iterable[ServerStatus]]
 
 
 def describe_error(failure: object) -> str:
-    """Describe an error in one short line without secrets; "" for None."""
+    """Describe an error in one line of at most MAX_ERROR characters, without secrets.
+
+    failure: an exception or a text; None for no error, which returns "".
+    """
     text = "" if failure is None else redactor().text(" ".join(str(failure).split()))
     return shorten(escape_controls(text), MAX_ERROR)
 
@@ -152,10 +164,12 @@ os.register_at_fork(after_in_child=_socket.__init__)
 
 
 def add_source(source: StatusSource) -> None:
-    """Make `concertino ps` show some servers, unless another program uses concertino as a library.
+    """Make `concertino ps` show some servers from now on.
 
-    Call it on the event loop, and call remove_source() when the servers end.
-    source: called for each `concertino ps`; returns the present state of the servers.
+    Call this on the event loop, and call remove_source() when the servers end. If another program
+    uses concertino as a library, nothing is shown: it does not expect a socket to be opened.
+    source: called on the event loop for each `concertino ps`; returns the present state of the
+        servers.
     """
     _socket.add(source)
 
@@ -166,13 +180,18 @@ def remove_source(source: StatusSource) -> None:
 
 
 def status_folders(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders in which a process may have its socket for `concertino ps`.
+    """Return the directories in which a process may have its socket for `concertino ps`.
 
-    A process uses the first folder that it can write. A host, such as an editor, may start this
-    process without the environment variables that a terminal has. Therefore /run/user/UID, which
-    depends on none, comes before the folders of the user's state.
+    A process uses the first directory in which it can write. They are in this order:
+
+    - `$XDG_RUNTIME_DIR/concertino/proxies`;
+    - /run/user/UID/concertino/proxies, which depends on no variable: a host, such as an editor, may
+      start this process without the variables that a terminal has;
+    - `proxies` in the user's state directory (`$XDG_STATE_HOME/concertino`), and in its default.
+
+    environment: the environment variables.
     """
-    # Its imports would delay the first answer.
+    # Imported here, because its imports would delay the first answer of a server.
     from concertino.proxy.state_files import state_folder
 
     runtime = [environment.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.geteuid()}"]
@@ -183,12 +202,15 @@ def status_folders(environment: Mapping[str, str]) -> list[Path]:
 
 
 def listen_in_first(folders: Iterable[Path], log: logging.Logger, message: str) -> Listener | None:
-    """Listen at a socket of this process in the first folder that it can write.
+    """Open a Unix socket of this process in the first directory in which that is possible.
 
-    message: logged with a folder and an error for each folder where that is not possible.
-    Returns None if it is possible in no folder.
+    Makes the directory if needed, and removes the sockets of processes that have ended from it.
+    folders: the directories to try.
+    log, message: for each directory in which it is not possible, `message` is logged for debugging,
+        with the directory and the error as its arguments.
+    Returns the listening socket; None if it is possible in no directory.
     """
-    # Its imports would delay the first answer.
+    # Imported here, because its imports would delay the first answer of a server.
     from concertino.transports.listeners import listen_unix
 
     state = read_process_state(os.getpid())
@@ -204,7 +226,10 @@ def listen_in_first(folders: Iterable[Path], log: logging.Logger, message: str) 
 
 
 def remove_stale_sockets(folder: Path) -> None:
-    """Remove the sockets of processes that have ended. Raises OSError."""
+    """Remove the sockets of processes that have ended from a directory.
+
+    The names of the files tell the processes. Raises OSError if the directory cannot be read.
+    """
     for path in folder.iterdir():
         pid, _, started_at = path.name.partition("-")
         if not (pid.isdecimal() and started_at.isdecimal()):
@@ -226,7 +251,10 @@ def _is_own(path: str) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Make a private folder. Raises PermissionError if other users can enter it."""
+    """Make a directory that only this user can enter. Does nothing if it exists and is private.
+
+    Raises PermissionError if it exists and other users can enter it, or if it belongs to another.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not _is_own(str(folder)):
         raise PermissionError(f"{folder}: expected a folder that only you can enter")

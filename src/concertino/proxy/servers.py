@@ -40,7 +40,7 @@ __all__ = ["OPENING_S", "Servers"]
 
 log = logging.getLogger("concertino.proxy")
 
-# The time that clients wait for slow servers, in seconds.
+# How long clients wait for slow servers, in seconds: for their start, and for their lists.
 START_S = 3.0
 # How long a Host, which serves this backend, should wait for its start, in seconds. It is longer
 # than START_S, so that the Host does not answer the first request before the composition has
@@ -59,21 +59,29 @@ RULES = CompositionRules(
 
 
 class Servers(BackendWrapper):
-    """A Backend with the servers in a file: mcp.json, .vscode/mcp.json, config.toml, ...
+    """A Backend with all servers in a file: mcp.json, .vscode/mcp.json, config.toml, ...
+
+        run(Servers("mcp.json"))
 
     The tool `add` of the server `calc` gets the name `calc_add`, and prompts are named in the same
-    way. Changes of the file are applied at once: servers are started, ended or given other options,
-    and unchanged servers continue to run. If the command, the variables or another part of a
-    server's definition has changed, the old process continues to run until the user approves the
-    new definition with `concertino approve FILE`.
+    way. Changes of the file are applied at once:
 
-    path: the server file. Its name and its content tell the format.
-    inputs: id of an input -> the value for `${input:ID}`.
+    - New servers are started, removed ones are ended, and unchanged ones continue to run.
+    - Changed options are applied without a restart, as far as that is possible.
+    - If the command, the variables or another part of a server's definition has changed, the old
+      process continues to run until the user approves the new definition with
+      `concertino approve FILE`.
+
+    path: the server file, as for read_server_file().
+    inputs: id of an input -> the value for `${input:ID}`; None for no values.
     trust: whether to approve all servers that are in the file when this object is created.
-    environment: the environment variables for `${VAR}`; by default the process's own.
-    info: the name and version that clients see.
-    store: the user's approvals.
+    environment: the environment variables for `${VAR}`; None for those of this process.
+    info: the name and version that clients see; None for `concertino` 0.0.0.
+    store: the user's approvals; None for those in the user's state directory.
     cache: stores the features and lists of servers for their next start; None to store none.
+
+    Attributes:
+    tools: the options of the tool search in the file, for the program that serves this backend.
 
     Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
     """
@@ -128,7 +136,11 @@ class Servers(BackendWrapper):
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
-        """Start the servers, and watch the file."""
+        """Start the servers, and begin to watch the file and the user's approvals.
+
+        Returns when all servers have started or failed, but after START_S seconds at the latest:
+        slow servers are added when they have started. Raises nothing if servers fail.
+        """
         loop = asyncio.get_running_loop()
         add_source(self._server_statuses)
         folders = {self._path.parent, self._path.resolve().parent, self._store.folder}
@@ -149,7 +161,7 @@ class Servers(BackendWrapper):
         await self._composed.start(outlet)
 
     async def close(self) -> None:
-        """End all servers."""
+        """End all servers, and stop watching the file."""
         remove_source(self._server_statuses)
         if self._watcher is not None:
             self._watcher.close()
@@ -159,10 +171,10 @@ class Servers(BackendWrapper):
         await self._composed.close()
 
     def features(self) -> ServerFeatures:
-        """Return the features. The instructions say which servers are missing, and why.
+        """Return the features that clients see. The instructions say which servers are missing.
 
-        All lists are declared, whichever servers have started: most clients look at the features
-        only once, and a server may start later.
+        All features are declared, even if no server that runs has them: most clients look at the
+        features only once, and a server may start later.
         """
         features = self._composed.features()
         missing = "\n".join(self._composed.failures.values())
@@ -219,7 +231,7 @@ class Servers(BackendWrapper):
                     log.exception("%s: a change could not be applied", self._path)
 
     async def reload(self) -> None:
-        """Apply the present content of the file. A file with an error changes nothing."""
+        """Apply the present content of the file. If it has an error, log it and change nothing."""
         try:
             file = read_server_file(self._target)
             self._log_warnings(file)

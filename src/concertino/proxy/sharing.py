@@ -26,8 +26,8 @@ class ServerSharing:
 
     name: the name of the server, for the log.
     isolation: which sessions share a connection: "shared" for all sessions, "principal" for those
-        of one verified user, "session" for none. "auto" is replaced by one of the last two when the
-        features of the server are known.
+        of one verified user, "session" for none. "auto" is replaced by "principal" or "session"
+        when the features of the server are known.
     can_reopen: whether more than one connection to the server can be opened. If not, all sessions
         share one.
     """
@@ -43,7 +43,12 @@ class ServerSharing:
         self._can_reopen = can_reopen
 
     def key_of(self, session: CallerSession | None) -> object:
-        """Return the key of a session. Sessions with equal keys share a connection."""
+        """Return the key of a session. Sessions with equal keys share a connection.
+
+        The key is None if all sessions share one, the session itself if it has its own, and else
+        the identity of the user (b"" if it is not verified).
+        session: None for a call that has not come from a client.
+        """
         if not self._can_reopen or self._isolation == "shared":
             return None
         if self._isolation == "session":
@@ -52,10 +57,10 @@ class ServerSharing:
         return b"" if session is None else session.principal
 
     def principal_of(self, session: CallerSession | None) -> bytes:
-        """Return the principal (verified user) for whom a session's lists are remembered.
+        """Return the identity of the user for whom a session's lists are stored in the cache.
 
         These are the lists of tools, prompts and resources that the server sends. Returns b"" if
-        all sessions share the lists, and for a call without a session.
+        all sessions share the lists, if the user is not verified, and for a call without a session.
         """
         if session is None or self._isolation == "shared":
             return b""
@@ -75,11 +80,11 @@ class ServerSharing:
                 self._isolate("it has log levels")
 
     def on_question(self) -> None:
-        """Give each new session a connection of its own if isolation is "auto".
+        """Give each new session a connection of its own, if `isolation` was "auto".
 
-        Called when the server asks its client something.
-        A server before 2026-07-28 does not say for which call it asks. If several sessions of a
-        user shared a connection, the wrong one might get the question.
+        Called when a server before 2026-07-28 asks its client something. Such a server does not say
+        for which call it asks. If several sessions of a user shared a connection, the wrong one
+        might get the question.
         """
         if self._is_auto and self._isolation == "principal":
             self._isolate("it asks its client something")

@@ -31,7 +31,10 @@ KEY_BYTES = 32
 
 
 class UnusableState(ConcertinoError):
-    """Raised if a file of the user's state cannot be used, or if other users could change it."""
+    """Raised if a file of the user's state cannot be read or written.
+
+    Also raised if other users can write it, because it says which programs may run.
+    """
 
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -45,7 +48,8 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def read_private(path: Path) -> bytes | None:
     """Return the content of a file; None if the file does not exist.
 
-    Raises UnusableState if another user could have written it.
+    Raises UnusableState if the file cannot be read or is larger than MAX_BYTES, and if another user
+    could have written it.
     """
     try:
         return read_private_file(
@@ -58,10 +62,11 @@ def read_private(path: Path) -> bytes | None:
 
 
 def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
-    """Write a file that only this user can read. Creates its folder if necessary.
+    """Replace a file by one that only this user can read. Makes its directory if necessary.
 
+    data: the new content.
     lasting: whether to wait until the file is on the disk. If not, a power failure may damage it.
-    Raises UnusableState.
+    Raises UnusableState if the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -72,9 +77,10 @@ def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
 
 @contextmanager
 def lock_state(folder: Path) -> Generator[None, None, None]:
-    """Hold the lock of a state folder inside `with`. Waits while another process holds it.
+    """Hold the lock of a directory of state files inside `with`.
 
-    Raises UnusableState.
+    It blocks while another process holds the lock. The directory is made if necessary.
+    Raises UnusableState if that is impossible.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,9 +96,10 @@ def lock_state(folder: Path) -> Generator[None, None, None]:
 
 
 def read_state_key(folder: Path) -> bytes:
-    """Return the secret key with which the files of a state folder are authenticated.
+    """Return the secret key with which the files in a directory are authenticated: 32 bytes.
 
-    It is random, and created at the first use. Raises UnusableState.
+    The key is random. It is made at the first use, and stored in the file `key` of the directory.
+    Raises UnusableState if it cannot be read or stored.
     """
     path = folder / "key"
     if (key := read_private(path)) is None:

@@ -1,8 +1,8 @@
-"""parse_toml(): parses TOML and returns its values with their places.
+"""parse_toml(): parses TOML and returns its values with their lines and columns, for errors.
 
-The standard library's parser does not return places. So the text is split into its statements:
-lines are added until tomllib can parse them alone. Each statement is then parsed by itself, and its
-values get the place at which the statement begins.
+The standard library's parser, tomllib, does not return positions. So the text is split into its
+statements: lines are added until tomllib can parse them alone. Each statement is then parsed by
+itself, and its values get the line and column (the "place") at which the statement begins.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ Places = dict[Path, tuple[int, int]]
 
 
 def parse_toml(text: str) -> FileValue:
-    """Return the value of a TOML document. Dates and times become texts.
+    """Parse a TOML document, and return its value. Dates and times become strings.
 
-    Each value gets the line and column at which its statement begins. Raises InvalidText.
+    Each value gets the line and column at which its statement begins.
+    Raises InvalidText with the position of the first error.
     """
     text = text.removeprefix("\ufeff")
     lines = text.split("\n")

@@ -26,9 +26,12 @@ def read_tool_changes(
     value: FileValue,
     label: str,
 ) -> dict[str, ToolChange]:
-    """Return the changes of each tool, by the server's name of the tool.
+    """Read the object under the key `tools`: the server's name of a tool -> its changes.
 
-    Raises InvalidServerFile.
+    reader: checks the types of values and makes the errors, which name the file.
+    value: the object.
+    label: the path of the object within the file, for errors.
+    Raises InvalidServerFile for an unknown key or a wrong value.
     """
     return {
         name: _read_tool(reader, member.value, f"{label}.{name}")
@@ -39,7 +42,7 @@ def read_tool_changes(
 def merge_renames(
     tools: Mapping[str, ToolChange], renames: Mapping[str, str]
 ) -> dict[str, ToolChange]:
-    """Add the new names in `rename` to the changes of tools.
+    """Return the changes of tools, with the new names in `renames` added.
 
     tools: the server's name of a tool -> the changes of the tool.
     renames: the server's name of a tool -> the name that clients see.

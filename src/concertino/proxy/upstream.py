@@ -1,10 +1,14 @@
 """Upstream: one connection of a proxy to its server, and the calls that wait for a result there.
 
 A server before 2026-07-28 sends requests, log messages and other notifications to its client. Over
-stdio these do not say to which call they belong. Requests of the server, which are called questions
-(proxy/server_questions.py), and log messages are passed to the client of the newest pending call
-that can receive them. All other notifications are passed to the client sessions
-(proxy/upstream_sessions.py).
+stdio these do not say to which call they belong. So they are passed on in this way:
+
+- Requests of the server, called questions, go to the client of the newest pending call that can
+  receive them (server_questions.py). So do log messages.
+- Other notifications go to the client sessions that use the connection (upstream_sessions.py).
+
+The word *upstream* means such a connection in this package, and often also the process of the
+server at its other end.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ log = logging.getLogger("concertino.proxy")
 
 # The method of a request that stays open, and to which notifications belong.
 EVENTS_STREAM = "events/stream"
-# How often an upstream that was replaced checks whether its calls have ended.
+# How often an upstream that was replaced checks whether its calls have ended, in seconds.
 CALLS_CHECK_S = 0.05
 # The level of log messages that a legacy client gets if it sets none.
 DEFAULT_LEVEL: Level = "info"
@@ -60,8 +64,8 @@ STATES = {
     "failed": "crash loop",
 }
 
-# Makes a Client of the server. Client has the same keyword arguments for requests and notifications
-# of the server.
+# Makes a Client of the server. It takes the keyword arguments of Client for the era, and for what
+# the server sends, such as `logged`.
 ClientMaker = Callable[..., Client]
 
 
@@ -69,10 +73,10 @@ class UpstreamSettings(Struct, frozen=True):
     """The settings that all upstreams of a proxy share, which are its connections to the server.
 
     name: the name of the server, for logs and errors.
-    make_client: makes a Client of the server.
-    heartbeat_s: if the server is silent for this time during a call, the proxy itself sends
-        progress to the client, in seconds; None for never.
-    parked: the calls that wait for answers of their clients.
+    make_client: makes a Client of the server, which is not open yet.
+    heartbeat_s: if the server sends nothing about a call for this time, in seconds, the proxy
+        itself sends progress to the client. None for never.
+    parked: the calls of the proxy that wait for answers of their clients.
     on_question: called when a server before 2026-07-28 asks its client something.
     on_change: called with an upstream whose server reports that a list has changed.
     """
@@ -89,9 +93,9 @@ class OpeningOptions(Struct, frozen=True):
     """How an upstream opens its connection to the server.
 
     capabilities: the client capabilities to declare to a server before 2026-07-28.
-    era: "legacy" to open it with `initialize` (revisions up to 2025-11-25), "modern" to speak
-        2026-07-28. "auto" finds out what the server speaks. An async function is called after the
-        server was started, and returns whether to try `initialize` first.
+    era: "legacy" to open it with `initialize` (revisions up to 2025-11-25); "modern" to speak
+        2026-07-28; "auto" to find out what the server speaks. An async function is like "auto": it
+        is called after the server was started, and returns whether to try `initialize` first.
     """
 
     capabilities: Mapping[str, Any]
@@ -101,16 +105,19 @@ class OpeningOptions(Struct, frozen=True):
 class Upstream:
     """One connection of a proxy to its server.
 
+    Call open() first. handle() or begin() forward the calls of all client sessions that use this
+    connection. UpstreamMaker makes these objects, and UpstreamPool opens and closes them.
+
     settings: the settings that all upstreams of the proxy share.
     outlet: the Notifier of the proxy. It is notified of the changes that the server reports while
-        no client session has made a call.
-    options: how to open the server.
+        no client session uses this connection.
+    options: how to open the connection.
 
     Attributes:
     sessions: the client sessions that have made calls over this connection.
     client: the Client that is connected to the server.
-    watched: the resources whose changes are watched.
-    last_used: when the last call began, by the loop's clock; infinite before the first.
+    watched: the URIs of the resources that are subscribed to at the server.
+    last_used: when the last call began, by the loop's clock; infinite before the first call.
     learned_for: the principals (verified users) whose lists of tools, prompts and resources have
         been read from the server.
     """
@@ -146,7 +153,11 @@ class Upstream:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether calls wait for the server or a client, or clients watch or read events."""
+        """Return whether the connection is in use, so that it must not be closed as idle.
+
+        This is so if calls are pending, resources are watched, or a request `events/stream` is
+        open.
+        """
         return bool(self._calls or self.watched or self.sessions.event_streams)
 
     @property
@@ -186,21 +197,24 @@ class Upstream:
         )
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Watch these resources, and no others."""
+        """Subscribe to these resources at the server, and to no others. Raises ConcertinoError."""
         if uris != self.watched:
             self.watched = uris
             await self.client.watch(uris)
 
     def take_over(self, before: Upstream) -> None:
-        """Serve the sessions of another upstream from now on, which this one replaces."""
+        """Replace another upstream: use this connection for its sessions from now on.
+
+        before: the other upstream. Its pending calls stay there.
+        """
         self.sessions.take_over(before.sessions)
         self.last_used = before.last_used
 
     async def close_after_calls(self) -> None:
-        """Wait for the pending calls, then close.
+        """Wait until all pending calls have ended, then close the connection.
 
-        Requests for streams of events have no end of their own, so they are not waited for: they
-        get an error.
+        It does not wait for requests `events/stream`, which have no end of their own: they get an
+        error.
         """
         try:
             # Poll, because with an event each call would have to set it.
@@ -210,7 +224,10 @@ class Upstream:
             await self.close()
 
     async def close(self) -> None:
-        """End the server, with all processes that it has started."""
+        """Close the connection, and end the server with all processes that it has started.
+
+        Pending calls get an error. Returns when the processes have ended.
+        """
         # Cancel the calls that wait for answers of their clients, who may never send them.
         suspended = frozenset(call for call in self._calls if isinstance(call, SuspendableCall))
         self._settings.parked.cancel(suspended)
@@ -221,7 +238,7 @@ class Upstream:
     # Calls
 
     async def handle(self, call: Call, context: Context) -> Raw | InputRequired:
-        """Forward a call and return the server's result, which may be a question for the client.
+        """Forward a call and return the server's result; InputRequired if the server asks first.
 
         Raises RpcError with the server's error, or -32603 if the server has ended.
         """
@@ -265,17 +282,21 @@ class Upstream:
     ) -> CancelCall | None:
         """Forward a call without a task: a callback passes on the server's result.
 
-        When the call ends, runner.end_call(slot, result, error) is called.
-        caller: the Caller in the context.
-        slot: an object of the runner, by which the runner identifies this call.
+        Returns at once. When the call ends, runner.end_call(slot, result, error) is called.
+        call, context: the client's request and its Context.
+        caller: the same object as `context.caller`.
+        runner: the part of the runtime that sends the result to the client.
+        slot: an object of the runner, by which it identifies this call.
         Returns a function that cancels the call, or ENDED if the call has ended already. Returns
-        None, and does nothing, for a call that needs more than forwarding; handle() can forward it.
+        None if the call needs more than forwarding, such as progress. Then nothing was done, and
+        handle() must be called.
         """
         if caller.wants_progress or call.method == EVENTS_STREAM:
             return None
         client = self.client
         level = caller.log_level
         revision = by_name[client.protocol_version]
+        # handle() must set the log level of the server first, and wait for its response.
         if not revision.modern and level is not None and level != self._level:
             return None
         forwarded = CallbackCall(call.method, context, call, caller, revision, runner, slot)
@@ -385,14 +406,14 @@ class Upstream:
         return await _await_result_or_questions(self._settings, forwarded)
 
     def _suspend(self, forwarded: CallbackCall) -> SuspendableCall:
-        """Make a call that begin() has begun suspendable, and return it.
+        """Continue a call that begin() has begun as a SuspendableCall, and return that.
 
         Called when the server asks the client of the call something.
         """
         work: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         suspendable = SuspendableCall(forwarded.method, forwarded.context, work)
         forwarded.suspendable = suspendable
-        # It takes the place of the call, because questions are for the newest call.
+        # Put it at the position of the call, because the order tells which call is the newest.
         calls = [suspendable if call is forwarded else call for call in self._calls]
         self._calls.clear()
         self._calls.update(dict.fromkeys(calls))
@@ -413,15 +434,18 @@ class Upstream:
         del self._calls[forwarded]
 
     async def _answer(self, method: str, params: bytes) -> bytes:
-        """Pass a request of the server to a client and return the result, undecoded.
+        """Pass a request of the server to a client, and return the client's result undecoded.
 
-        Raises RpcError for the server.
+        Raises RpcError with the error that the server should get.
         """
         self._settings.on_question()
         return await self._questions.answer(method, params)
 
     def on_session_end(self, session: CallerSession) -> None:
-        """Forget a session. If its client has disconnected, refuse the server's questions to it."""
+        """Remove a session that has ended.
+
+        If its client has disconnected for good, the server's questions to it get an error.
+        """
         self.sessions.discard(session)
         if session.has_left:
             self._questions.refuse_for(session)
@@ -436,10 +460,11 @@ class Upstream:
             log.debug("%s: %s was dropped: %s", self._settings.name, method, exc)
 
     async def _set_level(self, level: Level) -> None:
-        """Ask a server before 2026-07-28 for log messages of this level.
+        """Ask a server before 2026-07-28 for log messages of this level and above.
 
-        If several sessions share the server, the level is only lowered and never raised, so that
-        each session gets the messages that it wants.
+        Such a server has one level for the whole connection. If several sessions share it, the
+        level is only lowered and never raised, so that each session gets the messages that it
+        wants.
         """
         is_lower = LEVELS[level] < LEVELS[self._level]
         is_shared = self.sessions.single is None
@@ -481,15 +506,15 @@ class Upstream:
 async def resume_parked(
     settings: UpstreamSettings, parked: ParkedState, call: Call, context: Context
 ) -> Raw | InputRequired:
-    """Continue a parked call, one that has waited for answers of its client, with these answers.
+    """Continue a parked call: pass the client's answers to the server, and wait for its result.
 
-    This is no method of Upstream (a connection to the server), because the call may have its result
-    already, and the server may have ended.
+    A parked call has waited for answers of its client. This is no method of Upstream, because the
+    call may have its result already, and the connection may have ended.
     settings: the settings of the proxy, which contain its parked calls.
     parked: the state in the client's request, which identifies the parked call.
-    call, context: the client's request that contains the answers.
-    Returns the result, or the next question for the client. Raises RpcError with the server's
-    error, and if the call has expired or belongs to another user.
+    call, context: the client's request that contains the answers, and its Context.
+    Returns the server's result, or its next question for the client. Raises RpcError with the
+    server's error, and if the call has expired or belongs to another user.
     """
     forwarded = settings.parked.take(parked.handle, _principal_of(context))
     forwarded.resume(context, call.answers)
@@ -515,8 +540,9 @@ async def _await_result_or_questions(
 def _take_result(name: str, forwarded: SuspendableCall) -> Raw:
     """Return the result of a call that has ended, or raise its error.
 
-    If the server has asked the client for what the client has not declared, and the call has
-    failed, raises MissingCapability. The server may also have done without the client's answer.
+    If the call has failed, and requests of the server were refused because the client has not
+    declared a capability, that is probably the reason. Then raises MissingCapability, so that the
+    client learns what it lacks.
     """
     lacked = forwarded.undeclared
     if not lacked:

@@ -1,8 +1,9 @@
 """UpstreamMaker: makes the upstreams of a proxy, its connections to the server.
 
 A connection is opened in the era of its client: "legacy" (revisions with the handshake
-`initialize`) or "modern" (2026-07-28). A server may be started before any client is known; then its
-session is opened when the first message of the first client has shown the client's era.
+`initialize`) or "modern" (2026-07-28). A server may be started before any client has connected.
+Then its process starts at once, but the session with it is opened only when the first message of
+the first client has shown the client's era.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ EVERYTHING: Mapping[str, Any] = {
 class UpstreamMaker:
     """Makes the upstreams of one proxy, which are its connections to the server.
 
-    settings: the settings that all of them share.
+    The upstreams that it returns are not open yet.
+
+    settings: the settings that all upstreams share.
     era: which revisions to speak with the server: "legacy" (up to 2025-11-25, with `initialize`) or
         "modern" (2026-07-28). With "auto", a server that speaks both is opened in the era of its
         first client.
@@ -54,16 +57,16 @@ class UpstreamMaker:
     def make_first(self) -> Upstream:
         """Return an upstream (connection to the server) to open before a client has made a call.
 
-        It is opened with the handshake `initialize` if the first client's session is, unless `era`
-        says otherwise.
+        If `era` is "auto", open() first starts the server, and then waits for the first client's
+        first message, at most FIRST_MESSAGE_S. If that is `initialize`, the server gets it, too.
         """
         return self._make(EVERYTHING, self._first_has_handshake)
 
     def make_for(self, client: ClientFacts) -> Upstream:
-        """Return an upstream (connection to the server) for a client, which is yet to be opened.
+        """Return an upstream (connection to the server) for a client.
 
-        It is opened with the handshake `initialize` if the client's session was, unless `era` says
-        otherwise.
+        If `era` is "auto", open() uses the handshake `initialize` if this client has used it.
+        client: what the client has said about itself: its revision and capabilities.
         """
 
         async def prefers_handshake() -> bool:
@@ -87,8 +90,8 @@ class UpstreamMaker:
         return Upstream(self.settings, self.outlet, OpeningOptions(capabilities, era))
 
     async def _first_has_handshake(self) -> bool:
-        """Return whether the first client opens its session with a handshake. Waits for that."""
-        # A server that is restarted keeps its era.
+        """Wait for the first client's first message, and return whether it is a handshake."""
+        # A server that is restarted keeps its era, so the answer is remembered.
         if self._has_handshake is None:
             self._has_handshake = await opens_with_handshake(self.outlet, FIRST_MESSAGE_S)
         return self._has_handshake

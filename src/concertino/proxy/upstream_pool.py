@@ -33,7 +33,11 @@ OnOpened = Callable[[Upstream], object]
 
 
 class Opening(Struct, frozen=True):
-    """A connection to a server that is still starting, and the task that opens it."""
+    """An upstream (connection to the server) that is still being opened.
+
+    task: the task that opens it. Its result is the upstream that the waiting sessions must use,
+        which may be another one than `upstream`.
+    """
 
     upstream: Upstream
     task: asyncio.Task[Upstream]
@@ -42,15 +46,18 @@ class Opening(Struct, frozen=True):
 class UpstreamPool:
     """The upstreams of one proxy: its connections to the server.
 
-    Each client session has a key; sessions with equal keys use the same upstream.
+    Each client session has a key; sessions with equal keys use the same upstream. For a session
+    without an upstream, the Proxy calls claim(), or begin() if that returns None, and then
+    assign().
 
     name: the name of the server, for errors.
 
     Attributes:
     unclaimed: an open upstream that no session uses yet; the next session that needs one gets it.
         None if there is none.
-    openings: the upstreams that are opening, by the key of their sessions.
-    failure: why the last opening failed; None if it did not fail, and while an upstream opens.
+    openings: key of sessions -> the upstream that is being opened for them.
+    failure: why the last opening failed; None if it did not fail, and while an upstream is being
+        opened.
     """
 
     def __init__(self, name: str) -> None:
@@ -86,7 +93,7 @@ class UpstreamPool:
         return list(dict.fromkeys(item for item in every if item is not None))
 
     def list_all(self) -> list[Upstream]:
-        """Return all upstreams that are open or opening."""
+        """Return all upstreams that are open or being opened, each once."""
         starting = (opening.upstream for opening in self.openings.values())
         return list(dict.fromkeys((*self.list_open(), *starting)))
 
@@ -116,10 +123,11 @@ class UpstreamPool:
     ) -> Opening:
         """Begin to open an upstream (connection to the server) for the sessions with this key.
 
+        Returns at once; `task` of the result opens the upstream.
         key: what ServerSharing.key_of() returns for these sessions: sessions with equal keys share
             a connection. FIRST if no session is known yet.
         upstream: the connection, which is not open yet.
-        on_opened: called when the upstream is open, before any session uses it.
+        on_opened: called with the upstream when it is open, before any session uses it.
         owner: the only session for which it is opened. If the session ends first, the upstream is
             closed. None if several sessions may use it.
         Raises Disconnected if the proxy was closed.
@@ -182,7 +190,8 @@ class UpstreamPool:
     def claim(self, key: object) -> Upstream | None:
         """Return the open upstream (connection to the server) for the sessions with this key.
 
-        If they have none, they get the unclaimed upstream. Returns None if there is none either.
+        If they have none, the `unclaimed` upstream becomes theirs, and is returned. Returns None if
+        there is no unclaimed upstream either.
         """
         upstream = self._by_key.get(key)
         if upstream is None and self.unclaimed is not None:
@@ -193,6 +202,7 @@ class UpstreamPool:
     def assign(self, session: CallerSession | None, upstream: Upstream) -> None:
         """Let a session use an upstream (connection to the server) until either of them ends.
 
+        From now on find_for_session() returns this upstream for the session.
         session: None for calls without a session, such as those of a composition that reads lists.
         """
         self._by_session[session] = upstream
@@ -215,9 +225,10 @@ class UpstreamPool:
     async def renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
         """Replace each open upstream by a new one, for example after the server's code has changed.
 
-        An upstream is a connection to the server. Returns the new upstreams that are used now. An
-        old one is closed when its calls have ended.
-        make: returns the new upstream for an old one. It is called with None if none is open.
+        An upstream is a connection to the server. Waits until all new ones are open, and returns
+        those that are used now. An old one is closed in the background when its calls have ended.
+        make: called with each open upstream, or with None if none is open; returns the upstream
+            that will replace it, which is not open yet.
         Raises ConcertinoError if a new upstream cannot be opened or if the proxy was closed; then
         the old ones stay.
         """
@@ -281,7 +292,10 @@ class UpstreamPool:
         return True
 
     def end(self, upstream: Upstream) -> None:
-        """Close an upstream in the background. A new one is opened for the next call."""
+        """Remove an upstream, and close it in the background.
+
+        The next call of its sessions opens a new one.
+        """
         for table in (self._by_key, self._by_session):
             for key in [key for key, item in table.items() if item is upstream]:
                 del table[key]  # pyright: ignore[reportArgumentType]
@@ -293,7 +307,7 @@ class UpstreamPool:
         closing.add_done_callback(self._closings.discard)
 
     def stop_opening(self) -> None:
-        """Cancel all openings and renewals, and refuse new ones."""
+        """Cancel the tasks of all begin() and renew() that still run, and refuse new ones."""
         self._is_closed = True
         openings = [opening.task for opening in self.openings.values()]
         for task in (*openings, *self._renewals):
@@ -315,9 +329,11 @@ class UpstreamPool:
 class IdleTimer:
     """Ends upstreams (connections of a proxy to its server) that have had no call for some time.
 
+    An upstream that no session has used yet is not ended.
     pool: the upstreams of the proxy.
     name: the name of the server, for the log.
-    idle_s: how long an upstream may be without a call, in seconds; None to end none.
+    idle_s: how long an upstream may be without a call, in seconds; None to end none. It is ended at
+        the next check, which is at most half this time later.
     """
 
     def __init__(self, pool: UpstreamPool, name: str, idle_s: float | None) -> None:

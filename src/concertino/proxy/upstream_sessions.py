@@ -29,15 +29,17 @@ CHANGES: Mapping[str, ChangeKind] = {
 class UpstreamSessions(set[CallerSession]):
     """The client sessions that have made calls over one upstream, a connection to the server.
 
+    This is a set of the sessions, with methods that notify their clients.
+
     outlet: the Notifier of the proxy. It is notified of the changes that the server reports while
-        no session has made a call.
+        the set is empty.
 
     Attributes:
     is_private: whether the upstream serves only one user or session. Then notifications of its
         server are not sent to other clients.
-    host: the application of the client whose session was added last, for reports about the
-        upstream; "" before the first.
-    event_streams: the requests `events/stream` of the sessions; None before the first.
+    host: the name that the newest client has sent for its application, for `concertino ps`; ""
+        before the first.
+    event_streams: the open requests `events/stream` of the sessions; None before the first.
     """
 
     def __init__(self, outlet: Notifier) -> None:
@@ -64,7 +66,10 @@ class UpstreamSessions(set[CallerSession]):
         self.is_private, self.host = before.is_private, before.host
 
     def open_event_streams(self, name: str) -> EventStreams:
-        """Return `event_streams`, after creating it if needed. name: the name of the server."""
+        """Return `event_streams`, after creating it if it is None.
+
+        name: the name of the server, for errors.
+        """
         if self.event_streams is None:
             # Imported here, because most servers have no events.
             from concertino.proxy.event_streams import EventStreams
@@ -73,13 +78,19 @@ class UpstreamSessions(set[CallerSession]):
         return self.event_streams
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Pass a notification of the server to the client, if there is only one."""
+        """Pass a notification of the server to the client, if there is only one.
+
+        With several clients it is dropped, because it does not say for whom it is.
+        """
         session = self.single
         if session is not None:
             session.notify(method, encode(params))
 
     def report_change(self, name: str) -> None:
-        """Notify the clients of a changed list. name: "tools", "prompts" or "resources"."""
+        """Notify the clients that a list has changed.
+
+        name: the list: "tools", "prompts" or "resources".
+        """
         for session in self:
             session.report_change(name)
         if not self and not self.is_private and name in CHANGES:

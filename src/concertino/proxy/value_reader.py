@@ -1,7 +1,7 @@
-"""ValueReader: reads values of one configuration file, and raises errors with their places.
+"""ValueReader: checks the types of values in a configuration file, and raises errors.
 
-A place is a line and a column. The readers of server files, such as mcp.json, take each value from
-a ValueReader, which checks its type.
+An error names the place of the value: the file, line and column. The readers of server files, such
+as mcp.json, take each value through a ValueReader.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ T = TypeVar("T")
 class InvalidServerFile(ConcertinoError):
     """Raised for a server file that cannot be used.
 
-    The text names the file, line, column and member, what was expected, and what is there.
+    The text names the file, line, column and key, what was expected, and what is there.
     """
 
 
 class Template(Struct, frozen=True):
-    """A text in which `${...}` has not been replaced yet. line, column: its place, from 1."""
+    """A text in which `${...}` has not been replaced yet.
+
+    line, column: its position in the file, counted from 1, for errors.
+    """
 
     text: str
     line: int = 1
@@ -36,12 +39,15 @@ class Template(Struct, frozen=True):
 
 
 class ValueReader:
-    """Reads values, and raises InvalidServerFile with the place of a value of the wrong type.
+    """Returns values of a configuration file as Python values of the expected type.
+
+        timeout_s = reader.positive_number(member.value, "mcpServers.notes.timeout")
+
+    Each of these methods takes a value and its label, which is the path of the value within the
+    file. It raises InvalidServerFile for a value of another type; the error names the line and
+    column of the value, and the label.
 
     source: the path of the file in error messages.
-
-    Each method takes a value and its label. The label is the path of the member within the file,
-    such as `mcpServers.name.command`.
     """
 
     def __init__(self, source: str) -> None:
@@ -53,20 +59,20 @@ class ValueReader:
         label: str,
         problem: str,
     ) -> InvalidServerFile:
-        """Return an error about a value of the file.
+        """Make an error about a value of the file, for the caller to raise.
 
         place: the value, which has its line and column.
-        label: the path of the value within the file, such as `mcpServers.name.command`.
+        label: the path of the value within the file, such as `mcpServers.notes.command`.
         problem: what was expected, and what is there.
         """
         return InvalidServerFile(f"{self.describe_place(place)}: {label}: {problem}")
 
     def describe_place(self, place: FileValue | FileMember | Template) -> str:
-        """Return a place in the form `file:line:column`."""
+        """Return the position of a value as `file:line:column`."""
         return f"{self.source}:{place.line}:{place.column}"
 
     def members(self, value: FileValue, label: str) -> Mapping[str, FileMember]:
-        """Return the members of an object."""
+        """Return the members of an object, by key."""
         if not isinstance(value.content, Mapping):
             raise self._wrong(value, label, "an object")
         return value.content
@@ -77,7 +83,7 @@ class ValueReader:
         label: str,
         known: Collection[str],
     ) -> Mapping[str, FileMember]:
-        """Return the members of an object. An unknown member is an error."""
+        """Return the members of an object, by key. A key that is not in `known` is an error."""
         members = self.members(value, label)
         for name, member in members.items():
             if name not in known:
@@ -93,14 +99,17 @@ class ValueReader:
         return value.content
 
     def text(self, value: FileValue, label: str) -> str:
-        """Return a text that must not be empty."""
+        """Return a string that must not be empty."""
         text = self.any_text(value, label)
         if not text:
             raise self._wrong(value, label, "a text")
         return text
 
     def any_text(self, value: FileValue, label: str) -> str:
-        """Return a text. NUL characters are refused, since no program accepts them in arguments."""
+        """Return a string, which may be empty.
+
+        NUL characters are errors, because no program accepts them in arguments.
+        """
         if not isinstance(value.content, str):
             raise self._wrong(value, label, "a text")
         if "\0" in value.content:
@@ -108,7 +117,7 @@ class ValueReader:
         return value.content
 
     def texts(self, value: FileValue, label: str) -> tuple[str, ...]:
-        """Return a list of texts. A single text becomes a list with one text."""
+        """Return a list of strings, none of which is empty. A string counts as a list of one."""
         if isinstance(value.content, str):
             return (self.text(value, label),)
         return tuple(
@@ -122,24 +131,27 @@ class ValueReader:
         label: str,
         read: Callable[[FileValue, str], T],
     ) -> dict[str, T]:
-        """Return an object as a dict. read: reads the value of each member."""
+        """Return an object as a dict.
+
+        read: called with the value and the label of each member; returns the value in the dict.
+        """
         return {
             name: read(member.value, f"{label}.{name}")
             for name, member in self.members(value, label).items()
         }
 
     def template(self, value: FileValue, label: str) -> Template:
-        """Return a text that may contain `${...}`."""
+        """Return a string that may contain `${...}`, and must not be empty."""
         return Template(self.text(value, label), value.line, value.column)
 
     def argument(self, value: FileValue, label: str) -> Template:
-        """Return an argument of a program: a text, which may be empty, or a number."""
+        """Return an argument of a program: a string, which may be empty, or a number as text."""
         if isinstance(value.content, (int, float)) and not isinstance(value.content, bool):
             return Template(str(value.content), value.line, value.column)
         return Template(self.any_text(value, label), value.line, value.column)
 
     def flag(self, value: FileValue, label: str) -> bool:
-        """Return true or false."""
+        """Return a value that must be true or false."""
         if not isinstance(value.content, bool):
             raise self._wrong(value, label, "true or false")
         return value.content
@@ -164,7 +176,7 @@ class ValueReader:
         label: str,
         choices: Collection[str],
     ) -> str:
-        """Return a text that must be one of `choices`."""
+        """Return a string that must be one of `choices`."""
         if not isinstance(value.content, str) or value.content not in choices:
             expected = ", ".join(repr(choice) for choice in choices)
             hint = suggest_name(value.content, choices) if isinstance(value.content, str) else ""
@@ -181,9 +193,11 @@ class ValueReader:
 
 
 def suggest_name(name: str, known: Collection[str]) -> str:
-    """Return `; did you mean 'x'?`, or `; there are ...` with all names if none is similar.
+    """Return the end of the error message for an unknown name.
 
-    known: the names that are valid.
+    This is `; did you mean 'x'?` if a valid name is similar, and else `; there are ...` with all
+    valid names.
+    known: the valid names.
     """
     # Ignore differences of style, such as between timeoutS and timeout_s.
     folded = {_fold(item): item for item in known}

@@ -25,10 +25,12 @@ NEXT_AFTER_S = 0.2
 class WarmProgram:
     """A target of a Client whose open() uses a process that was started in advance.
 
-    The program must wait for its first input before it reads anything that may change.
+    The first open() starts a process itself. NEXT_AFTER_S after each open(), another process is
+    started, which waits for the next open(). The program must wait for its first input before it
+    reads anything that may change, such as the user's file.
     name: the name of the server.
-    command: the command of the program.
-    environment: all of its environment variables; it inherits none.
+    command: the program and its arguments.
+    environment: all environment variables of the program; it inherits none.
     ladder: the time limits for ending a process.
     """
 
@@ -54,10 +56,13 @@ class WarmProgram:
         self._limits = Limits()
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
-        """Return the waiting process, or a new one if there is none. Raises SpawnError.
+        """Return the waiting process, or a new one if there is none.
 
-        limits: the limits of the connection to the process that is started next.
-        stderr: called with each chunk that the returned process writes to stderr; None to drop it.
+        limits: the limits of the connection. A process that waits already has the limits of the
+            open() before, and those given now hold for processes that are started from now on.
+        stderr: called with each chunk that the returned process writes to stderr from now on; None
+            to drop it.
+        Raises SpawnError if a new process cannot be started.
         """
         self._limits = limits
         child, self._waiting = self._waiting, None
@@ -76,7 +81,7 @@ class WarmProgram:
         return OpenTarget(child, child)
 
     async def close(self) -> None:
-        """End the waiting process."""
+        """End the waiting process, and start no more. Processes from open() are not ended."""
         if self._timer is not None:
             self._timer.cancel()
         if self._waiting is not None:
@@ -99,7 +104,7 @@ class WarmProgram:
 
 
 class _StderrReceiver:
-    """Passes the stderr of one process on. Output is dropped until the process is used."""
+    """Passes the stderr of one process on. Its output is dropped until open() returns it."""
 
     def __init__(self) -> None:
         # Set when the process is used.
@@ -111,6 +116,7 @@ class _StderrReceiver:
 
 
 def _is_running(child: ChildProcess) -> bool:
-    """Return whether a process runs. Without /proc that is not known, and assumed."""
+    """Return whether a process runs. Without /proc that is not known, and True is returned."""
+    # On Linux, a process without an entry in /proc has ended.
     state = read_process_state(child.pid)
     return state.is_live if state is not None else sys.platform != "linux"
