@@ -1,9 +1,15 @@
 """CallRouter: sends each call to the part of a composition that has the tool, prompt or resource.
 
-A composition serves several backends, its parts, as one; a call is a client's request. The name of
-a tool or prompt tells its part. A resource belongs to the part that lists it; if no part lists it,
-the parts are asked one after the other. ComposedBackend (composed_backend.py) uses this class for
-all requests except lists.
+A composition serves several backends, its parts, as one. A call is a client's request. Its part is
+found in this way:
+
+- Tools and prompts: by the name, which has a prefix for the part.
+- Resources: by the part that lists the URI. If no part lists it, the parts are asked one after the
+  other.
+- Tasks: by the task id, which has a prefix for the part.
+- Methods of extensions: by the capabilities of the parts.
+
+ComposedBackend (composed_backend.py) uses this class for all requests except lists.
 """
 
 from __future__ import annotations
@@ -38,24 +44,26 @@ from concertino.types.completion import CompleteParams, PromptReference
 
 __all__ = ["CallRouter"]
 
-# A part answers with one of these errors if it does not have a resource or a completion. Another
-# part may have it.
+# A part answers with one of these errors if it does not have a resource or a completion. Then the
+# next part is asked, because it may have it.
 ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
 
 class CallRouter:
-    """Forwards calls to the parts of one composition.
+    """Forwards each call to a part of one composition.
 
-    parts: name -> backend. The composition changes this mapping.
+    parts: name -> backend. ComposedBackend changes this mapping when parts change.
     names: translates between the names of tools and prompts that clients see and those of the
         parts.
     starts: knows which parts have started.
     directory: knows which part each resource belongs to.
     calls: counts the running calls of each part.
-    view_of: returns the PartView of the part with this name, which translates results.
+    view_of: called with the name of a part; returns its PartView, which translates names, URIs and
+        task ids.
     report_failure: called with the name of a part, a method and the error, if the part is left out
         of a list because of the error.
-    maps_uris: whether clients see a URI that two parts list with a prefix for the second part.
+    maps_uris: what clients see if two parts list the same URI. If True, the URI of the second part
+        has a prefix; if False, the resource of the second part is hidden.
     """
 
     def __init__(
@@ -80,13 +88,19 @@ class CallRouter:
         self._maps_uris = maps_uris
 
     def parts_with(self, feature: str) -> Iterator[tuple[str, Backend]]:
-        """Yield the started parts that have a feature, in the order of the composition."""
+        """Yield the started parts that have a feature, in the order of the composition.
+
+        feature: an attribute of ServerFeatures, such as "tools".
+        """
         for name, part in self._parts.items():
             if self._starts.serves(name) and getattr(part.features(), feature):
                 yield name, part
 
     async def refresh_owners(self) -> None:
-        """Ask the parts for their resources, if these may have changed since the previous call."""
+        """Ask the parts for their resources again, if these may have changed since the last time.
+
+        The directory is then up to date.
+        """
         await self._directory.refresh(lambda: self.parts_with("resources"))
 
     async def call_by_name(
@@ -97,9 +111,12 @@ class CallRouter:
     ) -> Struct | Raw:
         """Forward `tools/call` or `prompts/get` to the part that has the tool or prompt.
 
-        The part gets its own name of the tool or prompt.
+        Waits until the part has started. The part gets its own name of the tool or prompt, and the
+        result is translated to the names, URIs and task ids that clients see.
+        call, context: the client's request and its Context.
         kind: "tool" or "prompt".
-        Raises RpcError if no part has the tool or prompt, and the errors of the part.
+        Raises RpcError if no part has the tool or prompt or if the part does not start. Also raises
+        the errors of the part.
         """
         if (name := call.name) is None:
             raise invalid_params(f"name: expected the name of a {kind}")
@@ -131,11 +148,12 @@ class CallRouter:
         kind: str,
         member: str = "name",
     ) -> tuple[str, str]:
-        """Wait until the part of a tool or prompt has started. Return the part and its own name.
+        """Wait until the part of a tool or prompt has started.
 
         name: the name that the client uses.
         kind: "tool" or "prompt".
-        member: the member of the params that contains the name, for the error message.
+        member: the field of the params that contains the name, for the error message.
+        Returns the name of the part, and the part's own name of the tool or prompt.
         Raises RpcError if no part can have the name, or if the part does not start.
         """
         found = self._names.find(name)
@@ -163,7 +181,7 @@ class CallRouter:
         call: Call,
         context: Context,
     ) -> Struct | Raw:
-        """Let a part handle a call, and return its result with the names that clients use."""
+        """Let a part handle a call. Return its result with the URIs and task ids for clients."""
         part = self._part(name)
         view = self._view_of(name)
         view.has_tasks = has_tasks(part.features())
@@ -187,7 +205,8 @@ class CallRouter:
         replace_uri: returns the same call with another URI.
         Raises RpcError if no part accepts the URI.
         """
-        # If the resources of a part have changed, the recorded owner may be wrong: ask all parts.
+        # If the resources of a part may have changed, the recorded owner may be wrong. Then treat
+        # the URI as one that no part lists, and ask the parts one after the other.
         owner, uri = (
             (None, shown) if self._directory.has_changed else self._directory.owners.find(shown)
         )
@@ -202,7 +221,8 @@ class CallRouter:
                 except RpcError as error:
                     if error.code not in ELSEWHERE or owner is not None:
                         raise
-                    # The client gets the last refusal that says something about the resource.
+                    # If all parts refuse, the client gets the last error about the resource.
+                    # METHOD_NOT_FOUND only says that a part has no such method.
                     if error.code != METHOD_NOT_FOUND:
                         refusal = error
         if starting := list(self._starts.starting.values()):
@@ -212,20 +232,26 @@ class CallRouter:
         raise refusal
 
     async def read(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward `resources/read` to the part that has the resource."""
+        """Forward `resources/read` to the part that has the resource, and return its result.
+
+        Raises RpcError if no part has the resource, and the errors of the part.
+        """
         if (shown := call.name) is None:
             raise invalid_params("uri: expected the URI of a resource")
 
         def replace_uri(uri: str) -> Call:
             return replace(call, params={**call.params, "uri": Raw(encode(uri))})
 
-        # A URI with a prefix can be translated only if it is known which part lists it.
+        # To translate a URI with a prefix, the router must know which part lists the URI.
         if self._maps_uris:
             await self.refresh_owners()
         return await self._call_by_uri(call, context, shown, replace_uri)
 
     async def complete(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward `completion/complete` to the part that has the prompt or resource template."""
+        """Forward `completion/complete` to the part that has the prompt or resource template.
+
+        Raises RpcError if no part has it, or if its part has no completions.
+        """
         try:
             ref = call.decode_params(CompleteParams).ref
         except ValidationError as exc:
@@ -252,9 +278,13 @@ class CallRouter:
     # Tasks and extensions
 
     async def call_other(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a request about tasks, or a request of an extension, to its part.
+        """Forward a request that MCP itself does not define, or one about tasks.
 
-        `tasks/list` is sent to all parts that have tasks, and their lists are joined.
+        - A request about one task goes to the part that runs the task.
+        - `tasks/list` is sent to all parts that list tasks, and their lists are joined.
+        - A request of an extension goes to the part that find_part() returns.
+
+        Raises RpcError if there is no such part, and the errors of the part.
         """
         if call.method in TASK_METHODS and any(
             has_tasks(part.features()) for part in self._parts.values()
@@ -299,7 +329,7 @@ def _restore_name(
     """Return a part's error. If it is "Unknown tool: NAME", NAME is replaced by the client's name.
 
     kind: "tool" or "prompt".
-    member: the member of the params that contains the name.
+    member: the field of the params that contains the name.
     name: the name that the client has used.
     own_name: the part's own name.
     """

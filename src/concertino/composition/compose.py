@@ -31,18 +31,22 @@ def compose(
 ) -> ComposedBackend:
     """Combine several backends into one, which is served like any other backend.
 
-    info: the name of the combined server for clients, or its name and version; by default the names
-        of the backends joined by `+`.
-    strict: if True, the combined server serves nothing before all backends have started, and its
-        start fails if one of them fails. By default it serves the other backends: calls of a
-        backend that has failed are refused with the reason, and calls of a slow one wait for it.
+        run(compose(math=math_server, docs=Library("docs")))
+
+    info: the name of the combined server for clients, or its name and version; None for the
+        keywords of the backends joined by `+`, such as `math+docs`.
+    strict: what happens if a backend is slow or cannot start:
+        - False: the other backends are served. Calls of a backend that has failed are refused with
+          the reason, and calls of a slow one wait for it.
+        - True: nothing is served before all backends have started, and the start fails if one of
+          them fails.
     parts: the backends (a Server, a Library, a Proxy and so on), as keyword arguments. The keyword
         and an underscore become the prefix of the names of a backend's tools and prompts: with
         compose(math=server), clients call `math_add`. Resources keep their URIs.
 
     Raises RegistrationError for a value that is not a Backend, and for two keywords that could give
-    two tools the same name, such as `a` and `a_b`. The start of the result raises RegistrationError
-    if two backends list the same resource.
+    two tools the same name, such as `a` and `a_b`. The start() of the combined backend raises
+    RegistrationError if two backends list the same resource.
     """
     if not parts:
         raise RegistrationError(

@@ -2,10 +2,12 @@
 
 Each call, which is a client's request, goes to the part that has the tool, prompt or resource, with
 the part's own name for it. Lists are concatenated in the order of the parts. This class adds and
-removes parts, and passes notifications on; other modules start the parts (part_starts.py), route
-calls (call_router.py), name tools (part_names.py), join lists (composed_lists.py) and know which
-part a resource belongs to (resource_owners.py). A PartView (part_view.py) translates between a part
-and the clients.
+removes parts, and passes notifications on. For the rest it uses objects of other modules:
+
+- part_starts.py starts the parts, and call_router.py sends calls to them.
+- part_names.py names tools and prompts, and resource_owners.py knows which part lists a URI.
+- composed_lists.py joins the lists.
+- part_view.py translates names, URIs and task ids between a part and the clients.
 """
 
 from __future__ import annotations
@@ -57,13 +59,15 @@ log = logging.getLogger("concertino.composition")
 class ComposedBackend:
     """A Backend that forwards each call to the part that has the tool, prompt or resource.
 
+    A part is one of the backends that this one serves together. compose() makes such an object.
+
     info: the name and version of the server that clients see.
     parts: name -> backend.
     names: makes the names of tools and prompts that clients see.
     rules: settings for the start, the lists and the removal of parts.
 
     Attributes:
-    parts: name -> backend; change_parts() changes it.
+    parts: name -> backend, as they are now. Call change_parts() to change them.
     """
 
     def __init__(
@@ -101,16 +105,18 @@ class ComposedBackend:
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """Return the reason for each part that is not served: name of the part -> reason."""
+        """Return name -> reason for each part that has failed to start, in its last attempt."""
         return self._starts.failures
 
     async def start(self, outlet: Notifier) -> None:
         """Start all parts concurrently, then check that no two of them list the same resource.
 
+        If the rules are strict, waits for all parts. Otherwise waits about `rules.start_s` seconds
+        (PartStarts.start() has the details); slow parts go on starting in the background.
         outlet: sends notifications to the clients.
-        Raises RegistrationError if two parts list the same resource and the rules do not map URIs,
-        and ConcertinoError, which names the parts, if all parts fail, or if one fails and the rules
-        are strict. Unless they are strict, parts that are slow go on starting in the background.
+        Raises ConcertinoError, which names the parts, if all parts fail, or if one fails and the
+        rules are strict. Raises RegistrationError if two parts list the same resource, unless
+        `rules.maps_uris` is True.
         """
         self._outlet = outlet
         if self._rules.strict:
@@ -142,10 +148,13 @@ class ComposedBackend:
     async def change_parts(self, parts: Mapping[str, Backend]) -> None:
         """Serve these parts from now on instead of the present ones.
 
-        A part that is the same object as before is not affected. A part that is removed or replaced
-        is closed in the background, when its calls have ended or after `rules.drain_s`. This method
-        awaits nothing, so a change never overlaps with another change or with close().
+        - A part that is the same object as before is not affected.
+        - A new part is started in the background.
+        - A part that is removed or replaced is closed in the background, when its calls have ended,
+          but after `rules.drain_s` seconds at the latest.
+        - Clients are notified that the features and all lists have changed.
 
+        This method awaits nothing, so a change never overlaps with another change or with close().
         parts: name -> backend, in the new order.
         """
         before = dict(self.parts)
@@ -193,7 +202,7 @@ class ComposedBackend:
             self._outlet.report_change(what)
 
     def features(self) -> ServerFeatures:
-        """Return the union of the features of all parts, except those that failed to start."""
+        """Return the union of the features of all parts, except those that have failed to start."""
         features = {
             name: part.features()
             for name, part in self.parts.items()
@@ -202,7 +211,12 @@ class ComposedBackend:
         return self._features.join(features)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a call to its part; for a list, concatenate the lists of all parts."""
+        """Forward a call to the part that it is for. Concatenate the lists of all parts for a list.
+
+        A list waits for parts that are still starting, but `rules.lists_s` seconds after the start
+        has begun at the latest. A call waits until its part has started or failed.
+        Raises RpcError if no part is found or if the part has failed, and the errors of the part.
+        """
         method = call.method
         if (listing := LIST_METHODS.get(method)) is not None:
             await self._starts.wait_for_lists()
@@ -224,9 +238,10 @@ class ComposedBackend:
         return await self._router.call_other(call, context)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Tell each part which of its resources clients subscribe to.
+        """Tell each part which of its resources clients subscribe to, by calling its watch().
 
-        uris: all URIs that clients subscribe to. A URI that no part lists is passed to all parts.
+        uris: all URIs that clients subscribe to. A URI that no part lists is passed to all parts,
+            because it may be one of a resource template.
         """
         self._watched = uris
         await self._router.refresh_owners()
@@ -236,17 +251,21 @@ class ComposedBackend:
                 await part.watch(self._view_of(name).select_uris(uris))
 
     async def close(self) -> None:
-        """Close all parts. A part that fails to close is logged."""
+        """Close all parts, also those that are starting or were removed, and wait for their ends.
+
+        Raises nothing: if a part fails to close, the exception is logged.
+        """
         await self._starts.cancel()
         await asyncio.gather(*(_close(name, part) for name, part in self.parts.items()))
         await self._calls.wait_closed()
 
-    # Thread-safe, as the methods of a Notifier must be.
+    # The notifiers of the parts call the next methods, from any thread.
 
     def on_part_change(self, what: ChangeKind) -> None:
-        """Notify the clients of a change of a part.
+        """Notify the clients that a list, or the features, of a part have changed.
 
         The parts are asked for their resources again before the next call that needs them.
+        what: "tools", "prompts", "resources" or "features".
         """
         self._mark_change(what)
         self._report_change(what)
@@ -257,7 +276,11 @@ class ComposedBackend:
             self._directory.has_changed = True
 
     def on_part_update(self, name: str, uri: str) -> None:
-        """Notify the subscribers of a resource of this part that the resource has been updated."""
+        """Notify the clients that subscribe to a resource of a part that it has been updated.
+
+        name: the name of the part.
+        uri: the part's own URI of the resource.
+        """
         shown = self._directory.owners.show(name, uri)
         if self._outlet is not None and shown is not None:
             self._outlet.report_update(shown)
@@ -278,6 +301,7 @@ class ComposedBackend:
 
         These are the arguments with `x-mcp-header` in the tool's schema. Returns the path of each
         such argument -> the rest of the name of its `Mcp-Param-` header; {} for an unknown tool.
+        name: the name of the tool that clients see.
         """
         found = self._names.find(name)
         return {} if found is None else param_headers_of(self.parts[found[0]], found[1])
@@ -288,7 +312,10 @@ class ComposedBackend:
         method: str,
         params: Mapping[str, Raw],
     ) -> None:
-        """Pass a notification of a client to all parts."""
+        """Pass a notification of a client to all parts that have started.
+
+        session: the client's connection. Each part gets an object of its own that stands for it.
+        """
         for name, part in self.parts.items():
             if self._starts.serves(name):
                 view = self._view_of(name)

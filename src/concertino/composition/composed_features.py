@@ -35,9 +35,14 @@ class ComposedFeatures:
         self._clashes: set[tuple[str, str]] = set()
 
     def join(self, features: Mapping[str, ServerFeatures]) -> ServerFeatures:
-        """Return the union of the features of parts: `tools` is True if one part has tools.
+        """Return the features of the composition.
 
-        The instructions of the parts are put one after the other, each with the name of its part.
+        - `tools`, `prompts` and so on are True if one part has them.
+        - The instructions of the parts are joined, each with the name of its part before it.
+        - The hints for caches are the strictest of all parts.
+        - Capabilities that concertino does not interpret are joined by name. If two parts declare
+          the same one, the settings of the first part are used, and a warning is logged.
+
         features: name of the part -> its features, in the order of the composition.
         """
         instructions = [
@@ -108,7 +113,7 @@ class ComposedFeatures:
 
 
 def _join(first: Any, second: Any) -> Any:
-    """Return the settings of both, recursively. Where they differ, those of the first are used."""
+    """Merge two JSON values: objects recursively; otherwise the first value is used."""
     if not isinstance(first, dict) or not isinstance(second, dict):
         return cast("Any", first)
     joined = dict(cast("dict[str, Any]", first))

@@ -1,7 +1,8 @@
 """ComposedLists: joins the lists of a composition's parts, page by page.
 
-A part returns a page as a Struct, or as JSON, as proxies do. Items in JSON are passed on as JSON in
-which only names and URIs are replaced. So clients also get members that this package does not know.
+A part is one of the backends that a composition serves as one. It returns a page as a Struct, or as
+JSON, as proxies do. Items in JSON are passed on as JSON in which only names and URIs are replaced.
+So clients also get fields that this package does not know.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _text = Decoder(str).decode
 
 
 class ComposedLists:
-    """Concatenates the lists of parts, with the names and URIs that clients see.
+    """Concatenates the lists of a composition's parts, with the names and URIs that clients see.
 
     names: makes the names of tools and prompts that clients see.
     owners: makes the URIs that clients see.
@@ -50,7 +51,10 @@ class ComposedLists:
         self._lists: dict[str, tuple[list[Struct], Struct | Raw]] = {}
 
     def forget(self) -> None:
-        """Discard the lists built so far, because names, URIs or parts have changed."""
+        """Discard the joined lists, so that get() builds them again.
+
+        Call this when names, URIs or parts have changed.
+        """
         self._lists.clear()
 
     async def get(
@@ -64,20 +68,24 @@ class ComposedLists:
     ) -> Struct | Raw:
         """Return one page of the joined list.
 
-        The page has the lists of the parts one after the other, up to the first part that has
-        another page. The cursor in the result names this part and contains the part's own cursor.
-        The result is a Struct if the pages of all parts are Structs; otherwise it is JSON.
+        The page has the items of the parts one after the other. It ends after the first part that
+        has another page; the cursor in the result contains the name of this part and the part's own
+        cursor, so that the next page continues there. The result is a Struct if the pages of all
+        parts are Structs; otherwise it is JSON.
 
-        listing: the list method, such as `tools/list`, and the names of its members.
+        listing: describes the list method, such as `tools/list`.
         parts: name and backend of the parts that have such a list, in the order of the composition.
         call: the client's request.
-        context: the context of this request.
-        is_complete: False while a part that may have such a list is still starting.
+        context: the Context of this request.
+        is_complete: False while a part that may have such a list is still starting. Then clients
+            are told not to cache the page.
+        Raises RpcError for a cursor that no list has returned.
         """
         at, params = parse_cursor(call.params, [name for name, _ in parts])
         pages: list[tuple[str, PartPage]] = []
         next_cursor: str | None = None
-        # The parts whose items are on earlier or later pages of this list.
+        # The parts whose items are on earlier or later pages of this list. Their cache scope counts
+        # too, because all pages of a list must have the same scope.
         elsewhere = [part for _, part in parts[:at]]
         request = Call(call.method, params, call.meta)
         async with aclosing(self._pages.fetch(parts[at:], listing, request, context)) as fetched:
@@ -95,7 +103,7 @@ class ComposedLists:
             # Return the same object, because the session caches the encoded form of an object.
             whole = cached[1]
         else:
-            # Spec: server/utilities/caching. All pages of a list have the same scope.
+            # Spec: server/utilities/caching.
             shared = all(part.features().cache_scope == "public" for part in elsewhere)
             hints = _cache_hints(contents, shared)
             # Clients should not cache a list that lacks parts which are still starting. Lists of
@@ -168,7 +176,7 @@ class ComposedLists:
     ) -> list[dict[str, Raw]]:
         """Return the items of a part with the names that clients see, without decoding the items.
 
-        items: member -> its JSON text.
+        items: each is a dict from the name of a field to its JSON.
         name: the name of the part.
         """
         renamed: list[dict[str, Raw]] = []
@@ -194,7 +202,9 @@ class ComposedLists:
 def parse_cursor(params: Mapping[str, Raw], names: Sequence[str]) -> tuple[int, Mapping[str, Raw]]:
     """Return the index of the part at which a list continues, and the params for that part.
 
-    params: the params of the client's request.
+    The params for the part contain the part's own cursor. Without a cursor in `params`, returns 0
+    and the params unchanged.
+    params: the params of the client's request. A cursor of a composition is `PART:CURSOR`.
     names: the names of the parts, in the order of the composition.
     Raises RpcError for a cursor that no list has returned.
     """
@@ -218,8 +228,8 @@ def _pass_list(
 ) -> None:
     """Allow the session to send a list unchanged if all of it comes from servers before 2026-07-28.
 
-    Clients before 2026-07-28 then also get the members that this package does not know. Clients of
-    2026-07-28 get them in any case.
+    Then clients before 2026-07-28 also get the fields that this package does not know, which the
+    session would leave out when it translates the list. Clients of 2026-07-28 get them in any case.
     whole: the joined list.
     pages: the pages of the parts from which it was built.
     """
@@ -234,7 +244,9 @@ def _are_legacy(pages: Sequence[PartPage]) -> bool:
 def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:
     """Return the cache hints of a list that is built from these pages: the strictest of all parts.
 
+    pages: the pages of the parts, as Structs.
     shared: whether the parts without items on these pages allow caches that users share.
+    Returns `ttl_ms` and `cache_scope`; a value is UNSET if clients get no such hint.
     """
     ages = [page.ttl_ms for page in pages]
     public = shared and bool(pages) and all(page.cache_scope == "public" for page in pages)

@@ -14,12 +14,12 @@ from concertino.protocol.call import ServerFeatures
 
 __all__ = ["OPEN_CAPABILITIES", "find_part", "has_tasks"]
 
-# The members of ServerFeatures that contain capabilities which concertino does not interpret.
+# The attributes of ServerFeatures that contain capabilities which concertino does not interpret.
 OPEN_CAPABILITIES = ("experimental", "extensions", "other_capabilities")
 
 
 def has_tasks(features: ServerFeatures) -> bool:
-    """Return whether calls of a part may become tasks.
+    """Return whether calls of a part may become tasks, so that results may contain task ids.
 
     Revision 2025-11-25 has a capability for tasks; 2026-07-28 has an extension for them.
     """
@@ -29,13 +29,16 @@ def has_tasks(features: ServerFeatures) -> bool:
 def find_part(method: str, parts: Mapping[str, ServerFeatures]) -> str:
     """Return the name of the part to which requests with a method of an extension are sent.
 
-    Only parts that accept methods which concertino does not know are considered. Of the following
-    rules, the first one that fits decides:
-    1. The first part that declares a capability to which the method belongs, such as `acme` for the
-       method `acme/run`.
-    2. The only part that declares any capability which concertino does not interpret.
-    3. The only part.
+    Only parts that accept methods which concertino does not know (`other_methods`) are candidates.
+    The first of these rules that fits decides:
 
+    1. The first candidate that declares a capability to which the method belongs, such as `acme`
+       for the method `acme/run`.
+    2. The candidate that declares a capability which concertino does not interpret, if there is
+       only one such candidate.
+    3. The candidate, if there is only one.
+
+    method: the method of the request, such as `acme/run`.
     parts: name -> features of the parts that have started, in the order of the composition.
     Raises RpcError if no rule fits.
     """

@@ -1,8 +1,8 @@
 """PartCalls: counts the running calls of a composition's parts, and closes removed parts.
 
-A composition serves several backends, its parts, as one. A part is removed when its entry in the
-server file, which lists the parts, is removed or changed. It is closed when its running calls have
-ended, or after a time limit.
+A composition serves several backends, its parts, as one. A part is removed, for example, when its
+entry in a server file such as mcp.json is removed or changed. It is closed when its running calls
+have ended, or after a time limit.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ __all__ = ["CallsUnderWay", "PartCalls"]
 
 
 class CallsUnderWay:
-    """The number of running calls of one part. Each call runs in a `with` block of this object."""
+    """Counts the running calls of one part. Each call runs in a `with` block of this object:
+
+    with calls:
+        result = await part.handle(call, context)
+    """
 
     def __init__(self) -> None:
         self._count = 0
+        # Done when the count has become 0; None if nobody waits for that.
         self._idle: asyncio.Future[None] | None = None
 
     def __enter__(self) -> None:
@@ -29,7 +34,7 @@ class CallsUnderWay:
             self._idle.set_result(None)
 
     async def wait(self, within_s: float) -> None:
-        """Wait until no call is running, at most within_s seconds."""
+        """Wait until no call is running, at most within_s seconds. Raises nothing."""
         if self._count:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._idle,), timeout=within_s)
@@ -51,13 +56,15 @@ class PartCalls:
         self._closing: set[asyncio.Task[None]] = set()
 
     def add(self, name: str) -> None:
-        """Add a part."""
+        """Add a part, which has no running calls."""
         self.by_part[name] = CallsUnderWay()
 
     def remove(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
-        """Remove a part. Its calls get time to end in the background.
+        """Remove a part, and close it in the background. Returns at once.
 
-        close: called afterwards, to close the part.
+        name: the name of the part.
+        close: awaited when the part's calls have ended, but after `drain_s` at the latest; closes
+            the part.
         """
         task = asyncio.create_task(self._close(self.by_part.pop(name), close))
         self._closing.add(task)

@@ -18,7 +18,7 @@ __all__ = ["BoundedNames", "PartNames", "PrefixNames"]
 
 log = logging.getLogger("concertino.composition")
 
-# The longest name that the models of all vendors and their hosts accept.
+# The longest name of a tool that the models of all vendors, and the hosts, accept.
 MAX_NAME = 64
 # The longest prefix. It leaves half of the name for the part's own name of the tool.
 MAX_PREFIX = 32
@@ -27,49 +27,55 @@ HASH_CHARS = 8
 
 
 class PartNames(Protocol):
-    """Gives the tools and prompts of several parts names, so that no two get the same name."""
+    """Makes the names of tools and prompts that clients see, so that no two get the same name.
+
+    A part is one of the backends that a composition serves as one.
+    """
 
     def set_parts(self, parts: Iterable[str]) -> None:
-        """Set the names of the parts, in their order."""
+        """Replace the names of the parts by these, which are in the order of the composition."""
         ...
 
     def show(self, part: str, own_name: str) -> str:
-        """Return the name that clients see for a part's own name of a tool or prompt.
+        """Return the name that clients see for a tool or prompt.
 
-        A part that has been removed keeps its names, for the results that it still returns.
+        part: the name of the part. It may have been removed, because results of its last calls may
+            still contain names.
+        own_name: the part's own name of the tool or prompt.
         """
         ...
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the part that a name of a tool or prompt belongs to, and the part's own name.
+        """Return the part that has a tool or prompt, and the part's own name of it.
 
-        Returns None if the name begins with the prefix of no part. The part need not have such a
-        tool or prompt.
-        name: a name that show() may have returned, as a client sends it.
+        The part need not have such a tool or prompt: only the prefix of the name is examined.
+        Returns None if the name begins with the prefix of no part.
+        name: the name that the client has sent, which show() has returned if it is right.
         """
         ...
 
     def is_known(self, name: str) -> bool:
-        """Return whether find() knows the whole name, even if this name was shortened.
+        """Return whether the result of find() for a name is certainly right.
 
-        Returns False for a name that show() may have shortened in an earlier run of the program,
-        but has not returned in this one. Then find() may return a wrong own name, until show() was
-        called for the part's tools and prompts.
+        show() shortens long names, and find() can restore only those that show() has shortened
+        before. A client may know a short name from an earlier run of the program. Then this returns
+        False; call show() for all tools and prompts of the part, and after that find() again.
         """
         ...
 
     def uri_prefix(self, part: str) -> str:
-        """Return the prefix that a part's URIs get if another part has the same URI.
+        """Return the prefix of a part for URIs and task ids; a `+` follows it.
 
-        The ids of the part's tasks always get this prefix.
+        A URI of the part gets it if another part has the same URI, and a task id always.
         """
         ...
 
 
 class PrefixNames:
-    """Names of the form `PART_NAME`: the name of the part, and the part's own name.
+    """Makes names of the form `PART_NAME`, such as `math_add`. Implements PartNames.
 
-    No name of a part may begin with another part's name and `_`. So each name belongs to one part.
+    No name of a part may begin with another part's name and `_`; compose() checks this. So each
+    name belongs to one part.
     """
 
     def __init__(self, parts: Iterable[str]) -> None:
@@ -98,17 +104,21 @@ class PrefixNames:
 
 
 class BoundedNames:
-    """Names of the form `PREFIX_NAME` with at most 64 characters, for parts with any names.
+    """Makes names of the form `PREFIX_NAME` with at most 64 characters. Implements PartNames.
 
-    The prefix is the name of the part, with `-` in place of each underscore and of each character
-    that hosts do not accept. So the first underscore of a name always ends its prefix, and two
-    parts never give the same name. A second part with the same prefix gets the prefix with `-2` at
-    its end. A name that is too long is cut and ends with a hash of the whole name, so that the
-    shortened name is the same in each run of the program.
+    The parts may have any names:
+
+    - The prefix is the name of the part, with `-` in place of underscores and of characters that
+      hosts do not accept. So the first underscore of a name always ends its prefix.
+    - If two parts would have the same prefix, the second one gets `-2` at its end.
+    - A name that is too long is cut, and ends with a hash of the whole name. So it is the same in
+      each run of the program.
+
+    Attributes:
+    prefixes: name of a part -> its prefix.
     """
 
     def __init__(self, parts: Iterable[str] = ()) -> None:
-        # Part -> its prefix.
         self.prefixes: dict[str, str] = {}
         # Part that has been removed -> its prefix.
         self._former: dict[str, str] = {}

@@ -28,9 +28,9 @@ class PartPage(Struct, frozen=True, eq=False):
     """One page of the list of one part.
 
     content: the page as a Struct, such as a ListToolsResult.
-    raw_items: the items of the page, undecoded and so with members that this package does not know;
-        None if the part did not return JSON.
-    revision: the protocol revision of the server that sent the JSON; "" if it is not known.
+    raw_items: the items of the page, each as a dict from the name of a field to its JSON, so that
+        fields which this package does not know are kept. None if the part has returned a Struct.
+    revision: the protocol revision of the server that has sent the JSON; "" if it is not known.
     """
 
     content: Any
@@ -39,14 +39,15 @@ class PartPage(Struct, frozen=True, eq=False):
 
 
 class PartPages:
-    """Fetches pages from parts.
+    """Fetches pages of lists from the parts of one composition.
 
     limit_s: how many seconds a list waits for all parts. The parts are asked concurrently, and
         those that fail or take longer are left out of the list. If it is None, the parts are asked
         one after the other without a time limit, and the list fails if one of them fails.
-    on_late: called with the kind of the list, such as "tools", when a part that took too long has
-        answered.
-    view_of: returns the PartView of the part with this name.
+    on_late: called with the kind of the list, such as "tools", when a part that was left out
+        because it took too long has answered. Clients should then request the list again.
+    view_of: called with the name of a part; returns its PartView, which translates between the part
+        and the clients.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class PartPages:
         self._view_of = view_of
         # (Part, method) -> the latest failure that was logged, so that it is not logged again.
         self._failures: dict[tuple[str, str], str] = {}
-        # (Part, method) -> the latest first page of the list, as bytes and decoded. For the same
-        # bytes fetch() returns the same object, so ComposedLists does not join the lists again.
+        # (Part, method) -> the first page of the list when it was last fetched, as bytes and
+        # decoded. For the same bytes fetch() returns the same object again, by which ComposedLists
+        # sees that it need not join the lists again.
         self._decoded: dict[tuple[str, str], tuple[bytes, PartPage]] = {}
         # The requests to parts that took too long.
         self._late: set[asyncio.Task[PartPage]] = set()
@@ -73,13 +75,15 @@ class PartPages:
         call: Call,
         context: Context,
     ) -> AsyncGenerator[tuple[str, PartPage], None]:
-        """Yield the name and one page of each part, in the order of `parts`.
+        """Yield (name, page) for each part, in the order of `parts`.
 
-        parts: name and backend of the parts to ask.
-        listing: the list method, such as `tools/list`, and the names of its members.
-        call: the client's request. Its cursor is a place in the list of the first part. Nothing of
-            the other parts' lists was read before, so they are asked for their first page.
-        context: the context of this request.
+        If the caller stops iterating, the requests that are still running are cancelled.
+        parts: name and backend of the parts to ask. The first one is the part at which the client's
+            list continues.
+        listing: describes the list method, such as `tools/list`.
+        call: the client's request, whose cursor belongs to the first part. The client has got
+            nothing of the other parts' lists, so they are asked for their first page.
+        context: the Context of this request.
         Raises the error of a part if limit_s is None.
         """
         plain = Call(
@@ -110,7 +114,7 @@ class PartPages:
                     task.cancel()
 
     def forget(self, name: str) -> None:
-        """Forget a part that has been removed."""
+        """Discard the pages and failures of a part that has been removed."""
         for by_part in (self._decoded, self._failures):
             for key in [key for key in by_part if key[0] == name]:
                 del by_part[key]
@@ -159,7 +163,12 @@ class PartPages:
         method: str,
         failure: BaseException,
     ) -> None:
-        """Log that a part is left out of a list, unless the same failure was logged before."""
+        """Log that a part is left out of a list, unless the same failure was logged before.
+
+        name: the name of the part.
+        method: the method of the list, such as `tools/list`.
+        failure: why the part has no page.
+        """
         text = f"{type(failure).__name__}: {failure}"
         if self._failures.get((name, method)) != text:
             self._failures[name, method] = text

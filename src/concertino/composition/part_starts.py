@@ -23,23 +23,24 @@ __all__ = ["PartStarts", "part_removed", "start_strictly"]
 log = logging.getLogger("concertino.composition")
 
 NUMBER = re.compile(r"\d+")
-# The shortest time until a part that failed is started again, in seconds.
+# The shortest time until a part that failed is started again, in seconds, however often calls need
+# it.
 LEAST_RETRY_S = 1.0
 
 
 class PartStarts:
     """Starts the parts of a composition. A part that is slow or fails does not delay the others.
 
-    parts: name -> part. The caller may add an item later, and then calls begin(), or remove one,
-        and then calls forget().
+    parts: name -> backend. The owner of this mapping may add an item later, and then calls begin(),
+        or remove one, and then calls forget().
     rules: say how long to wait, and when to start a part again.
-    on_late_start: called with the name of each part that has started or failed after start() has
+    on_late_start: awaited with the name of each part that has started or failed after start() has
         returned.
 
     Attributes:
-    starting: name -> a future that is done when the part has started or failed, or was removed;
-        only for the parts that are still starting.
-    failures: name -> the reason why the part has failed to start.
+    starting: name of each part that is still starting -> a future that is done when the part has
+        started or failed, or was removed.
+    failures: name of each part that has failed to start -> the reason.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class PartStarts:
     async def start(self, notifier_of: Callable[[str], Notifier]) -> None:
         """Start all parts concurrently, and wait for them.
 
-        Waits at most `rules.start_s` if a part has started by then, and otherwise until the first
-        part has started. Raises ConcertinoError if all parts fail. If `rules.may_be_empty` is True,
-        waits at most `rules.start_s` in any case, and does not raise.
+        - Waits `rules.start_s` seconds, or less if all parts have started or failed.
+        - If no part has started by then, waits until the first part has started or all have failed.
+          In the latter case raises ConcertinoError.
+        - If `rules.may_be_empty` is True, does not wait longer, and does not raise.
 
-        notifier_of: returns the notifier for the part with this name.
+        Parts that are slower go on starting in the background.
+        notifier_of: called with the name of a part; returns the Notifier that the part gets.
         """
         self._lists_until = asyncio.get_running_loop().time() + self._rules.lists_s
         for name in self._parts:
@@ -93,9 +96,10 @@ class PartStarts:
             log.warning("still starting: %s; the others are served", ", ".join(self.starting))
 
     def begin(self, name: str, notifier: Notifier) -> None:
-        """Begin to start one part, in the background.
+        """Begin to start one part in the background. Returns at once.
 
-        notifier: gets the notifications of the part.
+        name: the name of the part, which is in `parts` already.
+        notifier: the Notifier that the part gets.
         """
         first_start = asyncio.get_running_loop().create_future()
         self._wanted[name] = asyncio.Event()
@@ -103,9 +107,10 @@ class PartStarts:
         self.starting[name] = first_start
 
     def forget(self, name: str) -> asyncio.Task[None] | None:
-        """Forget a part that has been removed, and cancel its start.
+        """Discard the state of a part that has been removed, and cancel its start.
 
-        Returns the task to wait for before the part is closed; None if the part was never started.
+        Returns the task that starts the part, which must have ended before the part is closed; None
+        if the part was never started.
         """
         task = self._tasks.pop(name, None)
         if task is not None:
@@ -122,7 +127,7 @@ class PartStarts:
         return bool(self._parts.keys() - self.starting - self.failures.keys())
 
     async def cancel(self) -> None:
-        """Cancel the starts that are still running."""
+        """Cancel all starts and retries, and wait until they have ended."""
         await _cancel(list(self._tasks.values()))
 
     def serves(self, name: str) -> bool:
@@ -130,10 +135,11 @@ class PartStarts:
         return name not in self.starting and name not in self.failures
 
     async def wait_for(self, name: str) -> None:
-        """Wait until a part has started. Raises RpcError if it fails, has failed or is removed.
+        """Wait until a part has started.
 
-        If the rules allow retries, a part that has failed is started again soon after this error,
-        so that a later call may succeed.
+        Raises RpcError with the reason if the part fails, has failed before or is removed. If the
+        rules have retries, the part is started again soon after this error, so that a later call
+        may succeed.
         """
         # Loop, because another part may get the name while the call waits, and then starts too.
         while (first_start := self.starting.get(name)) is not None:
@@ -146,7 +152,10 @@ class PartStarts:
             raise RpcError(INTERNAL_ERROR, text)
 
     async def wait_for_lists(self) -> None:
-        """Wait for the parts that are still starting, at most as long as a list may be delayed."""
+        """Wait until all parts have started or failed, so that a list is complete.
+
+        Waits until `rules.lists_s` seconds after start() was called at the latest.
+        """
         left_s = self._lists_until - asyncio.get_running_loop().time()
         if self.starting and left_s > 0:
             await asyncio.wait(self.starting.values(), timeout=left_s)
@@ -159,7 +168,7 @@ class PartStarts:
     ) -> None:
         """Start a part. If it fails, start it again after the delays that the rules name.
 
-        first_start: a future that is set when the first start has succeeded or failed.
+        first_start: a future; this method sets it when the first start has succeeded or failed.
         """
         part = self._parts[name]
         try:
@@ -239,7 +248,10 @@ class PartStarts:
 
 
 def part_removed(name: str) -> RpcError:
-    """Return the error for a call that was waiting for a part when the part was removed."""
+    """Return the error for a call that was waiting for a part when the part was removed.
+
+    name: the name of the part.
+    """
     return RpcError(INTERNAL_ERROR, f"{name} was removed while the call waited for it")
 
 
@@ -255,9 +267,10 @@ async def start_strictly(
 ) -> None:
     """Start all parts concurrently, and wait for all of them without a time limit.
 
-    notifier_of: returns the notifier for the part with this name.
-    If one part fails, the other starts are cancelled, and ConcertinoError with the name of this
-    part is raised.
+    parts: name -> backend.
+    notifier_of: called with the name of a part; returns the Notifier that the part gets.
+    Raises ConcertinoError with the name and the exception of a part if it fails. Then the other
+    starts are cancelled.
     """
     starting = {
         asyncio.ensure_future(part.start(notifier_of(name))): name for name, part in parts.items()

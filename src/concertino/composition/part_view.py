@@ -30,14 +30,18 @@ __all__ = ["PartContext", "PartView"]
 class PartView:
     """Translates the names, URIs and task ids of one part of a composition.
 
+    The methods with `show` translate to what clients see, and those with `find`, `select` and `own`
+    to what the part uses.
+
     part: the name of the part.
     names: translates the names of tools and prompts.
     owners: translates URIs, and knows which part lists each of them.
-    on_change: called with the name of a list, such as "tools", when the part reports to one client
-        only that the list has changed.
+    on_change: called with the name of a list, such as "tools", when the part notifies a single
+        client that the list has changed.
 
     Attributes:
-    has_tasks: whether results of the part may contain task ids.
+    has_tasks: whether results of the part may contain task ids. CallRouter sets it before each
+        call.
     """
 
     def __init__(
@@ -65,9 +69,9 @@ class PartView:
         return self._owners.show(self._part, uri)
 
     def select_uris(self, shown: frozenset[str]) -> frozenset[str]:
-        """Translate URIs that clients use to the part's own URIs. URIs of other parts are dropped.
+        """Return the part's own URIs for URIs that clients use.
 
-        URIs that no part lists are kept.
+        URIs of other parts are dropped. URIs that no part lists are kept.
         """
         found = (self._owners.find(uri) for uri in shown)
         return frozenset(uri for owner, uri in found if owner in (None, self._part))
@@ -82,13 +86,16 @@ class PartView:
         return shown.removeprefix(prefix) if shown.startswith(prefix) else None
 
     def own_meta(self, meta: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Return the `_meta` of a call. A task id in it is translated to the part's own."""
+        """Return the `_meta` of a call, with the part's own task id if there is one in it."""
         if RELATED_TASK not in meta:
             return meta
         return {**meta, RELATED_TASK: map_task_ids(meta[RELATED_TASK], self.find_task)}
 
     def session(self, inner: CallerSession) -> CallerSession:
-        """Return the session that the part sees instead of a client's session."""
+        """Return the session that the part sees in the place of a client's session.
+
+        inner: the client's session. For the same session the result is the same object.
+        """
         session = self._sessions.get(inner)
         if session is None:
             session = self._sessions[inner] = _PartSession(inner, self)
@@ -100,7 +107,12 @@ class PartView:
         self._sessions.pop(inner, None)
 
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
-        """Translate a result for clients. Returns the same object if nothing changes."""
+        """Return a result with the URIs and task ids that clients see.
+
+        Returns the same object if nothing changes.
+        method: the method of the call, such as `tools/call`.
+        result: the result of the part.
+        """
         if self._owners.maps(self._part):
             result = map_result_uris(method, result, lambda uri: self.show_uri(uri) or uri)
         if self.has_tasks and isinstance(result, Raw):
@@ -108,17 +120,19 @@ class PartView:
         return result
 
     def map_params(self, params: bytes, map_id: Callable[[str], str | None]) -> bytes:
-        """Translate the task ids in params or in a result.
+        """Return params, or a result, with translated task ids.
 
-        map_id: show_task() or find_task().
+        params: a JSON object.
+        map_id: the method that translates one id: show_task() or find_task().
         """
         return bytes(map_task_ids(Raw(params), map_id)) if self.has_tasks else params
 
 
 class PartContext(ContextWrapper):
-    """The Context with which a part handles a call: it sends progress to the client and so on.
+    """The Context that a part gets with a call. It forwards to the Context of the composition.
 
-    Its call_tool() calls tools of the same part, by the part's own names.
+    But its call_tool() calls tools of the same part, by the part's own names, and its `caller` uses
+    the part's own URIs and task ids.
     inner: the Context of the composition's call.
     view: translates the part's names, URIs and task ids.
     """
@@ -135,12 +149,12 @@ class PartContext(ContextWrapper):
         return self._caller
 
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
-        """Translate the result of this call for the client.
+        """Return the result of this call with the URIs and task ids that clients see.
 
-        The part may have passed its result to Caller.pass_result(), so that the client gets it as
-        the server has sent it, without being decoded. Then the translated result is passed there,
-        too.
+        If the part has called Caller.pass_result() with its result, this calls it again with the
+        translated result. So the client gets that without its being decoded.
         method: the method of the call.
+        result: the result of the part.
         """
         mapped = self._view.map_result(method, result)
         if mapped is not result and self._caller is not None:
@@ -202,10 +216,10 @@ class _PartCaller:
         self._inner.hold_open()
 
     def pass_mapped(self, result: Struct | Raw, mapped: Struct | Raw) -> None:
-        """Pass a translated result to pass_result() if the part has passed the original one.
+        """Call pass_result() with a translated result, if the part has called it with its own.
 
         result: the result of the part.
-        mapped: the result with the names, URIs and task ids that clients see.
+        mapped: the result with the URIs and task ids that clients see.
         """
         if result is self._passed and isinstance(mapped, Raw):
             self._inner.pass_result(mapped, self.passed_revision)

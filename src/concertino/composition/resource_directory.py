@@ -21,21 +21,22 @@ __all__ = ["ResourceDirectory"]
 
 log = logging.getLogger("concertino.composition")
 
-# The time until a part that has not answered is asked again, in seconds.
+# If a part has not answered, all parts are asked again after this time, in seconds.
 AGAIN_S = 5.0
 
 
 class ResourceDirectory:
     """Keeps the ResourceOwners of a composition up to date.
 
-    parts: name -> part. The caller may add and remove items later.
-    owners: which part each resource belongs to.
-    pages: logs failures, and forgets the lists of removed parts.
-    rules: the time limit for a part's answer, and whether URIs are mapped.
+    parts: name -> backend. The owner of this mapping may add and remove items later.
+    owners: records which part each resource belongs to.
+    pages: logs failures of parts.
+    rules: `list_limit_s` is the time limit for a part's answer; `maps_uris` says what happens if
+        two parts list the same URI.
 
     Attributes:
-    has_changed: whether the resources of a part may have changed since the latest refresh(). Other
-        threads may set it.
+    has_changed: whether the resources of a part may have changed since the last refresh(). May be
+        set from any thread.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class ResourceDirectory:
         self._again_at: float | None = None
 
     def forget(self, name: str) -> None:
-        """Forget the resources and the lists of a part that has been removed."""
+        """Discard the resources and the lists of a part that has been removed."""
         self.owners.drop(name)
         self._pages.forget(name)
         self.has_changed = True
@@ -64,9 +65,10 @@ class ResourceDirectory:
         """Ask these parts for their resources, and record the owner of each URI.
 
         parts: the names and backends of the parts.
-        Returns the URIs that several parts list; if the rules map such URIs, without those that an
-        earlier call has returned. Raises the exceptions of the parts, unless the rules have a time
-        limit for lists; then a part that fails is left out.
+        Returns the URIs that several parts list: URI -> (its owner, the other part). If
+        `rules.maps_uris` is True, URIs that an earlier call has returned are left out.
+        Raises the exceptions of the parts if `rules.list_limit_s` is None. Otherwise a part that
+        fails is left out.
         """
         self.has_changed = False
         self._again_at = None
@@ -100,11 +102,12 @@ class ResourceDirectory:
             return None
 
     async def refresh(self, parts: Callable[[], Iterable[tuple[str, Backend]]]) -> None:
-        """Ask all parts again, if their resources may have changed, and record the owners.
+        """Ask all parts for their resources again, if these may have changed.
 
-        If two parts now list the same URI, the first of them keeps the URI, and the clash is
-        logged.
-        parts: returns the names and backends of the parts that have resources.
+        URIs that two parts list are logged.
+        parts: called each time the parts are asked; returns the names and backends of the parts
+            that have resources.
+        Raises the same exceptions as settle().
         """
         if self._again_at is not None and asyncio.get_running_loop().time() > self._again_at:
             self.has_changed = True
@@ -117,7 +120,10 @@ class ResourceDirectory:
             self.report(clashes)
 
     def report(self, clashes: Clashes) -> None:
-        """Log the URIs that two parts list."""
+        """Log the URIs that two parts list.
+
+        clashes: the result of settle().
+        """
         for uri, (first, second) in clashes.items():
             if self._rules.maps_uris:
                 log.warning(

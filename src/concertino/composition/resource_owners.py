@@ -17,13 +17,14 @@ Clashes = Mapping[str, tuple[str, str]]
 
 
 class ResourceOwners:
-    """Remembers which part lists which URIs and URI templates.
+    """Records which part lists which URIs and URI templates.
 
-    maps_clashes: what happens if two parts list the same URI. If True, the part that has listed it
-        first keeps the URI, and clients see the URI of the other part with a prefix, such as
-        `notes+file:///a`, as long as both parts list it. If False, clients see only the resource of
-        the first part, which hides that of the other part.
-    prefix_of: returns the prefix for the part with this name.
+    maps_clashes: what happens if two parts list the same URI:
+        - True: the part that has listed it first keeps the URI. Clients see the URI of the other
+          part with a prefix, such as `notes+file:///a`, as long as both parts list it.
+        - False: clients see only the resource of the first part in the order of the parts. It hides
+          that of the other part.
+    prefix_of: called with the name of a part; returns its prefix, without `+`.
     """
 
     def __init__(self, maps_clashes: bool, prefix_of: Callable[[str], str]) -> None:
@@ -37,12 +38,12 @@ class ResourceOwners:
         self._templates: dict[str, list[UriTemplate]] = {}
 
     def settle(self, listed: Mapping[str, Collection[str]]) -> Clashes:
-        """Record the URIs and templates that the parts list now. Return the new clashes.
+        """Record the URIs and URI templates that the parts list now.
 
-        A clash is a URI that two parts list: URI -> (the part that it belongs to, the other part).
-        If maps_clashes is True, clashes that an earlier call has returned are not returned again.
-        listed: part -> its URIs and templates, in the order of the parts. If maps_clashes is True,
-            a part that is missing keeps the URIs that were recorded before.
+        listed: name of a part -> its URIs and templates, in the order of the parts. If maps_clashes
+            is True, a part that is missing here keeps the URIs that were recorded before.
+        Returns the URIs that two parts list: URI -> (its owner, the other part). If maps_clashes is
+        True, URIs that an earlier call has returned are left out.
         """
         owners = {
             uri: part
@@ -69,7 +70,7 @@ class ResourceOwners:
             self._templates[part] = [UriTemplate(uri) for uri in uris if "{" in uri]
 
     def drop(self, part: str) -> None:
-        """Forget a part that has been removed."""
+        """Discard the URIs of a part that has been removed."""
         self._owners = {uri: owner for uri, owner in self._owners.items() if owner != part}
         self._set_mapped(part, set())
 
@@ -78,24 +79,28 @@ class ResourceOwners:
         return part in self._mapped
 
     def show(self, part: str, uri: str) -> str | None:
-        """Return the URI that clients see for a URI of a part.
+        """Return the URI that clients see for a part's own URI.
 
-        Returns None if the URI belongs to another part, which hides this one.
+        Returns None if the URI belongs to another part, which hides the resource of this part.
         """
         if self._owners.get(uri, part) == part and not self._fits_mapped_template(part, uri):
             return uri
         return f"{self._prefix_of(part)}+{uri}" if self._maps_clashes else None
 
     def _fits_mapped_template(self, part: str, uri: str) -> bool:
-        """Return whether an unlisted URI matches a template that clients see with a prefix."""
+        """Return whether a URI matches a template of a part that clients see with a prefix.
+
+        Then clients must see the URI with the prefix, too. Returns False for a URI that a part
+        lists, because its owner decides about the prefix.
+        """
         if uri in self._owners:
             return False
         return any(template.match(uri) is not None for template in self._templates.get(part, ()))
 
     def find(self, uri: str) -> tuple[str | None, str]:
-        """Return the part and the part's own URI for a URI that clients use.
+        """Return the owner of a URI that clients use, and the owner's own URI.
 
-        If no part lists the URI, returns None for the part, and the URI unchanged.
+        If no part lists the URI, returns None and the URI unchanged.
         """
         if (owner := self._owners.get(uri)) is not None:
             return owner, uri

@@ -25,14 +25,15 @@ def map_result_uris(
     result: Struct | Raw,
     map_uri: MapUri,
 ) -> Struct | Raw:
-    """Replace the URIs in the result of a call. Returns the same object if nothing changes.
+    """Return the result of a call with the URIs that clients see.
 
-    URIs are replaced in the contents of resources, and in resources and resource links in the
-    content of tools and prompts. URIs inside texts are not replaced, because nobody can tell what
-    they stand for there.
+    Returns the same object if nothing changes, and otherwise JSON. URIs are replaced in the
+    contents of resources, and in resources and resource links in the content of tools and prompts.
+    URIs inside texts are not replaced, because nobody can tell what they stand for there.
 
     method: the method of the call, such as `tools/call`.
-    map_uri: returns the URI that clients see for a URI of the part.
+    result: the result of the part.
+    map_uri: called with each URI; returns the URI that clients see.
     """
     if not isinstance(result, Raw):
         if isinstance(result, InputRequired):

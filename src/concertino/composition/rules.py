@@ -16,18 +16,18 @@ class CompositionRules(Struct, frozen=True, kw_only=True):
     """Settings of a composition. compose() uses the defaults, except for `strict`.
 
     strict: whether to serve nothing before all parts have started, and to fail if one part fails.
-    start_s: how many seconds the start of the composition waits for slow parts.
-    lists_s: during how many seconds after the start has begun a list still waits for slow parts.
+    start_s: how long the start of the composition waits for slow parts, in seconds.
+    lists_s: until how many seconds after the beginning of the start a list waits for slow parts.
         Some clients ask only once for a list, so a list should be complete.
     may_be_empty: whether the composition starts even if none of its parts has started.
-    list_limit_s: how many seconds a list waits for the items of a part. The list then lacks this
-        part, and also a part that fails. If it is None, the list waits without a limit, and fails
-        if one part fails.
-    maps_uris: whether clients see a URI that two parts list with a prefix for the second part. If
-        False, the start fails in this case.
-    retries_s: the delays in seconds before a part that has failed is started again; the last delay
-        is repeated. Empty to start no part again.
-    drain_s: how many seconds the calls of a removed part get to end.
+    list_limit_s: how long a list waits for the items of a part, in seconds. After that the part is
+        left out of the list, like a part that fails. None to wait without a limit; then the list
+        fails if one part fails.
+    maps_uris: what happens if two parts list the same URI. If True, clients see the URI of the
+        second part with a prefix. If False, the start of the composition fails.
+    retries_s: the delays before a part that has failed is started again, in seconds; the last delay
+        is repeated. () to start no part again.
+    drain_s: how much time the calls of a removed part get to end, in seconds.
     """
 
     strict: bool = False

@@ -19,7 +19,7 @@ __all__ = ["RELATED_TASK", "TASKS", "TASK_METHODS", "map_task_ids"]
 TASKS = "io.modelcontextprotocol/tasks"
 # The methods about one task, whose params contain the task's id.
 TASK_METHODS = frozenset(("tasks/get", "tasks/result", "tasks/cancel", "tasks/update"))
-# The member of `_meta` in all messages that belong to a task (2025-11-25).
+# The key in the `_meta` of all messages that belong to a task (2025-11-25).
 RELATED_TASK = "io.modelcontextprotocol/related-task"
 ID = "taskId"
 
@@ -28,11 +28,15 @@ def map_task_ids(
     result: Raw,
     map_id: Callable[[str], str | None],
 ) -> Raw:
-    """Replace the task ids in a result or in params. Returns the same object if nothing changes.
+    """Return a result, or params, with other task ids. Returns the same object if nothing changes.
 
-    Task ids are in a task (the result itself, its member `task`, or an item of its list `tasks`),
-    and in the `_meta` of messages that belong to a task.
-    map_id: returns the new id; None to keep the id.
+    Task ids are in these objects:
+
+    - a task: the result itself, its field `task`, or an item of its list `tasks`;
+    - the `_meta` of messages that belong to a task.
+
+    result: the result or the params, as a JSON object.
+    map_id: called with each id; returns the new id, or None to keep the id.
     """
     if b'"taskId"' not in bytes(result):
         return result

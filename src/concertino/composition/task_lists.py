@@ -38,13 +38,16 @@ async def list_tasks(
     fetch: Callable[[str, Call], Awaitable[Struct | Raw]],
     report_failure: Callable[[str, str, BaseException], object],
 ) -> Raw:
-    """Return one page of the joined list: the tasks of the parts, up to the first with more pages.
+    """Return one page of the joined list of tasks.
 
-    A part that answers with an error is left out.
+    The page has the tasks of the parts one after the other, and ends after the first part that has
+    another page. A part that answers with an error is left out.
     parts: the names of the parts that list tasks, in the order of the composition.
     call: the client's request.
-    fetch: sends a call to the part with this name, and returns the result.
-    report_failure: called with the name of a part, the method and the error.
+    fetch: called with the name of a part and the request for it; sends the request, and returns the
+        result with the task ids that clients see.
+    report_failure: called with the name of a part that is left out, the method and the error.
+    Raises RpcError for a cursor that no list has returned.
     """
     at, params = parse_cursor(call.params, parts)
     tasks: list[Raw] = []

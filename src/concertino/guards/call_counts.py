@@ -1,6 +1,7 @@
 """CallCounts: how often and how long calls ran, as text for Prometheus.
 
-Format: Prometheus text exposition 0.0.4, with the names that an OpenTelemetry exporter writes.
+The text has the format "Prometheus text exposition 0.0.4". The numbers have the names that an
+OpenTelemetry exporter writes for them.
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ __all__ = ["CallCounts"]
 DURATION = "mcp_server_operation_duration_seconds"
 ACTIVE = "concertino_active_operations"
 
-# Method, name of the tool or prompt, and kind of failure. Name and kind may be empty.
+# Method, name of the tool or prompt, and kind of failure (CallFailure.kind). Name and kind may be
+# "".
 Labels = tuple[str, str, str]
-# The buckets of a series without calls.
+# The buckets of the histogram of a series without calls: one for each boundary, and one for the
+# calls that were longer.
 NO_CALLS: Sequence[int] = (0,) * (len(BOUNDARIES_S) + 1)
 
 
 class CallCounts:
     """Counts the calls of a backend, and describes them for Prometheus.
 
-    A series is the numbers for one combination of method, name and kind of failure. The number of
-    series is limited, because clients may send any names. text() may be called from any thread.
+    Call begin() and end() for each call on the event loop; text() may be called from any thread.
+    The numbers for one combination of method, name and kind of failure are a series. The number of
+    series is limited, because clients may send any names.
     """
 
     def __init__(self) -> None:
@@ -50,7 +54,10 @@ class CallCounts:
         self._active: dict[str, int] = {}
 
     def begin(self, call: Call) -> str:
-        """Count a call that begins. Returns the method to pass to end()."""
+        """Count a call that begins. Returns the name of the method, to be passed to end().
+
+        The name is OTHER for a method that is not counted separately.
+        """
         method = call.method if call.method in self._methods else OTHER
         self._active[method] = self._active.get(method, 0) + 1
         return method
@@ -58,7 +65,8 @@ class CallCounts:
     def end(self, method: str, call: Call, failure: CallFailure | None, duration_s: float) -> None:
         """Count a call that has ended.
 
-        method: what begin() has returned.
+        method: what begin() has returned for this call.
+        call: the call.
         failure: how the call has failed; None if it has succeeded.
         duration_s: how long the call ran, in seconds.
         """

@@ -31,8 +31,9 @@ __all__ = [
 # The bucket boundaries for durations that the conventions recommend.
 BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 # At most this many names, or combinations of labels, are counted separately. All others are counted
-# together as OTHER.
+# together as OTHER. The limit is needed because Prometheus stores each of them for a long time.
 SERIES = 1000
+# The value that the OpenTelemetry conventions define for this.
 OTHER = "_OTHER"
 # The longest name that is reported, in characters. Longer names are cut.
 LONGEST_NAME = 256
@@ -46,11 +47,14 @@ REFUSAL_CODES = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))
 class CallFailure(Struct, frozen=True):
     """How a call failed.
 
-    kind: the value of the attribute `error.type`: `tool_error` for a tool result with isError, the
-        code of an error response, `cancelled`, or the class of an exception.
+    kind: the value of the attribute `error.type`:
+        - `tool_error` for a tool result with isError;
+        - the code of an error response, such as `-32602`;
+        - `cancelled`;
+        - the name of the class for any other exception.
     code: the code of the error response; None if there is none.
-    is_unknown: whether the called name may be an invented one, because the call has failed before
-        a backend has found the tool, prompt or resource.
+    is_unknown: whether the client may have invented the name in the call, because the call has
+        failed before a backend has found the tool, prompt or resource.
     """
 
     kind: str
@@ -61,8 +65,9 @@ class CallFailure(Struct, frozen=True):
 class Names:
     """The names of operations or methods that are counted separately, at most SERIES of them.
 
-    All others are counted as OTHER. A name is added when a backend has handled a call of it, so
-    that a client cannot fill the memory with invented names.
+    An operation is a tool, prompt or resource. All other names are counted as OTHER. A name is
+    added when a backend has handled a call of it, so that a client cannot fill the memory with
+    invented names.
     known: names that are counted separately from the start.
     """
 
@@ -76,6 +81,8 @@ class Names:
     def count_as(self, name: str, failure: CallFailure | None) -> str:
         """Return the name under which a call is counted: `name`, or OTHER.
 
+        If the call shows that the name exists, the name is counted separately from now on.
+        name: the name in the call.
         failure: how the call has failed; None if it has succeeded.
         """
         if (failure is None or not failure.is_unknown) and len(self._known) < SERIES:
@@ -84,13 +91,13 @@ class Names:
 
 
 class _Result(Struct, frozen=True, rename="camel"):
-    """The only member of a tool result that this module reads."""
+    """The only field of a tool result that this module reads."""
 
     is_error: bool = False
 
 
 class _Refusal(Struct, frozen=True):
-    """The only member of a guard's refusal, which is JSON, that this module reads."""
+    """The only field of a guard's refusal, which is JSON, that this module reads."""
 
     code: str = ""
 
@@ -122,7 +129,9 @@ def failure_of(error: BaseException) -> CallFailure:
 def failure_of_result(call: Call, result: Any) -> CallFailure | None:
     """Return the failure of a call that has returned a result; None if the call has succeeded.
 
-    The failure of a tool result with isError has the kind `tool_error`.
+    Only the result of a tool can be a failure: one with isError has the kind `tool_error`.
+    call: the call.
+    result: the result of the backend, as a Struct or as JSON.
     """
     if call.method != "tools/call":
         return None

@@ -8,8 +8,8 @@ or cleans up slowly, it continues in a separate task; asyncio.timeout() would wa
 handler that blocks the event loop cannot be interrupted.
 
 The timer is created when the work waits for the first time, so the limit takes no time for the many
-calls that never wait. Calls that the runtime begins through call_starter() do not use this class;
-TimedCall (runtime/guarded_calls.py) limits their time.
+calls that never wait. Calls that the runtime begins with Guard.call_starter() do not use this
+class; TimedCall (runtime/guarded_calls.py) limits their time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class DeadlineExceeded(Exception):
     """Raised by Deadline when the time limit of a call has passed.
 
     task: the task in which the call's work continues; None if the work has ended.
-    is_cancelled: whether the caller has cancelled the call, too. Then raise CancelledError.
+    is_cancelled: whether the task that awaits the Deadline was cancelled at the same time. Then its
+        code must raise CancelledError, as if there were no time limit.
     """
 
     def __init__(self, task: asyncio.Task[None] | None, *, is_cancelled: bool) -> None:
@@ -44,8 +45,11 @@ class DeadlineExceeded(Exception):
 class Deadline:
     """An awaitable that runs a call's work, and raises DeadlineExceeded after timeout_s seconds.
 
+    `await Deadline(...)` returns the result of the work, or raises its exception.
     work: the coroutine of the call.
-    context: the context of the call. After the deadline its `is_over` and `cancelled` are true.
+    context: the Context that the handler has. After the time limit its `is_over` and `cancelled`
+        are True.
+    timeout_s: the time limit in seconds.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Deadline:
             return stop.value
 
         task: Any = asyncio.current_task()
+        # Cancellations of this task before the call, which are not those of the timer.
         cancelling = task.cancelling()
         timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire, task)
         late: asyncio.Task[None] | None = None

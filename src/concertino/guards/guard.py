@@ -74,6 +74,8 @@ __all__ = ["Guard"]
 class Guard(BackendWrapper):
     """A Backend that limits and filters the calls of another Backend.
 
+        run(Guard(server, rate_limit="10/60", timeout_s=30, deny="drop_*"))
+
     Without options it does nothing. A tool call that a guard refuses gets a result with isError; a
     call of a prompt or resource gets an error response.
 
@@ -82,25 +84,27 @@ class Guard(BackendWrapper):
     pattern is a case-sensitive glob with `*`, `?` and `[a-z]`.
 
     inner: the other Backend, such as a Server.
-    rate_limit: how many calls are accepted per time: a Rate, a text such as `10/60` (10 calls of
+    rate_limit: how many calls are accepted per time: a Rate, a string such as `10/60` (10 calls of
         each tool within any 60 seconds) or `search_*=10/60`, or several of these. A call must be
-        within all rates; a refused call does not count against any of them.
+        within all rates; a refused call does not count against any of them. () for no limit.
     max_in_flight: how many calls may run at the same time; None for any number.
-    timeout_s: the longest time for a call, after which the call is cancelled and answered; None for
-        any time.
+    timeout_s: how long a call may take, in seconds. After that it is cancelled, and the client gets
+        the error TIMED_OUT. None for any time.
     max_result_bytes: the largest size of a result as JSON, in bytes; None for any size. A larger
         result of a tool is stored in `store`, and the client gets its beginning and a link to it.
         Larger results of prompts and resources are refused.
     match: patterns of the operations to which max_in_flight, timeout_s and max_result_bytes apply;
         by default all.
-    allow, deny: patterns of the operations that clients may or may not see and call. An operation
-        that matches both is denied. `allow` has an effect only on the kinds that its patterns
-        select: without a pattern for tools all tools are allowed, without one for prompts all
-        prompts, and without one for resources all resources.
+    allow: patterns of the operations that clients may see and call. It has an effect only on the
+        kinds that its patterns select: without a pattern for tools all tools are allowed, and the
+        same holds for prompts and resources.
+    deny: patterns of the operations that clients may not see and call, even if `allow` matches
+        them.
     redact: whether to remove secrets, such as tokens and passwords, from everything that is sent to
         the client.
     store: stores results that are too large; None for a store with default limits.
-    clock: returns the time in seconds. While it goes back, the guard's time stands still.
+    clock: returns the time in seconds, for rates. If it goes back, the guard's time stands still
+        until the clock has caught up.
     Raises ValueError, which names the invalid argument.
     """
 
@@ -155,6 +159,7 @@ class Guard(BackendWrapper):
             # Do not await the task, because listing may take long, for example if the backend is a
             # proxy whose server is still starting.
             warning = asyncio.create_task(warn_of_unmatched(self.inner, self._visibility))
+            # close() cancels the tasks in this set.
             self._limits.late_work.tasks.add(warning)
             warning.add_done_callback(self._limits.late_work.tasks.discard)
 
@@ -219,10 +224,11 @@ class Guard(BackendWrapper):
     # Call hooks
 
     def call_starter(self) -> CallStarter | None:
-        """Return the functions with which a runtime begins calls faster than by handle().
+        """Return the functions with which the runtime begins calls faster than with handle().
 
-        Each checks whether a call may run, and returns the coroutine of the inner backend.
-        Returns None if a subclass overrides handle(), because a runtime must then await it.
+        backend/call_hooks.py describes them. Each one checks whether a call may run, and returns
+        the coroutine of the inner backend.
+        Returns None if a subclass overrides handle(), because the runtime must then await that.
         """
         if not has_method_of(self, Guard.handle, self.handle):
             return None
@@ -240,13 +246,17 @@ class Guard(BackendWrapper):
     ) -> Work:
         """Check a call, and return the coroutine that handles it.
 
-        If a limit of this guard refuses the call, the coroutine returns or raises the refusal.
-        context: the context of the call. If this guard has `redact`, the context must remove
-            secrets from the messages of the handler.
-        slot: its attribute `hooks` is set to the functions that the runtime must call when the
-            MCP call ends. It stays None if there are none.
-        Raises RpcError at once, without a coroutine, for a tool, prompt or resource that clients
-        may not call.
+        A call can be refused in two ways:
+
+        - A tool, prompt or resource that clients may not call: raises RpcError at once, without a
+          coroutine.
+        - A call that exceeds a limit, such as a rate: the coroutine returns or raises the refusal.
+
+        call: the client's request.
+        context: its Context. If this guard has `redact`, the Context must remove secrets from the
+            messages of the handler.
+        slot: if something must be done at the end of the call, this method sets `slot.hooks` to the
+            functions that the runtime must then call.
         """
         name = call.name if call.method in KINDS else None
         if name is None or self._is_stored_result(call.method, name):
@@ -265,6 +275,7 @@ class Guard(BackendWrapper):
         """Return the inner backend's function that checks the arguments of one tool or prompt.
 
         The function raises ArgumentsRefused or RpcError for invalid arguments.
+        method, name: for example "tools/call" and the name of the tool.
         Returns None if the inner backend has no such function.
         """
         return argument_check_of(self.inner, method, name)
@@ -286,7 +297,8 @@ class Guard(BackendWrapper):
         """Return whether a call is for a stored result that this guard must answer."""
         if method != "resources/read" or not self._serves_results or not name.startswith(URI):
             return False
-        # If the result is not in this store, an inner guard may have stored it.
+        # If the result is not in this store, an inner guard may have stored it, and then the inner
+        # backend has resources. If it has none, this guard answers that there is no such resource.
         return name in self._limits.store or not self.inner.features().resources
 
     def _redact_error(self, error: RpcError) -> RpcError:
@@ -307,7 +319,7 @@ class Guard(BackendWrapper):
             raise self._redact_error(exc) from None
 
     async def _handle_unredacted(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a call that is not a call of a tool, prompt or resource; keep secrets in it."""
+        """Do the same as _handle_other(), but leave secrets in the result and in errors."""
         list_method = LIST_METHODS.get(call.method)
         if list_method is not None:
             return await self._list(list_method, call, context)
@@ -347,8 +359,8 @@ class Guard(BackendWrapper):
     def _filter(self, method: ListMethod, page: Struct | Raw) -> Struct | Raw:
         """Return a page of a list without hidden items; the same object if no item is hidden.
 
-        Members that this package does not know stay in the visible items, because servers behind a
-        proxy may have such members.
+        Fields that this package does not know stay in the visible items, because servers behind a
+        proxy may have such fields.
         """
         items: list[Any] = getattr(decode_page(page, method), method.member)
         is_visible = [

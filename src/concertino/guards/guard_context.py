@@ -17,10 +17,10 @@ __all__ = ["GuardContext"]
 
 # This is a Struct, because creating a Struct takes a third of the time of another object.
 class GuardContext(Struct, eq=False):
-    """A Context that can remove secrets from messages, and that knows the call's time limit.
+    """A Context that can remove secrets from messages, and knows whether the time limit has passed.
 
-    inner: the Context to which everything else is forwarded.
-    is_over: whether the time limit has passed; the attribute `cancelled` is then true.
+    inner: the Context of the call, to which everything else is forwarded.
+    is_over: whether the time limit has passed; then `cancelled` is True, too. Deadline sets it.
     redacts: whether to remove secrets from progress and log messages.
     """
 

@@ -34,17 +34,19 @@ EVERY_S = 15.0
 
 
 class Metrics(BackendWrapper):
-    """A Backend that counts and times the calls to another Backend, for Prometheus.
+    """A Backend that counts and times the calls of another Backend, for Prometheus.
 
-    text() returns the numbers.
+        run(Metrics(server, "/var/lib/node_exporter/notes.prom"))
+
+    text() returns the numbers. start() raises ConcertinoError if the file cannot be written.
+
     inner: the other Backend.
-    path: the file to which the numbers are written; None to write none. The file is replaced
+    path: the file to which the numbers are written; None to write no file. The file is replaced
         atomically, so that no reader sees an incomplete one.
     every_s: how many seconds pass between two writes.
-    clock: a monotonic clock in seconds.
-    counts: counts the calls. Several Metrics that share one object are counted together. None for a
-        new object.
-    start() raises ConcertinoError if the file cannot be written.
+    clock: a monotonic clock in seconds, for the durations of calls.
+    counts: counts the calls. Give several Metrics the same object to count their calls together;
+        None for an object of its own.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Metrics(BackendWrapper):
         """Return the inner backend's function that checks the arguments of one tool or prompt.
 
         The function raises ArgumentsRefused or RpcError for invalid arguments.
+        method, name: for example "tools/call" and the name of the tool.
         Returns None if the inner backend has no such function.
         """
         return argument_check_of(self.inner, method, name)
@@ -118,7 +121,7 @@ class Metrics(BackendWrapper):
             self._counts.end(method, call, failure, self._clock() - began)
 
     def text(self) -> str:
-        """Return the numbers in the text exposition format of Prometheus."""
+        """Return the numbers in the text exposition format of Prometheus. Thread-safe."""
         return self._counts.text()
 
     def _write(self, path: str) -> None:

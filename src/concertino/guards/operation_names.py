@@ -21,18 +21,21 @@ __all__ = [
     "operation_name",
 ]
 
+# Patterns that match all operations.
 EVERYTHING = ("*", "prompt:*", "resource:*")
 
 _PATTERN = re.compile(r"(?:(tool|prompt|resource):)?(.+)", re.DOTALL)
 
 
 class Patterns:
-    """A set of patterns for operations, such as `search_*` and `prompt:*`.
+    """A set of patterns for operations (tools, prompts and resources).
+
+        Patterns(("search_*", "prompt:*")).match("tool", "search_notes")     # True
 
     patterns: one pattern, or any number of them.
     Raises ValueError for an invalid pattern.
 
-    Attribute:
+    Attributes:
     kinds: the kinds of operations that the patterns are for: "tool", "prompt", "resource".
     """
 
@@ -54,7 +57,11 @@ class Patterns:
         self.kinds = frozenset(globs)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the patterns for a kind of operations that match none of the names."""
+        """Return the patterns for a kind of operations that match none of the names.
+
+        kind: "tool", "prompt" or "resource".
+        names: the names or URIs of all operations of this kind.
+        """
         return [
             pattern
             for pattern, own_kind, glob in self._given
@@ -62,25 +69,31 @@ class Patterns:
         ]
 
     def match(self, kind: str, name: str) -> bool:
-        """Return whether a pattern matches an operation."""
+        """Return whether a pattern matches an operation.
+
+        kind: "tool", "prompt" or "resource".
+        name: the name or URI of the operation, without a prefix.
+        """
         match = self._match.get(kind)
         return match is not None and match(name) is not None
 
     def match_any_spelling(self, kind: str, name: str) -> bool:
-        """Return whether a pattern matches a name, or one of the two spellings of a URI.
+        """Return whether a pattern matches a name, or at least one of two spellings of a URI.
 
-        These are the URI itself and the percent-decoded URI. URI templates decode URIs, so both
-        lead to the same resource.
+        The two spellings are the URI itself and the percent-decoded URI. Both lead to the same
+        resource, because URI templates decode URIs.
+        kind, name: the same as for match().
         """
         return self.match(kind, name) or (
             kind == "resource" and "%" in name and self.match(kind, _unquote(name))
         )
 
     def match_all_spellings(self, kind: str, name: str) -> bool:
-        """Return whether patterns match a name, or both of the two spellings of a URI.
+        """Return whether a pattern matches a name, or each of two spellings of a URI.
 
-        These are the URI itself and the percent-decoded URI. Each of them may match a different
-        pattern.
+        The two spellings are the URI itself and the percent-decoded URI. They may match different
+        patterns.
+        kind, name: the same as for match().
         """
         return self.match(kind, name) and (
             kind != "resource" or "%" not in name or self.match(kind, _unquote(name))
@@ -98,6 +111,10 @@ def _unquote(uri: str) -> str:
 class Visibility:
     """The `allow` and `deny` patterns of a Guard, which decide what clients may see and call.
 
+    allow, deny: one pattern, or any number of them; () for none.
+    Raises ValueError for an invalid pattern.
+
+    Attributes:
     is_limited: whether there is any pattern. If there is none, everything is visible.
     has_allow: whether there is an `allow` pattern.
     """
@@ -109,7 +126,11 @@ class Visibility:
         self.has_allow = bool(self._allow.kinds)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the `allow` patterns for a kind of operations that match none of the names."""
+        """Return the `allow` patterns for a kind of operations that match none of the names.
+
+        kind: "tool", "prompt" or "resource".
+        names: the names or URIs of all operations of this kind.
+        """
         return self._allow.unmatched(kind, names)
 
     def allows(self, kind: str, name: str) -> bool:
@@ -126,7 +147,12 @@ class Visibility:
 
 
 def operation_name(method: str, name: str) -> str:
-    """Return an operation's name with its prefix, such as `prompt:greet`."""
+    """Return an operation's name with its prefix, as in patterns.
+
+    Examples are `prompt:greet` and, because tools need no prefix, `add`.
+    method: the method that calls the operation, such as "prompts/get".
+    name: the name or URI of the operation.
+    """
     kind = KINDS[method]
     return name if kind == "tool" else f"{kind}:{name}"
 

@@ -53,10 +53,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
-# A permit lets one call run; a Permits object has as many as calls may run at the same time. This
-# is more than any Permits object has: when LateWork takes so many, none is free.
+# A permit lets one call run; a Permits object has as many permits as calls may run at the same
+# time. This number is larger than that of any Permits object: when LateWork takes so many permits,
+# none is free.
 ALL_PERMITS = 2**29
-# At most this many calls may continue after their time limit. If there are more, calls are refused.
+# At most this many calls may continue after their time limit. If there are more, calls are refused,
+# because each one uses memory and perhaps a thread.
 MAX_LATE_WORK = 1024
 # The methods whose calls have arguments. Calls with invalid arguments do not count against a rate.
 CHECKED = ("tools/call", "prompts/get")
@@ -67,12 +69,12 @@ MAX_QUOTED = 128
 class LateWork:
     """The work of calls that were answered with TIMED_OUT but whose handlers have not ended.
 
-    permits: the limit for concurrent calls; None if there is none. While `is_full` is true, this
-        object holds all permits. So a call that needs a permit is refused without a check of
-        `is_full`.
+    permits: limits how many calls run at the same time; None if there is no such limit. While
+        `is_full` is True, this object takes all permits. So a call that needs a permit is refused
+        without a check of `is_full`.
 
     Attributes:
-    tasks: the tasks in which the work continues.
+    tasks: the tasks in which the work continues. The Guard cancels them when it is closed.
     is_full: whether there are so many tasks that no more calls with a time limit may begin.
     """
 
@@ -103,9 +105,10 @@ class LateWork:
 class GuardLimits(Struct, frozen=True):
     """The settings of a guard, except for its rates, and the state that all operations share.
 
-    permits: the limit for concurrent calls; None if there is none.
-    timeout_s: the time limit for a call in seconds; None if there is none.
-    max_bytes: the size limit for a result as JSON in bytes; None if there is none.
+    An operation is a tool, prompt or resource.
+    permits: limits how many calls run at the same time; None if there is no such limit.
+    timeout_s: how long a call may take, in seconds; None for any time.
+    max_bytes: the largest size of a result as JSON, in bytes; None for any size.
     redact: whether to remove secrets.
     store: stores the results that are too large.
     late_work: the calls that continue after their time limit.
@@ -121,22 +124,28 @@ class GuardLimits(Struct, frozen=True):
     clock: Callable[[], float]
 
     def redaction_only(self) -> GuardLimits:
-        """Return the settings for operations that the guard's `match` does not select."""
+        """Return the settings for operations that the guard's `match` does not select.
+
+        For these, the guard only removes secrets.
+        """
         return replace(self, permits=None, timeout_s=None, max_bytes=None)
 
 
 class OperationPolicy:
     """Begins the calls of one operation, and has the hooks: the methods for the end of a call.
 
-    An operation is a tool, prompt or resource. The caller of begin...() runs the coroutine that it
-    returns, and then calls one of the hooks: finish(), fail() or time_out().
+    An operation is a tool, prompt or resource. begin_method() returns the function that begins a
+    call: it checks the limits, and returns the coroutine of the call. The runtime, or Guard.handle,
+    runs the coroutine, and then calls one of the hooks: finish(), fail() or time_out().
+
     inner: the backend that handles the calls.
     method, name: identify the operation, such as "tools/call" and the name of the tool.
     windows: the counters of the rates that apply to the operation.
     limits: the other settings that apply to the operation.
 
-    Attributes: method, name and windows; and permits, timeout_s and accepts_text, which are those
-    of CallHooks.
+    Attributes:
+    method, name, windows: the arguments.
+    permits, timeout_s, accepts_text: what the runtime reads; protocol/call_hooks.py describes them.
     """
 
     __slots__ = (
@@ -188,7 +197,10 @@ class OperationPolicy:
     # The beginning of a call
 
     def begin_method(self) -> BeginCall:
-        """Return the function that begins calls of this operation."""
+        """Return the function that begins calls of this operation.
+
+        There are three such functions. It is the fastest one that can do what the settings need.
+        """
         if not self.windows and not self._needs_end_hook:
             return self._begin_unlimited
         if self._single_window is not None and not self._counts_at_end:
@@ -283,7 +295,10 @@ class OperationPolicy:
         return work
 
     def _end_at_once(self, error: ArgumentsRefused | RpcError) -> Work:
-        """Return the work of a call whose handle() has raised at once, or raise its error."""
+        """Return a coroutine for a call whose handle() has raised at once, or raise the error.
+
+        Invalid arguments become a result of the coroutine; an RpcError is raised.
+        """
         if isinstance(error, ArgumentsRefused):
             return self._refuse_arguments(error.result)
         raise self.fail(error) from None
@@ -318,7 +333,8 @@ class OperationPolicy:
 
     def _uncount(self, began: float) -> None:
         for window in self.windows:
-            # The window drops old entries when later calls are added.
+            # It may be missing, because a window with `calls` entries drops the oldest one when a
+            # call is added.
             if began in window.times:
                 window.times.remove(began)
 
@@ -374,10 +390,10 @@ class OperationPolicy:
     # The end of a call
 
     def finish(self, result: Any) -> Struct | Raw:
-        """Return the result to send: redacted, and cut if it is too large.
+        """Return the result to send to the client: without secrets, and cut if it is too large.
 
         result: the result of the backend.
-        Raises RpcError if a result other than a tool's is too large.
+        Raises RpcError for a result of a prompt or resource that is too large.
         """
         # There is neither a size limit nor redaction.
         if self.accepts_text is None:
@@ -388,7 +404,7 @@ class OperationPolicy:
         return self._redact_and_cut(result)
 
     def fail(self, error: BaseException) -> BaseException:
-        """Return the exception to raise for a call whose handling has raised `error`.
+        """Return the exception to raise for a call whose coroutine has raised `error`.
 
         It is the same exception, or a copy without secrets.
         """
@@ -397,10 +413,10 @@ class OperationPolicy:
         return error
 
     def time_out(self, work: Any) -> CallToolResult:
-        """Return the result for a tool call whose time limit has passed.
+        """Return the error result for a tool call whose time limit has passed.
 
-        Raises RpcError for calls of prompts and resources. If the work does not end when it is
-        cancelled, it counts as one of the calls in flight until on_late_end() is called.
+        For prompts and resources it raises RpcError. If the work of the call goes on although it
+        was cancelled, it counts as a running call until on_late_end() is called.
         work: the task in which the work continues; None if the work has ended.
         """
         if work is not None:
@@ -414,7 +430,7 @@ class OperationPolicy:
         )
 
     def on_late_end(self, work: Any) -> None:
-        """Stop counting a call as one of those in flight: its work has ended after time_out().
+        """Count a call as ended, whose work went on after time_out() and has now ended.
 
         work: the task that was passed to time_out().
         """
@@ -476,10 +492,13 @@ def _single_text(result: object) -> str | None:
 
 
 def _make_text_check(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
-    """Return a fast function that checks whether a text is surely short enough, without secrets.
+    """Return a fast function that returns True for texts that need not be examined further.
 
-    If that function returns False, the text may still be short enough and contain no secret, and
-    must be examined fully. Returns None if there is neither a size limit nor redaction.
+    If it returns True, the text is certainly short enough and contains no secret. If it returns
+    False, the text must be examined fully, and may still be acceptable.
+    max_bytes: the largest size of a result as JSON; None for any size.
+    redact: whether secrets must be removed.
+    Returns None if there is neither a size limit nor redaction.
     """
     if max_bytes is None:
         return make_clean_check(sys.maxsize) if redact else None

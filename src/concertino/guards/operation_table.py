@@ -1,8 +1,8 @@
 """OperationTable: the OperationPolicies of one guard, one for each operation that was called.
 
-An operation is a tool, prompt or resource. For each call, Guard looks up here the function that
-begins calls of the operation. When the table is full, policies are removed whose operations were
-not called for the time of their rates.
+An operation is a tool, prompt or resource. For each call, Guard looks up in this table the function
+that begins calls of the operation. When the table is full, it removes policies whose counters of
+rates are all empty, because their operations were not called for a while.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ __all__ = ["OperationTable"]
 MAX_POLICIES = 1024
 # Operations with longer names have no policy in the table.
 MAX_NAME = 1024
-# The least number of seconds between two searches for idle policies in a full table.
+# The least number of seconds between two searches for idle policies in a full table. A search in
+# each call would be slow.
 SWEEP_INTERVAL_S = 1.0
 
 
 class OperationTable:
     """The OperationPolicies of a guard, one for each tool, prompt or resource ("operation").
 
-    A policy, which has the settings of an operation, is created at the first call of the operation.
+    A policy has the settings of one operation, and begins its calls. add() makes it at the first
+    call of the operation.
     inner: the backend that handles the calls.
     limits: the settings of the guard.
     rates: the rates of the guard.
     match: patterns of the operations to which the limits apply. For other operations, the guard
-        only redacts and counts rates.
+        only removes secrets and counts rates.
     Raises ValueError for an invalid pattern.
     """
 
@@ -59,17 +61,19 @@ class OperationTable:
         self._swept_at = limits.clock()
 
     def begin_by_name(self, method: str) -> Mapping[str, BeginCall]:
-        """Return the functions that begin calls of a method, by the name of the operation.
+        """Return the functions that begin calls, by the name of the operation.
 
-        The mapping is live: add() adds entries to it later.
+        The mapping is live: add() adds entries to it, and may remove others.
+        method: the method of the calls, such as "tools/call".
         """
         return self._begin[method]
 
     def add(self, method: str, name: str) -> BeginCall:
-        """Create the policy of an operation, and return the function that begins its calls.
+        """Make the policy of an operation, and return the function that begins its calls.
 
-        If the table is full, or the name is very long, the policy is not stored, and the next call
-        creates a new one.
+        If the table is full, or the name is very long, the policy is not stored. Then add() must be
+        called again for the next call; such operations share their counters of rates.
+        method, name: for example "tools/call" and the name of the tool.
         """
         policies = self._policies[method]
         is_kept = len(name) <= MAX_NAME and (len(policies) < MAX_POLICIES or self._sweep(method))

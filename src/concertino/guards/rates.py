@@ -23,9 +23,13 @@ _TEXT = re.compile(r"(?:(.+)=)?(\d+)/(\d+(?:\.\d+)?)", re.DOTALL)
 class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
     """A rate limit of a Guard: at most `calls` calls of an operation within any `within_s` seconds.
 
-    An operation is a tool, prompt or resource. A Guard also accepts a text for a Rate: `10/60`, or
-    `search_*=10/60` with a pattern.
+        run(Guard(server, rate_limit=Rate(100, 60, match="search_*", shared=True)))
 
+    An operation is a tool, prompt or resource. A Guard also accepts a string for a Rate: `10/60`,
+    or `search_*=10/60` with a pattern.
+
+    calls: how many calls are accepted.
+    within_s: the length of the time in seconds.
     match: patterns of the operations to which the limit applies, such as `search_*` for tools,
         `prompt:*` or `resource:notes://*`; by default all tools.
     shared: whether all these operations are counted together; by default each is counted alone.
@@ -51,11 +55,11 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
 
     @classmethod
     def read(cls, rate: Rate | str, *, shared: bool = False) -> Rate:
-        """Return the Rate for a text such as `10/60`: 10 calls within any 60 seconds.
+        """Return the Rate for a string such as `10/60`: 10 calls within any 60 seconds.
 
-        rate: a text, or a Rate, which is returned unchanged.
-        shared: the field `shared` of the returned Rate, if `rate` is a text; by default False.
-        Raises ValueError for any other value.
+        rate: a string, or a Rate, which is returned unchanged.
+        shared: if `rate` is a string, the value of the field `shared`.
+        Raises ValueError for a string of another form, and for any other value.
         """
         if isinstance(rate, Rate):
             return rate
@@ -69,8 +73,12 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
 
 
 class Window:
-    """The accepted calls of the last `within_s` seconds, for one Rate.
+    """Counts the accepted calls of the last `within_s` seconds, for one Rate.
 
+    To count a call, the guard appends its time to `times`.
+
+    Attributes:
+    calls, within_s: those of the Rate.
     times: the times of the last accepted calls, at most `calls` of them, in ascending order.
     """
 

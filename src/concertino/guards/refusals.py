@@ -23,7 +23,10 @@ def as_result(
     /,
     **extra: Any,
 ) -> CallToolResult:
-    """Return the isError result that a tool has if it raises ToolError with these arguments."""
+    """Return the isError result that a tool has if it raises ToolError with these arguments.
+
+    Its text is a JSON object with the code, the message, the suggestion and the fields in `extra`.
+    """
     body = ToolError(code, message, suggestion=suggestion, **extra).body
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)
 
@@ -38,13 +41,15 @@ def refuse(
 ) -> CallToolResult:
     """Refuse a call: return an isError result for a tool, and raise RpcError for other methods.
 
-    Both contain the same JSON object, which is made from the last four parameters. In the result it
-    is the text. In the RpcError it is the data, and the JSON-RPC error code is BUSY (-31001).
-    method: the method of the call.
+    Both contain the same JSON object. In the result it is the text. In the RpcError it is the data,
+    and the JSON-RPC error code is BUSY (-31001). The object has these fields:
+
     code: the kind of the refusal, such as RATE_LIMIT_EXCEEDED.
     message: the text of the refusal.
     suggestion: what the caller can do.
-    extra: other members of the JSON object.
+    extra: other fields.
+
+    method: the method of the call, such as "tools/call".
     """
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)

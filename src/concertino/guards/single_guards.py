@@ -19,13 +19,16 @@ __all__ = ["Filter", "InFlightLimit", "RateLimit", "Redact", "SizeLimit", "TimeL
 
 
 class RateLimit(Guard):
-    """A Guard that accepts `calls` calls of each tool within any `within_s` seconds.
+    """A Guard that accepts at most `calls` calls of each tool within any `within_s` seconds.
 
-    Further calls are refused with RATE_LIMIT_EXCEEDED. For several rates, use Guard.
+        run(RateLimit(server, 10, 60))
+
+    More calls are refused with the error RATE_LIMIT_EXCEEDED. For several rates, use Guard.
+    inner: the Backend that handles the calls, such as a Server.
     match: patterns of the operations to which the limit applies: `search_*` selects tools,
         `prompt:draft_*` prompts, `resource:notes://*` resources; by default all tools.
     shared: whether all these operations are counted together; by default each is counted alone.
-    clock: returns the time in seconds.
+    clock: returns the time in seconds, for tests.
     """
 
     def __init__(
@@ -42,8 +45,13 @@ class RateLimit(Guard):
 
 
 class InFlightLimit(Guard):
-    """A Guard that lets `calls` calls run at once, and refuses others with TOO_MANY_IN_FLIGHT.
+    """A Guard that limits how many calls run at the same time.
 
+        run(InFlightLimit(server, 8))
+
+    More calls are refused with the error TOO_MANY_IN_FLIGHT.
+    inner: the Backend that handles the calls, such as a Server.
+    calls: how many calls may run at the same time; all operations are counted together.
     match: patterns of the operations to which the limit applies: `search_*` selects tools,
         `prompt:draft_*` prompts, `resource:notes://*` resources; by default all.
     """
@@ -59,8 +67,13 @@ class InFlightLimit(Guard):
 
 
 class TimeLimit(Guard):
-    """A Guard that answers a call with TIMED_OUT after timeout_s seconds, and cancels its handler.
+    """A Guard that limits how long a call may take.
 
+        run(TimeLimit(server, 30))
+
+    A call that takes longer gets the error TIMED_OUT, and its handler is cancelled.
+    inner: the Backend that handles the calls, such as a Server.
+    timeout_s: the time limit in seconds.
     match: patterns of the operations to which the limit applies: `search_*` selects tools,
         `prompt:draft_*` prompts, `resource:notes://*` resources; by default all.
     """
@@ -76,15 +89,19 @@ class TimeLimit(Guard):
 
 
 class SizeLimit(Guard):
-    """A Guard that cuts a tool's result of more than max_bytes bytes.
+    """A Guard that cuts results of tools that are too large.
+
+        run(SizeLimit(server, 100_000))
 
     The whole result is stored for some time as a resource, and the client gets the beginning of the
     result and a link to the resource. Results of prompts and resources that are too large are
     replaced by the error RESULT_TOO_LARGE.
-    max_bytes: the largest size of a result as JSON.
+    inner: the Backend that handles the calls, such as a Server.
+    max_bytes: the largest size of a result as JSON, in bytes.
     match: patterns of the operations to which the limit applies: `search_*` selects tools,
         `prompt:draft_*` prompts, `resource:notes://*` resources; by default all.
-    store_bytes: the limit for the total size of the stored results; the oldest are removed first.
+    store_bytes: the largest total size of the stored results, in bytes; the oldest are removed
+        first.
     store_s: how many seconds a result is stored.
     """
 
@@ -108,9 +125,12 @@ class SizeLimit(Guard):
 class Filter(Guard):
     """A Guard that hides operations: they are not listed, and calls of them fail.
 
+        Filter(server, allow="read_*")                    # hides all other tools
+        Filter(server, deny=("drop_*", "prompt:*"))       # hides some tools, and all prompts
+
     Operations are tools, prompts and resources. A pattern selects tools, unless it begins with
-    `prompt:` or `resource:`. `Filter(server, allow="read_*")` hides all other tools, but no prompts
-    and resources. `Filter(server, deny=("drop_*", "prompt:*"))` hides some tools and all prompts.
+    `prompt:` or `resource:`.
+    inner: the Backend that has the operations, such as a Server.
     allow: patterns of the operations that are not hidden. Without a pattern for prompts, all
         prompts are allowed; the same holds for tools and resources.
     deny: patterns of the operations that are hidden, even if they match `allow`.
@@ -128,8 +148,11 @@ class Filter(Guard):
 class Redact(Guard):
     """A Guard that removes secrets from results, errors, progress and log messages.
 
-    Secrets are the values of environment variables such as `*_TOKEN`, texts in fields such as
+        run(Redact(server))
+
+    Secrets are the values of environment variables such as `*_TOKEN`, strings in fields such as
     `password`, and tokens of well-known forms; logs/redact.py describes them.
+    inner: the Backend that handles the calls, such as a Server.
     """
 
     def __init__(self, inner: Backend) -> None:

@@ -36,22 +36,23 @@ URI = "result://concertino/"
 STORE_BYTES = 64 * 2**20
 STORE_RESULTS = 1000
 STORE_S = 3600.0
-# The largest number of bytes for one character in JSON: the six of \u001f.
+# How many bytes one character has in JSON at most: \u001f has six.
 WORST_ESCAPE = 6
-# The largest number of bytes of a result in addition to its text.
+# How many bytes a result as JSON has at most in addition to its text.
 ENVELOPE_BYTES = 512
 
 
 class OversizeStore:
     """Stores results of tools that are too large to be sent, under URIs that cannot be guessed.
 
-    max_bytes, max_results: limits for the total size in bytes, and for the number of results. The
-        oldest results are removed first.
+    max_bytes: the largest total size of the stored results, in bytes.
+    max_results: how many results are stored at most. If a limit is exceeded, the oldest results are
+        removed first.
     ttl_s: how many seconds a result is stored.
     clock: a monotonic clock in seconds.
 
-    Attribute:
-    bytes: the total size of the results now.
+    Attributes:
+    bytes: the total size of the results that are stored now.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class OversizeStore:
     def keep(self, contents: list[ResourceContents], size: int) -> str | None:
         """Store a result and return its URI; None if it is larger than the whole store.
 
-        contents: the result, as contents of a resource.
+        contents: the result, in the form of a resource's contents.
         size: the size of the result, in bytes.
         """
         if size > self.max_bytes:
@@ -88,7 +89,7 @@ class OversizeStore:
         return uri in self._results
 
     def read(self, uri: str) -> ReadResourceResult:
-        """Return a stored result. Raises ResourceNotFound if there is none, or it was removed."""
+        """Return a stored result. Raises ResourceNotFound if no result is stored under the URI."""
         if uri not in self:
             raise ResourceNotFound(uri)
         contents = self._results[uri][0]
@@ -124,10 +125,12 @@ def cut(
     most: int,
     store: OversizeStore,
 ) -> CallToolResult:
-    """Store a tool's result that is too large, and return its beginning with a link to the whole.
+    """Store a tool's result that is too large, and return a short one for the client.
 
-    If the result has structured content or is an error, an error result with only the link is
-    returned instead, because a part of structured content would not match the output schema.
+    - For a result with text, this is the beginning of the text, with a link to the whole result.
+    - For a result with structured content, and for an error, it is the error RESULT_TOO_LARGE with
+      the link: a part of structured content would not match the output schema.
+    - If the result is larger than the whole store, there is no link.
 
     result: a CallToolResult, or its JSON.
     name: the name of the tool.

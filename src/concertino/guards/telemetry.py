@@ -54,6 +54,8 @@ ATTRIBUTES = {
 class Telemetry(BackendWrapper):
     """A Backend that reports calls of another Backend to OpenTelemetry.
 
+        run(Telemetry(server))
+
     Each call becomes a span, and its duration is added to the histogram
     `mcp.server.operation.duration`.
 
@@ -93,6 +95,7 @@ class Telemetry(BackendWrapper):
         """Return the inner backend's function that checks the arguments of one tool or prompt.
 
         The function raises ArgumentsRefused or RpcError for invalid arguments.
+        method, name: for example "tools/call" and the name of the tool.
         Returns None if the inner backend has no such function.
         """
         return argument_check_of(self.inner, method, name)

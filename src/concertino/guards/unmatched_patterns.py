@@ -25,11 +25,11 @@ MAX_NAMES = 500
 
 
 async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
-    """Log a warning for each `allow` pattern that matches no operation of a backend.
+    """Log a warning for each `allow` pattern that matches no tool, prompt or resource of a backend.
 
+    If the backend cannot list its tools now, or has none, the patterns for tools are not checked;
+    the same holds for prompts and resources.
     visibility: has the `allow` patterns.
-    If the backend cannot list its tools, prompts or resources now, the patterns for these are not
-    checked.
     """
     features = backend.features()
     offered = {

@@ -106,8 +106,9 @@ class SourceFiles:
     async def settle(self) -> list[str]:
         """Wait until the files have not changed for SETTLE_S, and return those that have changed.
 
-        The present state is then accepted, as by accept(). It waits longer if a changed file is now empty or missing, because an editor may still be
-        saving it. It waits at most MAX_SETTLE_STEPS times SETTLE_S.
+        Their present state is then accepted, as by accept(). It waits longer if a changed file is
+        now empty or missing, because an editor may still be saving it; but at most MAX_SETTLE_STEPS
+        times SETTLE_S.
         """
         changed: set[str] = set()
         without_content: set[str] = set()
