@@ -9,7 +9,7 @@ reading:
 - Requests: library_handlers.py answers them. uris.py says which URIs a library has, and
   resource_reader.py reads them.
 - Searching: query_params.py parses a Query, index.py finds the documents, analysis.py makes search
-  terms of text, and rendering.py makes a text of the hits. cache.py keeps the index for the next
+  terms of text, and rendering.py writes the hits as a text. cache.py keeps the index for the next
   start.
 - lint.py finds the defects that `concertino lint` reports.
 """

@@ -36,9 +36,10 @@ MAX_TERM = 64
 # pieces is probably a path or a function call.
 MAX_COMPOUND = 2
 
-# A run is a sequence of characters between two spaces. The terms of this many different runs are
-# remembered (about 30 MB in all), and the longest run whose terms are remembered.
+# A run is a sequence of characters between two spaces. The terms of so many different runs are
+# remembered, which takes about 30 MB.
 MAX_REMEMBERED = 200_000
+# The longest run whose terms are remembered, in characters. Longer runs are hardly ever repeated.
 MAX_RUN = 200
 
 # One word, with the signs inside it: node.js, CI/CD, snake_case, event-driven, R&D, don't. Each
@@ -96,7 +97,10 @@ STOP_WORDS = frozenset(
 
 @cache
 def import_tantivy() -> ModuleType:
-    """Return the module tantivy. Raises TargetError, which names the extra, if it is missing."""
+    """Return the module tantivy, the search engine.
+
+    Raises TargetError, which names the extra of concertino to install, if it is missing.
+    """
     try:
         import tantivy
     except ImportError as exc:
@@ -115,7 +119,8 @@ def shared_analyser() -> Analyser:
 class Analyser:
     """Converts text to search terms: lower-case words without their endings.
 
-    Any thread may use it. The docstring of the module has the rules.
+    The docstring of this module has the rules. Any thread may use an Analyser. Creating one raises
+    TargetError if tantivy is not installed.
     """
 
     def __init__(self) -> None:
@@ -127,9 +132,9 @@ class Analyser:
         )
 
     def analyse(self, text: str) -> str:
-        """Return the terms of a text in order, with spaces between them.
+        """Return the terms of a text in order, joined by spaces; "" if it has none.
 
-        tantivy stores this text, and splits it at the spaces.
+        tantivy stores this string, and splits it at the spaces.
         """
         if len(self._terms) > MAX_REMEMBERED:
             self._terms.clear()
@@ -142,15 +147,15 @@ class Analyser:
         return " ".join(map(self._terms.__getitem__, runs))
 
     def words(self, text: str) -> list[str]:
-        """Return the words of a text in order, as they are written."""
+        """Return the words of a text in order, as they are written, such as "node.js"."""
         return WORD.findall(text)
 
     def terms(self, word: str) -> list[str]:
-        """Return the terms of one word. Empty for a stop word."""
+        """Return the terms of one word; [] for a stop word such as "the"."""
         return self.analyse(word).split()
 
     def stems(self, words: list[str]) -> list[str]:
-        """Return the stem of each word, without remembering it.
+        """Return the stem of each word. Unlike analyse(), it does not remember the stems.
 
         words: words that consist of a-z and digits only.
         """

@@ -17,7 +17,7 @@ from concertino.library.templates import Templates
 from concertino.types.completion import CompleteParams, PromptReference
 from concertino.types.resources_and_prompts import CompleteResult, Completion
 
-# 2026-07-28 server/utilities/completion.
+# The largest number of values in a response; 2026-07-28 server/utilities/completion.
 MAX_VALUES = 100
 
 # An error quotes at most this many characters of an unknown name.
@@ -29,6 +29,7 @@ def complete_argument(
 ) -> CompleteResult:
     """Return the result of a `completion/complete` call.
 
+    call: the client's request.
     documents: the files and prompts of the library.
     templates: the resource templates of the library.
     Raises RpcError -32602 for an unknown prompt, resource template or argument.

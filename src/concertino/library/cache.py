@@ -78,6 +78,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of the cache files: `concertino/library` in $XDG_CACHE_HOME or `~/.cache`.
 
     A relative $XDG_CACHE_HOME is ignored, as the XDG Base Directory Specification says.
+    environment: the environment variables.
     Raises RuntimeError for a user without a home directory.
     """
     return user_folder("XDG_CACHE_HOME", ".cache", environment) / "concertino" / "library"
@@ -87,9 +88,9 @@ class CacheFile(Struct, frozen=True, array_like=True):
     """The content of a cache file.
 
     documents: all documents of the library.
-    numbers: the number of each document in the index, in the same order.
-    next_number: the number for the next document.
-    dead: how many removed documents still count in the index's word statistics.
+    numbers: the number of each document in the index, in the order of `documents`.
+    next_number: the number that the next new document gets.
+    dead: how many removed documents still count in the index's word statistics (see index.py).
     files: name -> content of the files of the index.
     """
 
@@ -101,7 +102,10 @@ class CacheFile(Struct, frozen=True, array_like=True):
 
 
 class _Footer(Struct, frozen=True):
-    """The footer of one of tantivy's files. crc: CRC-32 of the file without the footer."""
+    """The footer of one of tantivy's files.
+
+    crc: the CRC-32 of the file without the footer.
+    """
 
     crc: int
 
@@ -114,6 +118,9 @@ class IndexDirectory:
 
     parent: the directory in which the new directory is created.
     files: name -> content of the files to write into it.
+
+    Attributes:
+    folder: the path of the directory.
     """
 
     def __init__(self, parent: Path, files: Mapping[str, bytes]) -> None:
@@ -133,7 +140,7 @@ class IndexDirectory:
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def files(self) -> dict[str, bytes]:
-        """Return the files of the index by name, without lock files. Raises OSError."""
+        """Read the files of the index: name -> content, without lock files. Raises OSError."""
         return {
             path.name: path.read_bytes()
             for path in sorted(self.folder.iterdir())
@@ -142,11 +149,14 @@ class IndexDirectory:
 
 
 class Cache:
-    """The cache file of one library, with its documents as they were parsed last.
+    """Reads and writes the cache file of one library: its parsed documents and its search index.
 
-    name: a text that is different for each library: the path of its folder, and the options that
+    name: a string that is different for each library: the path of its folder, and the options that
         affect its documents. The name of the cache file is a hash of it.
     folder: the folder with the cache files of all libraries; None for cache_folder().
+
+    Attributes:
+    path: the path of the cache file, which need not exist.
     """
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
@@ -157,16 +167,16 @@ class Cache:
         self._is_read = False
 
     def documents(self) -> dict[str, Document]:
-        """Return path -> cached document; empty if there is no valid cache file.
+        """Return path -> cached document; {} if there is no valid cache file.
 
-        The documents may be out of date: the caller compares the size and the modification time of
-        each file.
+        The documents may be out of date, so compare their size and modification time with those of
+        the files. Raises TargetError as load() does.
         """
         content = self.load()
         return {} if content is None else {doc.path: doc for doc in content.documents}
 
     def load(self) -> CacheFile | None:
-        """Return the content of the cache file. Later calls return the same object.
+        """Return the content of the cache file. Later calls return the same object again.
 
         Returns None if there is no cache file, or if it is invalid. Raises TargetError if tantivy
         is not installed, because a valid cache file names tantivy's version.
@@ -177,7 +187,7 @@ class Cache:
         return self._content
 
     def release(self) -> None:
-        """Forget the content, which takes as much memory as the library.
+        """Free the content that load() has read, which takes as much memory as the library.
 
         load() returns None from now on.
         """
@@ -186,8 +196,9 @@ class Cache:
     def make_directory(
         self, files: Mapping[str, bytes] | None = None, document_bytes: int = 0
     ) -> IndexDirectory | None:
-        """Return a new IndexDirectory.
+        """Create a new IndexDirectory: in /dev/shm if there is space, and else in the cache folder.
 
+        Also removes directories that killed processes have left there.
         files: name -> content of the files to write into it; None for an empty directory.
         document_bytes: the total size of the documents, from which the space that the index needs
             is estimated.
@@ -219,10 +230,11 @@ class Cache:
         dead: int,
         index: IndexDirectory,
     ) -> None:
-        """Write the cache file. A failure is logged.
+        """Write the cache file, and remove old ones of other libraries if there are too many.
 
+        Raises nothing: a failure is logged.
         documents: number in the index -> document.
-        next_number: the number for the next document.
+        next_number: the number that the next new document gets.
         dead: how many removed documents still count in the index's word statistics.
         index: the directory with the files of the index.
         """

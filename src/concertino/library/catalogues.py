@@ -25,7 +25,10 @@ MAX_BYTES = 4 * 2**20
 def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) -> str:
     """Return the registry, as JSON: the size of each category, and an entry for each file.
 
-    A category with the name `match` has no catalogue, because its URI means a search.
+    Each category has the URI of its catalogue, except one with the name `match`: that URI means a
+    search.
+    documents: the files of the library.
+    scheme: the scheme of the library's URIs.
     count: counts the tokens of a text.
     """
     items = documents.items()
@@ -57,6 +60,9 @@ def render_category(
 ) -> str:
     """Return the catalogue of a category, as JSON: its size, and an entry for each file.
 
+    documents: the files of the library.
+    scheme: the scheme of the library's URIs.
+    category: the name of the category, which is a folder at the top.
     count: counts the tokens of a text.
     """
     items = [item for item in documents.items() if item.category == category]
@@ -78,9 +84,9 @@ def _sums(items: Iterable[Item], count: Counter) -> dict[str, int]:
 
 
 def _entries(items: list[Item], count: Counter) -> dict[str, Any]:
-    """Return the member `resources` with as many entries as fit into MAX_BYTES.
+    """Return the field `resources` with as many entries as fit into MAX_BYTES.
 
-    If entries are left out, the member `more` has their number.
+    If entries are left out, the field `more` has their number.
     """
     entries: list[Raw] = []
     size = 0
@@ -95,7 +101,7 @@ def _entries(items: list[Item], count: Counter) -> dict[str, Any]:
 
 
 def _entry(item: Item, count: Counter) -> dict[str, Any]:
-    """Return the entry of a file, without empty members."""
+    """Return the entry of a file, without empty fields."""
     if not isinstance(item, Document):
         return {"uri": item.uri, "size": item.size}
     fields: dict[str, Any] = {

@@ -13,20 +13,24 @@ class Document(Struct, frozen=True):
     """One Markdown file that can be searched and read.
 
     uri: the URI that follows from the path, such as
-        `orchestr8://agents/_fragments/typescript-core`. Clients may also use other names of the
-        document in a URI.
+        `orchestr8://agents/_fragments/typescript-core`. Clients may also use other URIs for the
+        document, with its aliases (document_registry.py).
     category: the first folder of the path, such as `agents`; "" for a file at the top.
-    id: from the front matter, or else the file's name without its suffix.
-    title, description, tags, capabilities, use_when: from the front matter, or else from headings
-        and lists of the body; may be empty. `capabilities` say what the document helps with,
-        `use_when` for which tasks to read it.
+    id: the value in the front matter, or else the file's name without its suffix.
+    title: the value in the front matter, or else the first heading, or else the file's name.
+    description: the value in the front matter, or else the first paragraph; "" if there is none.
+    tags: the value in the front matter; () if there is none.
+    capabilities: what the document helps with, from the front matter or from a list below a heading
+        "Capabilities"; () if there is none.
+    use_when: for which tasks to read the document, from the front matter or from a list below a
+        heading "When to use"; () if there is none.
     body: the text without the front matter.
-    estimated_tokens: the author's value in the front matter, which may be wrong; None if it has
+    estimated_tokens: the author's value in the front matter, which may be wrong; None if there is
         none.
     related: the URIs or ids of other documents in the front matter, unchanged.
     path: the path relative to the folder of resources, with `/` as separator.
     size: the size of the file, in bytes.
-    mtime_ns: the modification time of the file.
+    mtime_ns: the modification time of the file, in nanoseconds.
     digest: a hash of the file's bytes.
     """
 

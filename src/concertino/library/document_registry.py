@@ -26,7 +26,7 @@ Item = Document | PlainFile
 
 
 class Change(Struct):
-    """A change in the folders of a library. It is false if nothing has changed.
+    """What has changed in the folders of a library. Its truth value is False if nothing has.
 
     items: path -> file, for the new and changed files in the folder of resources.
     removed_items: the paths of the files that were removed from the folder of resources.
@@ -52,7 +52,10 @@ class Change(Struct):
 
 
 class Ambiguous(Exception):
-    """Several files have the requested alias. candidates: the URIs of these files, sorted."""
+    """Raised if a client uses an alias that several files have.
+
+    candidates: the URIs of these files, sorted.
+    """
 
     def __init__(self, candidates: list[str]) -> None:
         super().__init__(", ".join(candidates))
@@ -60,9 +63,9 @@ class Ambiguous(Exception):
 
 
 class DocumentRegistry:
-    """The files and prompts of one library. It is empty until apply() adds files.
+    """Finds the files and prompts of one library. It is empty until apply() adds files.
 
-    Any thread may use it.
+    Keys and aliases are explained at the top of this module. Any thread may use a registry.
     """
 
     def __init__(self) -> None:
@@ -90,7 +93,10 @@ class DocumentRegistry:
     # Changing
 
     def apply(self, change: Change) -> None:
-        """Add, replace and remove files according to a change of the folders."""
+        """Add, replace and remove files and prompts.
+
+        change: what has changed in the folders of the library, as FileLoader.refresh() returns it.
+        """
         with self._lock:
             for path in (*change.removed_items, *change.items):
                 self._remove(path)
@@ -153,7 +159,7 @@ class DocumentRegistry:
     def find(self, key: str) -> Item | None:
         """Return the file with this key or alias; None if there is none.
 
-        key: the part of a client's URI after `SCHEME://`.
+        key: the part of a client's URI after `SCHEME://`, percent-decoded.
         Raises Ambiguous if it is an alias of several files.
         """
         with self._lock:
@@ -186,7 +192,10 @@ class DocumentRegistry:
         return next((self._items[path] for path in paths), None)
 
     def category(self, name: str) -> str | None:
-        """Return the category with this name in singular or plural; None if there is none."""
+        """Return the category with this name, whether in singular or in plural.
+
+        For `skill` it returns `skills`, if that is a category. Returns None if there is none.
+        """
         with self._lock:
             return self._find_category(name)
 
@@ -201,11 +210,14 @@ class DocumentRegistry:
         return next((known for known in sorted(self._counts) if singular(known) == wanted), None)
 
     def find_path(self, path: str) -> Item | None:
-        """Return the file with this path, relative to its folder; None if there is none."""
+        """Return the file with this path, relative to the folder of resources; None for no file."""
         return self._items.get(path)
 
     def has_path(self, path: str) -> bool:
-        """Return whether this path is a file, or a folder that contains files."""
+        """Return whether this path is a file, a link to one, or a folder that contains files.
+
+        path: relative to the folder of resources.
+        """
         with self._lock:
             return (
                 path in self._items
@@ -214,7 +226,7 @@ class DocumentRegistry:
             )
 
     def ambiguities(self) -> dict[str, list[Item]]:
-        """Return alias -> files, for the aliases of several files, for `concertino lint`.
+        """Return alias -> files, for each alias that several files have. For `concertino lint`.
 
         Aliases with more than two path components are left out.
         """
@@ -226,9 +238,9 @@ class DocumentRegistry:
             }
 
     def find_shadowed(self) -> list[Item]:
-        """Return the files that no URI leads to, for `concertino lint`.
+        """Return the files that clients cannot read by their URI. For `concertino lint`.
 
-        Their URI means another file with the same key, the registry or a search.
+        Their URI means something else: another file with the same key, the registry or a search.
         """
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
@@ -241,7 +253,7 @@ class DocumentRegistry:
     # Lists
 
     def categories(self) -> list[str]:
-        """Return all categories, sorted."""
+        """Return all categories, which are the folders at the top, sorted."""
         with self._lock:
             return sorted(self._counts)
 
@@ -284,9 +296,9 @@ def is_reserved(key: str) -> bool:
 def aliases_of(item: Item) -> Iterable[str]:
     """Return the aliases of a file: the other keys by which clients may refer to it.
 
-    The names of a document are its file name, the file name without suffix, and its id; the only
-    name of another file is its file name. Each name is an alias alone, after the file's folder, and
-    after the file's category. The key that follows from the path is not an alias.
+    A document has three names: its file name, the file name without suffix, and its id. Any other
+    file has only its file name. Each name is an alias in three forms: alone, after the file's
+    folder, and after the file's category. The key that follows from the path is not an alias.
     """
     path = item.path
     folder, _, name = path.rpartition("/")

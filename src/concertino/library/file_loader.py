@@ -30,7 +30,7 @@ from concertino.library.uris import key_of, uri_of
 # The type that a folder's files are parsed into.
 Parsed = TypeVar("Parsed")
 T = TypeVar("T")
-# A parsed file, or None if it is invalid, and the defects of the file.
+# The parsed file (None if it is invalid), and the defects of the file.
 ParseResult = tuple[Parsed | None, list[LibraryProblem]]
 
 # At most this many problems are logged at a time; `concertino lint` reports all of them.
@@ -41,11 +41,11 @@ class FolderState(Generic[Parsed]):
     """Keeps the parsed files of one folder up to date. Use it from one thread at a time.
 
     folder: lists and reads the files.
-    parse: called with a Markdown file and its bytes. It returns the parsed file and its problems,
-        which are its defects. Instead of the parsed file it returns None if the file is invalid.
-    parse_other: called with any other file, and with a Markdown file for which `parse` returns
-        None. It makes the result without reading the file. If parse_other is None, these files are
-        left out.
+    parse: called with a Markdown file and its bytes. Returns the parsed file (None if the file is
+        invalid) and a list of its problems, which are its defects.
+    parse_other: called with any other file, and with a Markdown file for which `parse` has returned
+        None. Returns the result for such a file, which it does not read. None to leave these files
+        out.
 
     Attributes:
     found: path -> file, for all files of the folder at the latest refresh().
@@ -75,13 +75,16 @@ class FolderState(Generic[Parsed]):
         *,
         distrust: bool,
     ) -> tuple[dict[str, Parsed], set[str], list[str]]:
-        """List the folder again, and parse the files that are new or have changed.
+        """List the folder again, and parse the files that are new or have changed. Blocks.
 
         under: the path of the file or folder to look at; "" for the whole folder.
-        find_cached: returns a parsed file from a cache; None if the file must be read.
+        find_cached: called with each new or changed file; returns the parsed file from a cache, or
+            None if the file must be read.
         distrust: whether to read files even if their size and modification time are unchanged.
-        Returns path -> parsed file for the new and changed files, the paths of removed files, and
-        messages for the log about problems that are new.
+        Returns three values:
+        - path -> parsed file, for the new and changed files;
+        - the paths of removed files, and of those that have become invalid;
+        - messages for the log about problems that are new.
         """
         listing = self.folder.listing(under)
         problems: dict[str, list[LibraryProblem]] = {}
@@ -116,9 +119,9 @@ class FolderState(Generic[Parsed]):
         return changed, removed, messages
 
     def _forget_missing(self, under: str, listing: Listing) -> set[str]:
-        """Forget the files below `under` that are not in a new listing.
+        """Remove the files below `under` that are not in a new listing from the state.
 
-        Returns the paths of the forgotten files that were parsed.
+        Returns the paths of those that were parsed.
         """
         removed: set[str] = set()
         for path in [path for path in self.found if is_below(path, under)]:
@@ -169,9 +172,10 @@ class FileLoader:
     log: the logger for new defects of files; None to log nothing.
 
     Attributes:
-    resources, prompts: the states of the two folders, or None.
-    known: path -> cached document. The owner may set it before the first refresh(): a file is not
-        read if it has the size and the modification time of its cached document.
+    resources, prompts: the parsed files of the two folders; None for a folder that the library does
+        not have.
+    known: path -> cached document. It may be set before the first refresh(): a file is not read if
+        it has the size and the modification time of its cached document.
     """
 
     def __init__(
@@ -205,11 +209,13 @@ class FileLoader:
             resources.excluded = prompts
 
     def refresh(self, paths: Iterable[str] | None = None) -> Change:
-        """Return the changes since the previous call, and log new defects of files. Blocks.
+        """Read changed files, and return the changes since the previous call. Blocks.
 
+        The first call reads all files. New defects of files are logged.
         paths: the absolute paths of files that may have changed. These files are read again even if
-            their size and modification time are unchanged. None to read all files whose size or
-            modification time has changed.
+            their size and modification time are unchanged. None to check all files, and to read
+            those whose size or modification time has changed.
+        Raises ConcertinoError if a file has front matter and PyYAML is not installed.
         """
         change = Change(items={}, removed_items=set(), prompts={}, removed_prompts=set())
         messages: list[str] = []
@@ -263,7 +269,7 @@ class FileLoader:
 
 
 def is_below(path: str, under: str) -> bool:
-    """Return whether `path` is `under` or lies below it; always True if `under` is empty."""
+    """Return whether `path` is the path `under` or lies below it. True if `under` is ""."""
     return not under or path == under or path.startswith(f"{under}/")
 
 

@@ -61,14 +61,15 @@ def is_markdown(path: str) -> bool:
 
 
 def category_of(path: str) -> str:
-    """Return the first folder of a path; empty for a file at the top."""
+    """Return the first folder of a path; "" for a file at the top."""
     return path.partition("/")[0] if "/" in path else ""
 
 
 def mime_type_of(path: str) -> str | None:
     """Return the MIME type for the path's suffix; None for an unknown suffix.
 
-    Only the standard library's own table is used, because the tables of machines differ.
+    It comes from the standard library's own table, and not from the tables of the system, because
+    these differ between machines.
     """
     if is_markdown(path):
         return MARKDOWN
@@ -80,9 +81,9 @@ def mime_type_of(path: str) -> str | None:
 
 
 def decode_text(data: bytes) -> str | None:
-    """Decode UTF-8, and remove a byte order mark.
+    """Decode the bytes of a file as UTF-8, without a byte order mark.
 
-    Returns None if the bytes are not UTF-8 or contain a NUL, so that they are no text.
+    Returns None if the file is no text: if it is not UTF-8 or contains a NUL.
     """
     try:
         return None if b"\0" in data else data.decode("utf-8-sig")
@@ -96,8 +97,9 @@ def parse_document(
     """Return the Document for a Markdown file, and the defects of the file.
 
     scheme: the scheme of the document's URI.
+    found: the file as it was listed, with its path.
     data: the bytes of the file.
-    Returns None instead of a Document if the file is no text in UTF-8. Raises ConcertinoError if
+    Returns None in place of the Document if the file is no text in UTF-8. Raises ConcertinoError if
     the file has front matter and PyYAML is not installed.
     """
     text = decode_text(data)
@@ -140,9 +142,10 @@ def parse_document(
 def parse_prompt(found: FoundFile, data: bytes) -> tuple[PromptFile | None, list[LibraryProblem]]:
     """Return the PromptFile for a Markdown file, and the defects of the file.
 
+    found: the file as it was listed, with its path.
     data: the bytes of the file.
-    Returns None instead of a PromptFile if the file is no text in UTF-8. Raises ConcertinoError if
-    the file has front matter and PyYAML is not installed.
+    Returns None in place of the PromptFile if the file is no text in UTF-8. Raises ConcertinoError
+    if the file has front matter and PyYAML is not installed.
     """
     text = decode_text(data)
     if text is None:
@@ -245,7 +248,8 @@ class _Fields:
 
     Attributes:
     values: the value of each field.
-    problems: the defects of the front matter, to which the methods add values of the wrong type.
+    problems: the defects of the front matter. The methods add a problem for each value of the wrong
+        type.
     """
 
     def __init__(self, head: FrontMatter) -> None:
@@ -253,7 +257,7 @@ class _Fields:
         self.problems = list(head.problems)
 
     def text(self, name: str) -> str:
-        """Return the text of a field, with single spaces between words.
+        """Return the string in a field, with single spaces between words.
 
         Returns "" if the field is missing or has a value of another type.
         """
@@ -264,9 +268,9 @@ class _Fields:
         return " ".join((value or "").split())[:MAX_ITEM]
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the texts in a field that is a list; empty if the field is missing.
+        """Return the strings in a field that is a list; () if the field is missing.
 
-        A single text counts as a list of one text, or of several separated by commas in `tags`.
+        A single string counts as a list of one; in `tags`, it is split at commas.
         """
         value = self.values.get(name)
         if isinstance(value, dict):
@@ -297,7 +301,7 @@ class _Fields:
         return None
 
     def add_problem(self, message: str) -> None:
-        """Add a problem of a field."""
+        """Add a problem of a field. The message begins with the name of the field."""
         self.problems.append(LibraryProblem("field", 0, message))
 
 

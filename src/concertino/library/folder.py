@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from concertino.library.problems import LibraryProblem, Rule
 
-# The largest depth of folders.
+# How deep folders may be nested.
 MAX_DEPTH = 32
 
 # O_NOFOLLOW makes os.open() fail for a symbolic link.
@@ -37,8 +37,8 @@ class FoundFile(Struct, frozen=True):
     """A regular file in a listing.
 
     path: the path relative to the folder.
-    target: the file's real path, relative to the folder; different from `path` if `path` is a
-        symbolic link.
+    target: the path of the file itself, relative to the folder. It differs from `path` if that is a
+        symbolic link to a hidden file.
     size: the size in bytes.
     mtime_ns: the modification time, in nanoseconds.
     """
@@ -50,11 +50,11 @@ class FoundFile(Struct, frozen=True):
 
 
 class Listing(Struct):
-    """The content of a folder.
+    """The files in a folder and in all folders below it. All paths are relative to the folder.
 
-    files: path -> file, sorted.
+    files: path -> file, sorted by path.
     links: path of a symbolic link -> path of the listed file that it leads to.
-    problems: pairs of a path and a problem: why this file or folder was left out.
+    problems: (path, problem) for each file or folder that was left out; the problem is the reason.
     """
 
     files: dict[str, FoundFile]
@@ -70,14 +70,17 @@ class Listing(Struct):
         """Add a problem of a file or folder as a whole.
 
         path: the path of the file or folder.
-        rule: the kind of defect.
+        rule: the kind of defect, as problems.py lists them.
         message: a text about the defect, without the name of the file.
         """
         self.problems.append((path, LibraryProblem(rule, 0, message)))
 
 
 class FileMissing(Exception):
-    """A listed file can no longer be read. problem: the reason, without the path."""
+    """Raised if a listed file can no longer be read.
+
+    problem: the reason, without the path.
+    """
 
     def __init__(self, problem: LibraryProblem) -> None:
         super().__init__(problem.message)
@@ -93,8 +96,10 @@ class Folder:
     """A folder whose files can be listed and read. Any thread may use it.
 
     path: the path of the folder, which need not exist.
-    max_file_bytes: larger files are left out and reported as problems.
-    max_files: files beyond this number are left out and reported as one problem.
+    max_file_bytes: the largest size of a file. Larger files are left out of listings, and reported
+        as problems.
+    max_files: the largest number of files. All other files are left out, and reported as one
+        problem.
 
     Attributes:
     path: the absolute path.
@@ -121,8 +126,8 @@ class Folder:
     def listing(self, under: str = "") -> Listing:
         """List the files in the folder and in all folders below it. Blocks.
 
-        under: lists only this file or folder; "" for everything.
-        A folder that does not exist is empty. Raises nothing: errors become problems.
+        under: the path of a file or folder, to list only this; "" for everything.
+        A folder that does not exist has an empty listing. Raises nothing: errors become problems.
         """
         found = Listing({}, {}, [])
         root = os.path.realpath(self.path)
@@ -134,7 +139,7 @@ class Folder:
         except (OSError, ValueError):
             return found
 
-        # If a component of `under` is a symbolic link, list nothing behind it.
+        # If a component of `under` is a symbolic link, list nothing: a link to a folder is ignored.
         if under and os.path.realpath(os.path.dirname(top)) != os.path.dirname(top):
             return found
         excluded = "" if self.excluded is None else os.path.realpath(self.excluded.path)

@@ -38,7 +38,7 @@ ENDS = (FENCE, "...")
 class FrontMatter(Struct, frozen=True):
     """The front matter of a file, and the rest of the file.
 
-    values: key -> value of each field; empty if there is no valid front matter.
+    values: key -> value of each field; {} if there is no valid front matter.
     body: the text after the front matter; the whole text if there is none.
     body_line: the line number in the file at which the body begins, from 1.
     problems: the defects of the front matter.
@@ -53,6 +53,7 @@ class FrontMatter(Struct, frozen=True):
 def parse_front_matter(text: str) -> FrontMatter:
     """Parse the front matter of a Markdown text, whose lines may end with LF or CRLF.
 
+    text: the whole text. If it has no front matter, the result has no values.
     Raises ConcertinoError if there is front matter and PyYAML is not installed.
     """
     block, body, body_line, problem = split_front_matter(text)
@@ -67,8 +68,11 @@ def split_front_matter(text: str) -> tuple[str | None, str, int, LibraryProblem 
     """Split a Markdown text into front matter and body.
 
     Front matter begins with a first line `---`, and ends with the next line that is `---` or `...`.
-    Returns the YAML text (None if there is no front matter), the body, the line number at which the
-    body begins (from 1), and the problem of front matter without an end (otherwise None).
+    Returns four values:
+    - the YAML text; None if there is no front matter;
+    - the body;
+    - the line number at which the body begins, from 1;
+    - a problem if the front matter has no end; otherwise None.
     """
     first, newline, _ = text.partition("\n")
     if first.rstrip() != FENCE or not newline:

@@ -74,7 +74,10 @@ MARGIN = 8
 
 
 class ScorePart(Struct, frozen=True):
-    """The score that one term of a query adds to a document through one field."""
+    """The part of a document's score that comes from one term of the query in one field.
+
+    field: a key of WEIGHTS, such as "title".
+    """
 
     term: str
     field: str
@@ -85,9 +88,10 @@ class SearchResult(Struct, frozen=True):
     """The result of a search.
 
     hits: the matching documents, best first.
-    terms: the terms that were searched for.
-    corrections: unknown word -> the known word that was searched for instead.
-    unknown: words that no document contains, and that have no correction.
+    terms: the terms that were searched for, which are words without their endings.
+    corrections: a word of the query that no document contains -> the word that was searched for
+        instead.
+    unknown: words of the query that no document contains, and that have no correction.
     """
 
     hits: list[Hit]
@@ -112,7 +116,12 @@ class _Snapshot(Struct, frozen=True):
 
 
 class Index:
-    """A set of documents that can be searched. Create it with Index.build().
+    """A set of documents that can be searched.
+
+        index = Index.build(documents)
+        hits = index.search(Query("retry timeouts")).hits
+
+    Create it with Index.build(), which makes these arguments:
 
     store: tantivy's index.
     snapshot: the state for searches.
@@ -147,11 +156,11 @@ class Index:
     ) -> Index:
         """Return an index of the documents. Blocks.
 
-        documents: if several have the same URI, the last one is used.
-        cache: a cache file of a previous start. If it has most of the documents, its index is
-            updated and used, which is faster than building one. A new index is stored in it. If the
-            file cannot be read or written, that is logged, and the index is built without it. None
-            to use no cache.
+        documents: the documents. If several have the same URI, the last one is used.
+        cache: the cache file of the library; None to use no cache. If the file has most of the
+            documents, its index is updated and used, which is faster than building one. Otherwise a
+            new index is built, and stored in the file. If the file cannot be read or written, that
+            is logged.
         count: counts the tokens of a text, for token budgets.
         Raises TargetError if tantivy is not installed.
         """
@@ -253,12 +262,12 @@ class Index:
         return index
 
     def update(self, changed: Iterable[Document], removed: Iterable[str] = ()) -> None:
-        """Add new and changed documents, and remove documents. Call this in a thread.
+        """Add new and changed documents, and remove documents.
 
+        Blocks for about 10 ms, or 90 ms if the index is on a disk, and longer with many documents.
+        So call this in a thread. Searches that begin after its end see the changes.
         changed: the new and changed documents. Each replaces the document with the same URI.
         removed: the URIs of the documents to remove.
-        Blocks for about 10 ms, or 90 ms if the index is on a disk; longer with many documents.
-        Searches that begin afterwards see the changes.
         """
         with self._update_lock:
             added = {doc.uri: doc for doc in changed}
@@ -337,7 +346,7 @@ class Index:
     def length(self, document: Document) -> int:
         """Return the number of tokens of a document's body.
 
-        The number is remembered, because a tokenizer takes a second for 10 MB.
+        The number is remembered, because a tokenizer needs a second for 10 MB.
         """
         known = self._lengths.get(document.digest)
         if known is None:
@@ -349,12 +358,16 @@ class Index:
     def match(self, query: Query) -> RenderedText:
         """Return the matching documents as a text, in the query's mode and within its token budget.
 
-        Any thread may call this. The same query returns the same text, until an update.
+        rendering.py describes the text. Any thread may call this, also during an update(). The same
+        query returns the same text until the next update().
         """
         return render(query, self.search(query).hits, self.count, self.length)
 
     def search(self, query: Query) -> SearchResult:
-        """Return the documents that contain at least one word of the query, best first."""
+        """Return the documents that contain at least one word of the query, best first.
+
+        The documents also meet the query's conditions, such as its tags. Any thread may call this.
+        """
         snapshot = self._snapshot
         result = self._analyse_query(query.text, snapshot.searcher)
         if result.terms:
@@ -392,10 +405,10 @@ class Index:
         return hits[: query.max_results]
 
     def explain(self, query: Query, uri: str) -> list[ScorePart]:
-        """Return the parts of which a document's score is the sum, highest first.
+        """Explain the score of a document: return the parts of which it is the sum, highest first.
 
         uri: the URI of the document.
-        Returns [] if the query does not match the document.
+        Returns [] if the document contains no word of the query.
         """
         schema, searcher = self._store.schema, self._snapshot.searcher
         tantivy = import_tantivy()
@@ -502,7 +515,7 @@ def _is_engine_error(exc: BaseException) -> bool:
 
 
 def category_term(name: str) -> str:
-    """Return the term of a category: the same for `skill`, `skills` and `Skills`."""
+    """Return the term of a category in the index: the same for `skill`, `skills` and `Skills`."""
     return singular(name.strip().casefold())
 
 

@@ -84,23 +84,27 @@ class _Settings(Struct, frozen=True):
 class Library:
     """An MCP server for folders of Markdown: clients list, read and search resources, and prompts.
 
+        Library("resources", "prompts").run()
+
     Serve a Library with run(), or combine it with other servers by compose().
 
     resources: a folder of files. The URI of a file follows from its path: `agents/dev/go.md` has
         the URI `orchestr8://agents/dev/go`. Files that are not Markdown can be read, not searched.
-    prompts: a folder of Markdown files, each of which is one prompt. One of the two folders may be
-        omitted, and one may not exist yet; clients see a folder once it exists.
+        None for no resources.
+    prompts: a folder of Markdown files, each of which is one prompt; None for no prompts. If both
+        folders are given, one of them need not exist yet; clients see it once it exists.
     scheme: the scheme of the URIs of resources.
-    name: the name of this server for clients and logs; by default the scheme.
+    name: the name of this server for clients and logs; None for the scheme.
     version: the version of this server for clients.
     title, description: for people who see the server in a client; None for none.
     instructions: a text for the model that uses the server; None for none.
-    tokenizer: how to count tokens, which limit the results of a search: `estimate` (characters /
-        4.1) needs no other package; `o200k_base` and `cl100k_base` need the extra `tokens`.
-    cache_size: how many files that clients have read are kept in memory; 0 for none. By default the
+    tokenizer: how to count tokens, which limit the results of a search. `estimate` needs no other
+        package; `o200k_base` and `cl100k_base` count exactly, and need the extra `tokens`.
+    cache_size: how many files that clients have read are kept in memory; 0 for none. None for the
         environment variable CACHE_SIZE, or 200 if it is not set.
-    page_size: how many entries one page of a list has.
-    max_file_bytes: larger files are left out, with a warning in the log.
+    page_size: how many entries one page of a list has at most.
+    max_file_bytes: the largest size of a file. Larger files are left out, with a warning in the
+        log.
     watch: whether to follow changes of the folders while the server runs, and to notify clients.
     index_cache: whether to store the search index in the user's cache folder, for the next start.
     Raises RegistrationError, which names the wrong argument, also if no folder exists.
@@ -191,7 +195,7 @@ class Library:
     # Backend
 
     def features(self) -> ServerFeatures:
-        """Return which kinds of requests this server answers, by the folders that exist.
+        """Return the features of this server: resources and prompts, if their folders exist.
 
         They are known before the folders are loaded. If a folder is removed, its features stay,
         because clients have seen them.
@@ -199,9 +203,10 @@ class Library:
         return self._features
 
     async def start(self, outlet: Notifier) -> None:
-        """Load the folders. The Host that serves the library calls this before the first request.
+        """Load the folders, and begin to follow their changes.
 
-        (A Host, runtime/host.py, connects a server with its clients.)
+        Each Host (runtime/host.py), which connects the library with its clients, calls this once.
+        Requests such as `initialize` are answered while the folders are still being loaded.
         outlet: gets the notifications about changes.
         Raises ConcertinoError if a necessary extra is not installed.
         """
@@ -216,7 +221,10 @@ class Library:
         await self._threads.run(self._load)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Answer a request of a client. Returns its result. Raises RpcError."""
+        """Return the result of a client's request.
+
+        Raises RpcError for an unknown method, an unknown resource or prompt, and invalid params.
+        """
         loaded = self._loaded
         if loaded is None:
             raise RuntimeError("the library has not started")
@@ -225,14 +233,14 @@ class Library:
         return await loaded.handlers.handle(call, self._threads.run)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Notify clients of changes of these URIs from now on, and of no other URIs.
+        """Notify clients of changes of these resources from now on, and of no others.
 
         uris: all URIs that clients have subscribed to.
         """
         self._hosts.watched = uris
 
     async def close(self) -> None:
-        """Release everything, if all Hosts that serve this library have closed it."""
+        """End the threads and free the memory, if all Hosts that serve this library are closed."""
         with self._lock:
             if not self._hosts.remove_one():
                 return
@@ -331,8 +339,9 @@ class _LoadedLibrary:
     def is_stale(self) -> bool:
         """Return whether to scan the folders before a call is answered.
 
-        This is so if the watcher polls, and so notices changes late, and the last scan is older
-        than FRESH_S and than ten times its duration.
+        This is needed while the watcher polls, because it notices changes late. But the last scan
+        must be older than FRESH_S, and older than ten times its own duration, so that scans do not
+        take most of the time.
         """
         if self.watcher is None or self.watcher.receives_events:
             return False
@@ -388,8 +397,10 @@ def _load_library(library: Library, settings: _Settings, log: logging.Logger) ->
 def open_cache(library: Library) -> tuple[Cache | None, str]:
     """Return the index cache of a library, and the reason why the library cannot be searched.
 
-    The cache is None if the library has no resources, if the user has no home directory (which is
-    logged), or if tantivy is not installed. The reason is "" unless tantivy is not installed.
+    - If tantivy is not installed, returns None and the reason.
+    - If the library has no resources, or the user has no home directory (which is logged), returns
+      None and "".
+    - Otherwise returns the cache and "".
     """
     from concertino.library.cache import Cache
 

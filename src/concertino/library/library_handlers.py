@@ -52,11 +52,11 @@ _decode_texts = Decoder(dict[str, str]).decode
 
 
 class ChangeNotice(Struct):
-    """The notifications that clients get after a change of the folders.
+    """The notifications that clients must get after a change of the folders.
 
     resources: whether the list of resources has changed.
     prompts: whether the list of prompts has changed.
-    updated: the URIs with a subscription whose content has changed.
+    updated: the URIs whose content has changed, of those that clients have subscribed to.
     """
 
     resources: bool
@@ -65,12 +65,12 @@ class ChangeNotice(Struct):
 
 
 class LibraryHandlers:
-    """Handles the requests for a loaded library.
+    """Answers the requests of clients for a loaded library.
 
     scheme: the scheme of the library's URIs.
     documents: the files and prompts.
     reader: answers `resources/read`.
-    page_size: how many entries one page of a list has.
+    page_size: how many entries one page of a list has at most.
     """
 
     def __init__(
@@ -97,9 +97,12 @@ class LibraryHandlers:
         }
 
     async def handle(self, call: Call, in_thread: RunInThread) -> Struct:
-        """Answer a request. Returns its result. Raises RpcError.
+        """Return the result of a request.
 
-        in_thread: runs a function in a thread, and returns its result.
+        call: the request, such as `resources/list`.
+        in_thread: called with a function that may block; runs it in a thread, and returns its
+            result.
+        Raises RpcError for an unknown method, and for invalid params.
         """
         handler = self._handlers.get(call.method)
         if handler is None:
@@ -109,8 +112,9 @@ class LibraryHandlers:
     def apply(self, change: Change, watched: frozenset[str]) -> ChangeNotice:
         """Update documents, index and caches after a change of the folders. Blocks.
 
+        change: what has changed, as FileLoader.refresh() returns it.
         watched: the URIs that clients have subscribed to.
-        Returns the notifications to send.
+        Returns the notifications that the caller must send.
         """
         documents = self._documents
         paths = [*change.items, *change.removed_items]
@@ -136,7 +140,10 @@ class LibraryHandlers:
         return ChangeNotice(list_changed, prompts_changed, sorted(updated))
 
     def _update_index(self, change: Change, before: Mapping[str, Item | None]) -> None:
-        """Update the search index. before: path -> file before the change; None for a new file."""
+        """Update the search index.
+
+        before: path of each changed file -> the file before the change; None for a new file.
+        """
         if self.reader.index is None or not before:
             return
         removed = [

@@ -52,7 +52,7 @@ class LintFinding(Struct, frozen=True, order=True):
     folder: `resources` or `prompts`.
     path: the path of the file, relative to the folder.
     line: the line number, from 1; 0 for the file as a whole.
-    rule: the kind of defect, one of those in problems.py.
+    rule: the kind of defect, such as "broken-link"; problems.py lists all kinds.
     message: a text about the defect, without the path.
     """
 
@@ -84,8 +84,9 @@ def lint(
     scheme: str,
     count: Counter,
 ) -> LintReport:
-    """Return the defects of a whole library. Blocks.
+    """Read all files of a library, and return their defects. Blocks.
 
+    If tantivy is not installed, the search for documents that no search finds is skipped.
     resources, prompts: the folders of the library; None for one that it does not have.
     scheme: the scheme of the library's URIs.
     count: counts the tokens of a text.
@@ -109,7 +110,16 @@ def lint(
 
 
 class _Linter:
-    """Collects the findings of one library."""
+    """Collects the findings of one library.
+
+    loader: has the parsed files.
+    registry: finds files by URI.
+    scheme: the scheme of the library's URIs.
+    count: counts the tokens of a text.
+
+    Attributes:
+    findings: the findings of all checks so far.
+    """
 
     def __init__(
         self,
@@ -167,8 +177,9 @@ class _Linter:
             self._add("prompts", path, self._links.check_uris(prompt.body, first))
 
     def check_reachability(self, documents: list[Document]) -> None:
-        """Add the documents that a search for their own words does not find.
+        """Check whether a search for a document's own words finds the document.
 
+        documents: all documents of the library.
         Raises TargetError if tantivy is not installed.
         """
         problem = _problem("unreachable", "is not found by its own title, tags or purposes")
@@ -236,7 +247,10 @@ class _LinkChecker:
         self._scheme = scheme
 
     def check_document(self, document: Document, first: int) -> Findings:
-        """Yield the broken links of a document. first: the line number of its body in the file."""
+        """Yield a problem for each broken link of a document.
+
+        first: the line number in the file at which its body begins.
+        """
         yield from self.check_uris(document.body, first)
         # Related resources are URIs or ids.
         for name in document.related:
@@ -258,9 +272,11 @@ class _LinkChecker:
                     yield LibraryProblem("broken-link", first + line, message)
 
     def check_uris(self, body: str, first: int) -> Findings:
-        """Yield the URIs of the library in a text that cannot be read, inside or outside of links.
+        """Yield a problem for each URI of the library in a text that clients cannot read.
 
-        first: the line number of the text in the file.
+        The URI may be part of a link or not.
+        body: the text.
+        first: the line number in the file at which the text begins.
         """
         prefix = f"{self._scheme}://"
         pattern = re.compile(rf"{re.escape(prefix)}[^\s)\"'`|\]]*")

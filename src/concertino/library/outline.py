@@ -33,7 +33,7 @@ HEAD_LINES = 100
 
 
 class Outline(Struct):
-    """The title, the description and the lists of a Markdown text; each is empty if missing.
+    """The title, the description and the lists of a Markdown text; "" or () for what is missing.
 
     title: the first heading.
     description: the first paragraph.
@@ -97,9 +97,9 @@ class _OutlineParser:
         return bool(self._title and self._description)
 
     def read_line(self, line: str, is_head: bool) -> None:
-        """Read one line.
+        """Read the next line.
 
-        is_head: whether the line is in the head, where title and description may be.
+        is_head: whether the line is in the head, in which title and description are searched for.
         """
         heading = HEADING.match(line) if "#" in line else None
         if heading is not None:

@@ -41,7 +41,7 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 class LibraryProblem(Struct, frozen=True):
     """One defect of a file.
 
-    rule: the kind of defect.
+    rule: the kind of defect, such as "broken-link"; Rule lists all kinds.
     line: the line in the file, from 1; 0 for the file as a whole.
     message: a text about the defect, without the name of the file.
     """

@@ -40,6 +40,7 @@ QUOTED = 64
 class Argument(Struct, frozen=True):
     """One argument of a prompt, as the prompt's front matter declares it.
 
+    required: whether the client must send a value. This has no effect if there is a default.
     default: the value if the client sends none; None for no default.
     values: suggestions for completion; other values are allowed.
     """
@@ -52,10 +53,12 @@ class Argument(Struct, frozen=True):
 
 
 class PromptFile(Struct, frozen=True):
-    """One prompt.
+    """One prompt of a library: a Markdown file with placeholders, such as `${name}`.
 
-    name: from the front matter, or else the file's name without its suffix.
-    title, description: for people; None if the file has none.
+    name: the value in the front matter, or else the file's name without its suffix.
+    title: for people; None if the front matter has none.
+    description: for people, from the front matter or else the first paragraph; None if there is
+        none.
     arguments: the arguments that the front matter declares.
     body: the text without front matter, with placeholders.
     path: the path relative to the folder of prompts.
@@ -83,7 +86,10 @@ class PromptFile(Struct, frozen=True):
 
 
 def find_placeholders(body: str) -> list[str | None]:
-    """Return the names in the placeholders of a text, in order. None stands for `$ARGUMENTS`."""
+    """Return the names in the placeholders of a text, in order, with repetitions.
+
+    The result has None for each `$ARGUMENTS`.
+    """
     return [match[1] or match[2] for match in PLACEHOLDER.finditer(body)]
 
 
@@ -105,6 +111,7 @@ def to_list_entry(prompt: PromptFile) -> Prompt:
 def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResult:
     """Return the result of `prompts/get`: the prompt's text with the values of its arguments.
 
+    The docstring of this module describes the placeholders that are replaced.
     values: name of an argument -> value. Arguments without a value get their default, or else "".
     Raises RpcError -32602 for missing or unknown arguments, and if the text becomes too long.
     """

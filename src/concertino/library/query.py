@@ -17,14 +17,14 @@ class Query(Struct, frozen=True):
     """A search in a library.
 
     text: the words to look for. A document must contain at least one of them.
-    max_tokens: the largest number of tokens of the rendered text.
+    max_tokens: the largest number of tokens of the text that is returned.
     max_results: the largest number of documents.
     min_score: documents with a lower score are left out.
-    tags: a document must have all of these tags; empty for no condition.
+    tags: a document must have all of these tags; () for no condition.
     categories: a document must be in one of these categories, whose names may be in singular or
-        plural; empty for all categories.
-    mode: how the result is rendered: `full` shows whole documents, `catalog` a few lines for each,
-        `index` one line for each, `minimal` JSON.
+        plural; () for all categories.
+    mode: what the text shows: `full` whole documents, `catalog` a few lines for each document,
+        `index` one line for each, `minimal` JSON with the URI, title, length and score of each.
     """
 
     text: str

@@ -50,11 +50,11 @@ def parse_query(
 ) -> Query:
     """Return the Query for a search URI.
 
-    text: the part of the URI after `?`.
-    category: the category before `match` in the URI, in which the search takes place; None if there
-        is none. With a category, the parameter `categories` is not allowed.
-    category_of: returns the library's category with a name in singular or plural; None if there is
-        none.
+    text: the part of the URI after `?`, not yet decoded.
+    category: the category before `match` in the URI, to search only in it; None if there is none.
+        With a category, the parameter `categories` is not allowed.
+    category_of: called with a name in singular or plural; returns the library's category with this
+        name, or None.
     known: all categories of the library, for the error text.
     Raises RpcError -32602, whose text names the parameter, the expected and the actual value.
     """

@@ -13,10 +13,10 @@ MAX_BYTES = 64 * 2**20
 
 
 class ReadCache:
-    """The contents of files, by path. The least recently used ones are dropped.
+    """Keeps the contents of files in memory, by path. The least recently used ones are dropped.
 
     Any thread may use the cache.
-    max_files: how many files are kept; 0 for none. MAX_BYTES limits their total size, too.
+    max_files: how many files are kept at most; 0 for none. Their total size is at most MAX_BYTES.
     """
 
     def __init__(self, max_files: int) -> None:
@@ -41,7 +41,12 @@ class ReadCache:
         contents: ResourceContents,
         size: int,
     ) -> None:
-        """Add the contents of a file. size: their size in bytes."""
+        """Add the contents of a file, or replace them.
+
+        path: the path of the file.
+        contents: the file as the contents of a resource.
+        size: the size of the file in bytes.
+        """
         with self._lock:
             self._remove(path)
             self._files[path] = contents, size

@@ -59,7 +59,8 @@ PARAGRAPH = re.compile(r"$")
 class Hit(Struct, frozen=True):
     """A document that matches a query.
 
-    score: higher is better. Scores of different queries cannot be compared.
+    document: the document.
+    score: how well it matches; higher is better. Scores of different queries cannot be compared.
     """
 
     document: Document
@@ -67,14 +68,14 @@ class Hit(Struct, frozen=True):
 
 
 class RenderedText(Struct, frozen=True):
-    """A rendered search result.
+    """The result of a search as a text for the client.
 
     text: the text, in Markdown or JSON.
     mime_type: the MIME type of the text.
     fragments: the number of documents in the text, whole or in part.
     uris: the URIs of these documents.
     tokens: the number of tokens of the text; never more than `limit`.
-    limit: the token budget of the query.
+    limit: the largest number of tokens that the query allows.
     """
 
     text: str
@@ -91,8 +92,10 @@ def render(
     count: Counter,
     length: Length | None = None,
 ) -> RenderedText:
-    """Render the hits in the mode and within the token budget of the query.
+    """Write search hits as a text, in the mode and within the token budget of the query.
 
+    The docstring of this module describes the modes.
+    query: the query, for its `mode`, `max_tokens` and `text`.
     hits: the documents that match the query, best first.
     count: returns the number of tokens of a text.
     length: returns the number of tokens of a document's body, for example from a cache; None to
@@ -137,9 +140,10 @@ class _BudgetedText:
         self._weight = 0
 
     def add(self, gap: str, piece: str) -> bool:
-        """Add a piece if it fits. Returns whether it was added.
+        """Add a piece of text if it fits into the budget. Returns whether it was added.
 
-        gap: the text to put before the piece; begins with a newline.
+        gap: the text between the present text and the piece; it begins with a newline. It is left
+            out if there is no text yet.
         """
         tokens = self._count_with(gap, piece)
         if tokens > self.limit:
@@ -150,7 +154,7 @@ class _BudgetedText:
         return True
 
     def fits(self, gap: str, piece: str) -> bool:
-        """Return whether add() would succeed."""
+        """Return whether add() would add the piece."""
         return self._count_with(gap, piece) <= self.limit
 
     def _count_with(self, gap: str, piece: str) -> int:
@@ -168,7 +172,10 @@ class _BudgetedText:
         any(self.add(SEPARATOR, closing) for closing in closings)
 
     def to_result(self, uris: Sequence[str]) -> RenderedText:
-        """Return the text as a RenderedText. uris: the URIs of the documents in the text."""
+        """Return the text as a RenderedText.
+
+        uris: the URIs of the documents in the text.
+        """
         return RenderedText(self.text, MARKDOWN, len(uris), tuple(uris), self.tokens, self.limit)
 
 

@@ -43,8 +43,8 @@ MAX_CANDIDATES = 20
 class ReadStats(Struct):
     """Counts since the start of a library, for the log.
 
-    reads: how many files clients have read.
-    cached: how many of these files came from the cache.
+    reads: how many times clients have read a file.
+    cached: how many of these times the file was in memory.
     matches: how many searches were answered.
     tokens: the total number of tokens of the search results.
     """
@@ -62,18 +62,18 @@ class ReadStats(Struct):
 
 
 class ResourceReader:
-    """Reads the resources of a loaded library.
+    """Reads the resources of a loaded library: files, catalogues and search results.
 
     scheme: the scheme of the library's URIs.
     documents: the files of the library.
-    loader: reads the files.
+    loader: has the folders, from which the files are read.
     count: counts the tokens of a text.
-    cache_size: how many files are kept in memory.
+    cache_size: how many files are kept in memory; 0 for none.
     log: the logger for requests and for files that cannot be read.
 
     Attributes:
-    index: answers searches; None if searching is not possible. The owner sets it.
-    no_index: the reason why searching is not possible, for errors.
+    index: answers searches; None if searching is not possible. library.py sets it.
+    no_index: the reason why searching is not possible, for errors; "" if it is possible.
     stats: counts since the start.
     """
 
@@ -99,7 +99,7 @@ class ResourceReader:
         self._catalogues: dict[str, str] = {}
 
     def invalidate(self, paths: Iterable[str]) -> None:
-        """Forget the contents of changed files, and all catalogues."""
+        """Drop the contents of changed files, and all catalogues, from memory."""
         self._cache.remove(paths)
         # Make a new dict, because a thread may be adding an old catalogue to the old dict right
         # now.
@@ -108,8 +108,8 @@ class ResourceReader:
     def path_of(self, uri: str) -> str | None:
         """Return the path of the file with this URI.
 
-        Returns None if the URI names a catalogue or a search and not a single file, and "" if it
-        names no resource or several.
+        Returns None if the URI is that of a catalogue or a search. Returns "" if there is no
+        resource with this URI, or if it could mean several files.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:
@@ -124,10 +124,13 @@ class ResourceReader:
         return "" if item is None else item.path
 
     async def read(self, uri: str, in_thread: RunInThread) -> ReadResourceResult:
-        """Return the content of a file, a catalogue, or the result of a search.
+        """Return the result of `resources/read`: a file, a catalogue, or the result of a search.
 
-        in_thread: runs a function in a thread, and returns its result.
-        Raises RpcError -32602 if the URI names no resource or several, or has invalid parameters.
+        uri: the client's URI.
+        in_thread: called with a function that may block; runs it in a thread, and returns its
+            result.
+        Raises RpcError -32602 if there is no resource with this URI, if it could mean several
+        files, or if it has invalid parameters.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:
@@ -283,7 +286,10 @@ def _not_found(uri: str) -> RpcError:
 
 
 def _ambiguous(uri: str, candidates: list[str]) -> RpcError:
-    """Return the error for a URI that may mean several files. candidates: the URIs of these."""
+    """Return the error for a URI that may mean several files.
+
+    candidates: the URIs of these files.
+    """
     # The data must not contain `uri`: clients would read the error as "resource not found".
     named = candidates[:MAX_CANDIDATES]
     others = " and others" if len(named) < len(candidates) else ""

@@ -39,10 +39,11 @@ class SpellingCorrection(Struct, frozen=True):
 def correct_spelling(
     word: str, analyser: Analyser, searcher: tantivy.Searcher
 ) -> SpellingCorrection | None:
-    """Return the most frequent word of the documents that is one error away from a word.
+    """Return the most frequent word of the documents that is one typing error away from a word.
 
-    Words with the same first letter are preferred. Returns None if there is no such word, and for a
-    word that is too short or too long, or has characters other than a-z and digits.
+    Words with the same first letter are preferred. Returns None if there is no such word. Also
+    returns None for a word that is too short or too long, or has characters other than letters
+    A-Z, a-z and digits.
 
     word: a word of a query.
     analyser: makes search terms of words.

@@ -17,7 +17,9 @@ MODE = (
 
 
 class Templates:
-    """The resource templates of one URI scheme.
+    """The resource templates of a library.
+
+    scheme: the scheme of the library's URIs.
 
     Attributes:
     entries: the entries of `resources/templates/list`.

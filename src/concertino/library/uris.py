@@ -34,9 +34,13 @@ MAX_PATH = 4096
 def key_of(path: str) -> str:
     """Return the key of a file's URI: its path without `.md`.
 
-    Two kinds of files keep `.md`: a file at the top, whose key could otherwise equal the key of a
-    category or of the registry, and a file whose key would be `CATEGORY/match`. The key depends
-    only on the path, so adding a file never changes the URI of another file.
+    The key depends only on the path, so adding a file never changes the URI of another file. Two
+    kinds of files keep `.md`, because their keys could otherwise mean something else:
+
+    - a file at the top, whose key could equal that of a category or of the registry;
+    - a file whose key would be `CATEGORY/match`, which means a search.
+
+    path: the path relative to the folder of resources.
     """
     folder, _, name = path.rpartition("/")
     stem = name.removesuffix(SUFFIX)
@@ -46,15 +50,19 @@ def key_of(path: str) -> str:
 
 
 def uri_of(scheme: str, key: str) -> str:
-    """Return the URI with this key, which may be a category."""
+    """Return the URI with this key, which is percent-encoded.
+
+    key: the result of key_of(), or the name of a category.
+    """
     return f"{scheme}://{quote_from_bytes(os.fsencode(key), UNQUOTED)}"
 
 
 def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
-    """Return the key and the query of a URI.
+    """Split a client's URI into its key and its query.
 
-    The query is the undecoded part after `?`; None if there is no `?`. Returns None instead of both
-    if the URI does not have this scheme, has a fragment or is too long.
+    The key is percent-decoded. The query is the undecoded part after `?`; None if there is no `?`.
+    Returns None in place of the pair if the URI does not have this scheme, has a fragment or is too
+    long.
     """
     prefix, separator, rest = uri.partition("://")
     if not separator or prefix.lower() != scheme or len(rest) > MAX_URI:

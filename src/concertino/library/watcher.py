@@ -39,9 +39,11 @@ ReportChange = Callable[[list[str] | None], None]
 class Watcher:
     """Calls a function whenever files may have changed, from its creation until close().
 
+        watcher = Watcher(["/srv/notes"], lambda paths: ..., log)
+
     folders: the absolute paths of the folders, which need not exist.
-    report: called with the paths that have changed, or with None if everything may have changed. It
-        is called in threads of the watcher; its exceptions are logged.
+    report: called with the absolute paths that have changed, or with None if everything may have
+        changed. It is called in threads of the watcher; its exceptions are logged.
     log: the logger for the watcher's own problems.
     is_recursive: whether to watch the folders inside these folders, too.
 
@@ -67,7 +69,7 @@ class Watcher:
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def close(self) -> None:
-        """Stop reporting changes. The thread of this watcher ends soon after; it is not awaited."""
+        """Stop reporting changes. Returns at once; the thread of this watcher ends soon after."""
         self._closed.set()
 
     def _run(self) -> None:
@@ -140,7 +142,7 @@ class Watcher:
     def _on_watching(self) -> None:
         """Report "everything may have changed": changes before this moment have caused no event."""
         self.receives_events = True
-        # In another thread, because watchfiles must not wait for the report.
+        # Call it in another thread, because watchfiles must not wait for the end of the call.
         threading.Thread(target=self._report, args=(None,), name="watch-first", daemon=True).start()
 
     def _identities(self) -> list[tuple[int, int]]:
