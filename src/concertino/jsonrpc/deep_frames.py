@@ -133,8 +133,8 @@ def _read_object(text: bytes, begin: int, max_tokens: int) -> OuterMembers:
 def split_batch(frame: bytes) -> list[bytes] | None:
     """Return the elements of a batch as JSON texts, which may still be malformed.
 
-    Returns None if the frame is no array, if it is too large for split_array(), or if none of its
-    elements is an object, because then none can be a message.
+    Returns None if the frame is no array, if it has more than MAX_TOKENS strings, brackets and
+    commas, or if none of its elements is an object, because then none can be a message.
     """
     elements = split_array(frame) or []
     return elements if any(element.startswith(b"{") for element in elements) else None

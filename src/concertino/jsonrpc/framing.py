@@ -44,7 +44,11 @@ class OversizeFrame:
 
 
 class Framer:
-    """Collects chunks of bytes and returns the complete frames in them.
+    r"""Collects chunks of bytes and returns the complete frames in them.
+
+        framer = Framer(max_frame_bytes=1000)
+        framer.feed(b'{"a":1}\n{"b"')    # [b'{"a":1}']
+        framer.feed(b":2}\n")            # [b'{"b":2}']
 
     max_frame_bytes: the length of the longest frame. A longer line becomes an OversizeFrame.
     """

@@ -20,7 +20,7 @@ MAX_LOGGED_FRAME_BYTES = 2048
 class InvalidInput:
     """The invalid frames that a peer has received: how it treats them, and counts for the log.
 
-    A frame is invalid if it is not a JSON-RPC message.
+    A frame is one JSON text as it was received; it is invalid if it is not a JSON-RPC message.
     bucket: limits the rate of error responses to invalid frames without a readable id.
 
     Attributes:

@@ -54,7 +54,12 @@ if TYPE_CHECKING:
 
 
 class OutgoingRequest(Struct, eq=False):
-    """A request that Peer.request() has sent. Its attributes are those of PendingRequest."""
+    """A request that Peer.request() has sent.
+
+    id: the id of the JSON-RPC request.
+    done: called once, with the undecoded result or an exception.
+    deadline: the time at which the request is abandoned, by the peer's clock; None for never.
+    """
 
     id: int
     done: Callable[[Raw | Exception], object]

@@ -66,8 +66,13 @@ R = TypeVar("R", bound=IncomingRequest)
 class Peer(Generic[R]):
     """One end of a JSON-RPC connection. The transport passes every received frame to receive().
 
+        peer = Peer(send, Limits(), time.monotonic)
+        event = peer.receive(frame)          # a request, a notification, a list of them, or None
+        peer.respond(request, b'{"ok":1}')   # calls send(frame, id)
+
     A frame is one JSON text, without the newline.
-    send: called with each frame to be sent; an attribute that may be replaced. See Send.
+    send: called with each frame to be sent, and the id of the request that it belongs to, or None.
+        Returns how many bytes of output are buffered. An attribute that may be replaced.
     limits: how many requests may run and wait, and how much memory messages may take.
     clock: returns the time in seconds; must not go backwards.
     first_id: the id of the first outgoing request.

@@ -29,10 +29,10 @@ class Call(Struct, frozen=True, gc=False):
 
     method: for example `tools/call`. A backend never gets initialize, ping, server/discover,
         logging/* and the requests about subscriptions, because the session answers them.
-    params: the members of `params` as undecoded JSON, without `_meta`, `inputResponses` and
+    params: name -> undecoded JSON, for all params except `_meta`, `inputResponses` and
         `requestState`.
-    meta: the members of `_meta` that the protocol does not define, such as trace context. A backend
-        that forwards the call to another server forwards them, too.
+    meta: key -> undecoded JSON, for the keys of `_meta` that the protocol does not define, such as
+        trace context. A backend that forwards the call to another server forwards them, too.
     answers: the client's answers to the backend's InputRequired, by key, if the client repeats the
         call; otherwise empty.
     state: the state in the backend's InputRequired, if the client repeats the call; otherwise

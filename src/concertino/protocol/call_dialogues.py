@@ -99,7 +99,7 @@ class CallDialogues:
         return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
 
     def mark_used(self, opened: OpenedState) -> None:
-        """Record that a state was used, so that it is rejected from now on.
+        """Record that a `requestState` was used, so that it is rejected from now on.
 
         Called when the call that came with the state was accepted.
         opened: the state, from resume().

@@ -20,6 +20,7 @@ __all__ = ["CallHooks", "CallTimer", "Permits"]
 class Permits:
     """Counts the calls that run at the same time, like a semaphore without waiters.
 
+    A guard, which is a wrapper of a backend that limits calls, has one for each limit.
     capacity: how many calls may run.
     free: how many more calls may begin. The guard decreases it when a call begins; the runtime
         increases it when the call's work has ended.
@@ -35,6 +36,8 @@ class Permits:
 class CallHooks(Protocol):
     """The functions to call when a call ends. One object may serve all calls of one tool.
 
+    A guard, which is a wrapper of a backend that limits calls or changes results, makes the object
+    and passes it to the runtime when a call begins.
     The "work" of a call is the coroutine that handles it, which the guard has returned to the
     runtime. The runtime does exactly one of these two things for each call:
 

@@ -110,6 +110,9 @@ class HandlerWaits:
 class Dialogue:
     """The client requests (elicitation, sampling, roots) of one call, and the client's answers.
 
+    A call has several rounds: a round ends when the client is asked, and the next one begins with
+    its answers. Since MCP 2026-07-28, the handler runs from its start in each round.
+
     round: how many times the client was asked so far.
     state: bytes that the backend needs to continue the call (InputRequired.state).
     saved: the values that Context.once() computed, by key.
@@ -237,7 +240,7 @@ class Dialogue:
             raise RpcError(INTERNAL_ERROR, text)
 
     def resume(self, content: bytes, answers: Mapping[str, Raw]) -> None:
-        """Restore this dialogue from the content of a token, and add the client's answers.
+        """Restore this dialogue from the content of a `requestState`, and add the client's answers.
 
         Answers to requests that were not sent in the last round are ignored.
         Raises InvalidClientResponse for an answer of the wrong shape. Raises InvalidState for

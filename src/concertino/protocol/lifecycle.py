@@ -43,9 +43,15 @@ class Lifecycle:
         self.state: State = "fresh"
 
     def allows(self, kind: Kind) -> bool:
-        """Return whether a message of this kind is accepted in the current state."""
+        """Return whether a message of this kind is accepted in the current state.
+
+        kind: "initialize", "initialized" (the notification), or "request" for all other requests.
+        """
         return LIFECYCLE[self.state][kind] is not None
 
     def advance(self, kind: Kind) -> None:
-        """Change the state for a message of this kind. Does nothing if the message is rejected."""
+        """Change the state for a message of this kind. Does nothing if the message is rejected.
+
+        kind: "initialize", "initialized" (the notification), or "request" for all other requests.
+        """
         self.state = LIFECYCLE[self.state][kind] or self.state

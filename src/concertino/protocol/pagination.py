@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 class Page(Protocol):
-    """A result with one page of a list."""
+    """A result with one page of a list.
+
+    next_cursor: the cursor of the next page; None for the last page.
+    """
 
     @property
     def next_cursor(self) -> str | None: ...

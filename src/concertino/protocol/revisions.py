@@ -73,8 +73,8 @@ class Revision(Struct, frozen=True):
     def takes_results_of(self, other: Revision) -> bool:
         """Return whether a client of this revision can read results of the revision `other`.
 
-        It can if both are legacy or both are modern, and `other` is not newer, because each legacy
-        revision has only added to the one before.
+        It can if both are 2026-07-28, or if both are older and `other` is not the newer one. Each
+        of the older revisions has only added to the one before.
         """
         return self.modern == other.modern and self.name >= other.name
 
@@ -149,16 +149,18 @@ REQUESTS: Mapping[str, Method] = {
 def negotiate(requested: str) -> Revision:
     """Return the revision for the response to `initialize`.
 
-    That is the requested revision if it is a legacy revision, or else the latest legacy revision.
+    That is the requested revision if it has an `initialize` handshake, as all revisions before MCP
+    2026-07-28. Otherwise it is the latest revision with a handshake.
+    requested: the name of the revision that the client has requested.
     """
     revision = by_name.get(requested, LATEST_LEGACY)
     return LATEST_LEGACY if revision.modern else revision
 
 
 def implementation(info: Implementation, revision: Revision) -> Implementation:
-    """Return `info` without the members that the revision does not know.
+    """Return the description of a server or client without what the revision does not define.
 
-    info: the description of a server or client, as in `serverInfo`.
+    info: the description, as in `serverInfo`.
     """
     if revision.icons:
         return info
@@ -167,7 +169,7 @@ def implementation(info: Implementation, revision: Revision) -> Implementation:
 
 
 def capabilities(declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
-    """Return a server's capabilities without those that the revision does not know.
+    """Return a server's capabilities without those that the revision does not define.
 
     declared: the capabilities by name, as in MCP 2025-11-25, and `extensions`.
     """

@@ -78,7 +78,7 @@ class OpenedState:
 
 
 class UsedStates(Protocol):
-    """A record of used tokens that several processes share."""
+    """A record that several processes share of the tokens (`requestState`) that were used."""
 
     def use(self, nonce: bytes, expires: float, /) -> bool:
         """Record that a token is used, in one atomic step. Returns False if it was used before.
@@ -94,11 +94,16 @@ class UsedStates(Protocol):
 class Seal:
     """Makes and opens the tokens that clients store and send back, such as a `requestState`.
 
+        token = seal.create_token(b"content", call_digest)  # sent to the client
+        opened = seal.open_token(token, call_digest)        # when the client sends it back
+        seal.mark_used(opened)
+
     All connections share one Seal, because a client may reconnect.
     key: a secret of at least 32 bytes.
     clock: returns the time in seconds since the epoch.
     random: returns random bytes; its argument is how many.
-    max_used: how many used tokens are remembered.
+    max_used: how many used tokens are remembered. If there are more, tokens that are as old as the
+        oldest of them are rejected.
     old_keys: earlier keys; tokens that were made with them are accepted, too.
     record: a record of used tokens that all processes with the same key share; None if this process
         is the only one.

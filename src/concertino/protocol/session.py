@@ -80,6 +80,10 @@ class _CancelParams(Struct, rename="camel"):
 class Session:
     """The server's side of one MCP connection, without I/O.
 
+        session = Session(features, send, start, Limits(), time.monotonic)
+        session.receive(frame)           # calls start(request) for a request of the backend
+        session.respond(request, result) # calls send(frame, id)
+
     The owner of the session must call admit() after each response, and when output has drained.
 
     features: returns the current features of the backend; called again when the backend reports a
@@ -163,7 +167,12 @@ class Session:
     # Input
 
     def receive(self, frame: bytes) -> None:
-        """Process one frame from the client. Raises nothing, whatever the frame contains."""
+        """Process one frame from the client. Raises nothing, whatever the frame contains.
+
+        Requests for the backend are passed to `start`, or queued if the limits do not allow that
+        now. The session answers all others itself.
+        frame: the JSON text of one message or batch, without the newline.
+        """
         try:
             # msgspec does not check that members which it leaves undecoded are valid UTF-8.
             if not frame.isascii():

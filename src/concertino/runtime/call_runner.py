@@ -85,7 +85,10 @@ class CallRunner:
             self.start = self._make_start_by_callback(begin, self.start)
 
     def close(self) -> None:
-        """Break the reference cycles of this object. Called when the connection is closed."""
+        """Break the reference cycles of this object, so that its memory is freed at once.
+
+        Called when the connection is closed.
+        """
         self._run_eagerly = _run_nothing
         del self.start
 

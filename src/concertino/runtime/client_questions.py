@@ -301,7 +301,7 @@ async def elicit(
     """Ask the user of the client to fill in a form.
 
     message: the question, for the user.
-    form: a class whose fields are texts, numbers, bools or choices; or a JSON Schema.
+    form: a class whose fields are strings, numbers, bools or choices; or a JSON Schema.
     key: identifies the question in the call.
     Returns Accepted if the user has filled in the form: its `content` is an object of the class, or
     a dict if `form` is a JSON Schema. Returns Declined if the user has declined or cancelled.

@@ -95,7 +95,8 @@ class ConnectionEnd:
     def close_when_idle(self) -> None:
         """Close the connection if no call runs or waits.
 
-        Open subscriptions (requests of subscriptions/listen) do not count as calls.
+        Open subscriptions (requests of subscriptions/listen) do not count as calls; they are ended
+        before. Whatever is left of the drain time, the client may use to read the buffered output.
         """
         session = self._session
         peer = session.peer

@@ -97,7 +97,7 @@ def run(
         some of them: authorization, TLS and the public URL.
     limits: the limits for each connection. None for the defaults of Limits and the environment
         variables that replace them, such as CONCERTINO_MAX_IN_FLIGHT.
-    loop_factory: makes the event loop, for example uvloop.new_event_loop.
+    loop_factory: makes the event loop, for example uvloop.new_event_loop; None for asyncio's own.
 
     Raises TypeError if `backend` is not a Backend. Raises RuntimeError if another module is
     importing the calling file, because that import would never end.

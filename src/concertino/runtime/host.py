@@ -49,6 +49,7 @@ async def serve(backend: Backend, connection: Connection, limits: Limits | None 
 
     Calls that still run when the input ends may take limits.drain_s more seconds. For several
     connections use Host.
+    limits: the limits of the connection; None for Limits().
     If the backend's start() raises an exception, the client gets this error as the response to its
     first request, and then serve() raises the exception. If the client sends no request within 2 s,
     the exception is raised without a response.
@@ -242,7 +243,7 @@ class Host:
         """Notify every client that a list has changed. May be called from any thread.
 
         what: the list: "tools", "prompts" or "resources"; or "features" if the backend's features()
-            have changed.
+            have changed. Of that clients are not notified, but later requests see the new features.
         """
         if get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.report_change, what)

@@ -25,7 +25,10 @@ _decode_text = Decoder(str).decode
 
 
 class LogContextBackend(BackendWrapper):
-    """A BackendWrapper that sets `current_context` (logs/formats.py) while a call is handled."""
+    """A BackendWrapper that adds the request id and the trace id of a call to its log lines.
+
+    It sets `current_context` (logs/formats.py) while the inner backend handles the call.
+    """
 
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the inner backend's function that checks arguments of one tool or prompt.

@@ -40,6 +40,9 @@ def connect(
 ) -> RawClient:
     """Open a connection, and return a client that uses it on the running event loop.
 
+        async with connect(spawn(["python", "server.py"])) as client:
+            await client.request("initialize", {...})
+
     The client makes no MCP handshake: its user sends `initialize` first, or the `_meta` of
     MCP 2026-07-28 in every request. The client answers the server's `ping` with a result, and all
     other requests of the server with error -32601. Use it with `async with`, or call aclose() at

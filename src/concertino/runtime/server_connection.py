@@ -408,7 +408,7 @@ class ServerConnection:
         """Notify the client that a list has changed, unless the connection is closing.
 
         what: the list: "tools", "prompts" or "resources"; or "features" if the backend's features()
-            have changed.
+            have changed. Of that the client is not notified, but later requests see the features.
         """
         if not self._end.is_closing:
             self.session.report_change(what)

@@ -32,8 +32,9 @@ TRIES = 10
 
 
 def keep_spare_descriptor() -> None:
-    """Keep a descriptor in reserve for imports until the process ends.
+    """Keep one file descriptor in reserve until the process ends.
 
+    If the process has no other descriptor left, an import uses this one to read its module.
     Called by programs that only run a server; a second call has no effect.
     """
     if not any(type(finder) is _SpareDescriptor for finder in sys.meta_path):

@@ -129,13 +129,16 @@ class JobResults:
 
 
 def call_of_job(job: ThreadJob) -> IncomingRequest | None:
-    """Return the call of a client that has put a job into the pool; None if there is none."""
+    """Return the client's call whose handler a job runs; None if it runs something else."""
     call = None if job.task is None else subject_of(job.task)
     return call if isinstance(call, IncomingRequest) else None
 
 
 def is_of_kind(job: ThreadJob, kind: Kind) -> bool:
-    """Return whether a job runs a call of this kind."""
+    """Return whether a job runs a call of this kind.
+
+    kind: the method of the call and the name of its tool or prompt.
+    """
     call = call_of_job(job)
     return call is not None and kind_of(call) == kind
 

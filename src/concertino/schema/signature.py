@@ -30,7 +30,8 @@ class Parameter(Struct, frozen=True):
     annotation: the resolved annotation; typing.Any if there is none.
     default: the default in the function's signature, or MISSING.
     keyword_only: whether the parameter can only be passed by name.
-    injected: whether the server fills the parameter, because its annotation is an injected class.
+    injected: whether the server fills the parameter, because its annotation is a class such as
+        Context (see `inject` of read_signature()).
     """
 
     name: str

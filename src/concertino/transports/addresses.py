@@ -15,7 +15,7 @@ MAX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
 def parse_address(text: str) -> str | tuple[str, int]:
-    """Return the path of a Unix socket, or the host and the port of a TCP address.
+    """Return PATH for `unix:PATH`, and (HOST, PORT) for `tcp:HOST:PORT`.
 
     The host of `tcp:[::1]:8000` is `::1`. Raises ValueError for any other text.
     """

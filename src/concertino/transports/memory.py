@@ -22,7 +22,12 @@ MAX_BATCH = 256
 
 
 def memory_pair() -> tuple[MemoryConnection, MemoryConnection]:
-    """Return two connected Connections, for the same event loop."""
+    """Return two connected Connections, for the same event loop.
+
+        ours, theirs = memory_pair()
+
+    A frame that is written to one of them is delivered to the receiver of the other one.
+    """
     one, other = MemoryConnection(), MemoryConnection()
     one.other, other.other = other, one
     return one, other

@@ -43,7 +43,8 @@ def end_processes(
 ) -> bool:
     """End all processes that find() returns, step by step, and return whether all have ended.
 
-    find: returns the processes that still live; called repeatedly.
+    find: returns pairs (process id, start time) of the processes that still live. Called
+        repeatedly.
     steps: pairs of the signal to send and of how many seconds to wait after it. In a step with
         None, no signal is sent.
     """

@@ -48,7 +48,7 @@ _READER_GONE = frozenset(
 class StdioDescriptors:
     """The file descriptors for the protocol, in place of 0 and 1. Made by take_over().
 
-    Making one has all the effects on stdin, stdout and stderr that the module docstring lists.
+    Making one redirects stdin, stdout and stderr of the process, as take_over() describes.
 
     reading, writing: the descriptors.
     writer: writes log lines, and the output of print(), to stderr without blocking.
