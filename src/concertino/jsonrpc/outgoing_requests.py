@@ -128,6 +128,8 @@ class PendingTable(dict[int, "PendingRequest"]):
         # The cast is harmless: our ids are integers, and any other id is not in the table.
         outgoing = self.pop(cast("int", id), None)
         if outgoing is None:
+            # Some servers write "5" for 5. The response is malformed, but the request that it
+            # answers is known and can fail.
             text = f"{MALFORMED}id: expected an integer, got a string"
             return type(id) is str and self.fail_answered(InvalidMessage(0, text, id, (id,)))
         if response.error is ABSENT:

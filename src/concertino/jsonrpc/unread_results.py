@@ -443,6 +443,8 @@ class UnreadResults:
         """
         budget = self.budget
         if not held:
+            # The client has read everything, so it must get its response, however large that is.
+            # The response counts as RESERVE_BYTES at most.
             reserve = RESERVE_BYTES + excess
             return held_of_all + min(size, RESERVE_BYTES) <= budget.limit + reserve
         fits_here = held + size <= self._limit + excess

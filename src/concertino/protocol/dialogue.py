@@ -184,6 +184,7 @@ class Dialogue:
                 check_response(key, request.method, answer)
                 self._answered[key] = request_digest, answer
             elif answered_digest != request_digest:
+                # There is no answer, or only one to a different request.
                 self.unanswered[key] = request
                 continue
             answers[key] = answer

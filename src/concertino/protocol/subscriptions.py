@@ -104,6 +104,7 @@ class Subscriptions:
             incoming.size = 0
             self._peer.add_running(incoming, has_result=False)
         else:
+            # Take back what was counted when the handler began to wait.
             incoming.table.discount(incoming)
             self._peer.unread.on_end(incoming)
         self._held_open = [item for item in self._held_open if item.open]

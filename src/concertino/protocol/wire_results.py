@@ -91,7 +91,8 @@ class ResultEncoder:
         )[:-1]
         self._start = start + b","
         # The beginning of the JSON of results with caching hints. A hint that the result lacks is
-        # added: (result has ttlMs, result has cacheScope) -> beginning with the missing hints.
+        # added: (result has ttlMs, result has cacheScope) -> beginning with the missing hints. The
+        # empty last item makes the beginning end with a comma.
         self._cacheable_start = {
             (ttl, scope): b",".join(
                 (start, *(() if ttl else (b'"ttlMs":0',)), *(() if scope else (PRIVATE,)), b"")

@@ -239,8 +239,9 @@ class CallRunner:
         """Answer a call whose handler has returned `result` or raised `error`."""
         if request.on_cancel is not None:
             # The call was suspended, so many others may end in this loop iteration as well. Large
-            # results are then sent in turns, because together they would block the loop. Most calls
-            # have small results, and go without the check.
+            # results are then sent in turns, because together they would block the loop. To save
+            # time, the size of the result is checked only in three cases: a large result was
+            # expected; much output is unread; or large results wait already (busy_loops).
             call_answers.release_task(request)
             if (
                 error is None

@@ -96,7 +96,7 @@ class ConnectionEnd:
         """Close the connection if no call runs or waits.
 
         Open subscriptions (requests of subscriptions/listen) do not count as calls; they are ended
-        before. Whatever is left of the drain time, the client may use to read the buffered output.
+        before. The client may use the rest of the drain time to read the buffered output.
         """
         session = self._session
         peer = session.peer

@@ -123,7 +123,8 @@ class CallContext(Struct, eq=False):
     ) -> Awaitable[None]:
         """Send notifications/progress, if the client has asked for it.
 
-        Returns an awaitable that is done when the client has caught up with the output.
+        Returns an awaitable that is done when the client has caught up with the output. In the
+        thread of a `def` handler, it is done already.
         done, total: numbers of any type except bool, such as numpy's; sent as int or float.
         Raises TypeError if `done` or `total` is not a number or `message` is not a str. Raises
         ValueError if a number is not finite.

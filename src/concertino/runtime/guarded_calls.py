@@ -141,6 +141,7 @@ class TimedCall:
             return
 
         self._has_expired = True
+        # Ignored if time_out() raises.
         result: Struct | Raw = Raw(b"{}")
         error: BaseException | None = None
         try:

@@ -155,6 +155,7 @@ class RawClient:
                     self.peer.fail(event, METHOD_NOT_FOUND, f"method not found: {event.method}")
             elif isinstance(event, Message) and self._on_notification is not None:
                 try:
+                    # The values of params are undecoded JSON; decode all of them at once.
                     self._on_notification(str(event.method), decode(encode(event.params)))
                 except Exception:
                     log.exception("the callback for notifications failed")

@@ -197,6 +197,7 @@ async def wait_for_turn(value: Any) -> None:
     if task is None or not turns.must_wait() or not is_large_result(value):
         return
     call = subject_of(task)
+    # If a small result was expected, no memory is reserved for a large one.
     if isinstance(call, IncomingRequest) and call.unread and call.expected_bytes < LARGE_BYTES:
         unread, size = call.unread, probable_size(value)
         if not unread.may_postpone(size):

@@ -33,7 +33,8 @@ __all__ = ["SubcallContext", "make_subcall_context"]
 # How many subcalls may be nested, which limits a tool that calls itself without end. The number of
 # times that one subcall may ask the client has the same limit.
 MAX_DEPTH = 16
-# How many subcalls one call of a client may make in all.
+# How many subcalls may come from one subcall of a client's call: that subcall, those that its tool
+# makes, and so on. This limits a tool that calls itself several times.
 MAX_CALLS = 10_000
 # The first bytes of a tool's text with Server(envelope=True); see server/result_envelope.py.
 ENVELOPE_START = '{\n  "success": true,\n  "data": '
@@ -44,8 +45,8 @@ SHOWN_NAMES = 3
 class SubcallContext(ContextWrapper):
     """A Context whose call_tool() calls tools of the same server.
 
-    make_subcall_context() makes one when the handler of a client's call first makes a subcall. The
-    handler of a subcall gets one as its context.
+    make_subcall_context() makes one for each subcall of the handler of a client's call. The handler
+    of a subcall gets one as its context.
 
     progress() sends nothing. All other methods are forwarded to `inner`.
 
@@ -53,8 +54,8 @@ class SubcallContext(ContextWrapper):
     backend: the outermost backend, with all guards, which handles the subcalls.
     meta: the `_meta` of the client's call, passed on for its trace context.
     chain: the names of the tools that call each other; the tool of the client's call comes first.
-    count: a list with one item, the number of subcalls so far. All subcalls within one client's
-        call share this list.
+    count: a list with one item, the number of subcalls so far. A subcall of the client's call, and
+        all subcalls that come from it, share this list.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class SubcallContext(ContextWrapper):
 
         Raises RpcError for an unknown tool, and ProtocolError if the result does not fit `into`.
         Raises ToolError with the text of the result if `into` is given and the tool has failed.
-        Raises ToolError if one call of a client makes too many subcalls, or nests them too deeply.
+        Raises ToolError if subcalls nest more than MAX_DEPTH deep, or are more than MAX_CALLS.
         """
         chain = (*self._chain, name)
         self._check_limits(chain)

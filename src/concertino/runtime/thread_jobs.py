@@ -144,9 +144,9 @@ def is_of_kind(job: ThreadJob, kind: Kind) -> bool:
 
 
 def is_unexpected(call: IncomingRequest, size: int) -> bool:
-    """Return whether a call must be kept back if its result may have `size` bytes.
+    """Return whether a result of `size` bytes would be much larger than a call's expected result.
 
-    That is so if the call's code has not begun, and if the call was admitted in the expectation of
-    a result of less than half this size.
+    That is so if the call was admitted in the expectation of less than half this size. Returns
+    False if the call's code is known to have begun: it cannot be kept back any more.
     """
     return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2

@@ -2,10 +2,11 @@
 
 Threads that run calls of one tool may all return a large result at the same time, and the size of a
 result is known only when it has been made. So at first, FIRST_CALLS calls of a tool run at once.
-When more of its calls arrive, the tool is "on trial": the number of calls that may run at once is
-the number of its small results so far minus the number of the pool's threads, but at least
-FIRST_CALLS. The trial ends when this number reaches the number of threads, or with the first large
-result; from then on UnreadResults limits the calls of the tool by the size of its results.
+When more of its calls arrive, the tool is "on trial": the more small results it has returned, the
+more of its calls may run at once. The number of calls is the number of its small results so far
+minus the number of the pool's threads, but at least FIRST_CALLS. The trial ends when this number
+reaches the number of threads, or with the first large result. From then on UnreadResults limits the
+calls of the tool by the size of its results.
 
 Calls may wait for one another, so the number also grows while all running calls of the tool wait
 for another thread, and when no result has come for SLOW_S seconds.

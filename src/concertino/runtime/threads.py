@@ -121,8 +121,9 @@ class Threads:
                 trials = ThreadTrials(self._limit)
                 self._results[loop] = JobResults(loop, trials, self._on_large, self._on_trial_end)
             job = ThreadJob(function, self._results[loop])
-            # A handler comes as partial(handler, ...). A call may start without a look at its tool
-            # while few jobs run, and if the handler's tool is not on trial any more.
+            # To find out whether the tool of a job is on trial takes 3 us. This is not necessary
+            # while few jobs run, and for handlers in `settled`, whose trial has ended. A handler
+            # comes as partial(handler, ...).
             handler = function.func if isinstance(function, partial) else None
             if (
                 len(self._running) + len(self._jobs) < FIRST_CALLS
@@ -144,6 +145,7 @@ class Threads:
                     if job in waiting:
                         waiting.remove(job)
             if is_waiting and job.trial is not None:
+                # The job will not run, so another job of the kind may take its place.
                 job.results.trials.end(job.trial, None)
                 self._release(job.results)
             raise
@@ -403,6 +405,8 @@ class Threads:
         waiting_call = call_of_job(job) if is_kept else None
         if waiting_call is not None:
             kind = kind_of(waiting_call)
+            # A call whose tool is not on trial is kept back until clients have read results. It
+            # waits for no thread, so nothing is logged.
             is_waiting = job.results.trials.has_begun(kind)
             running = [(thread, holder) for thread, holder in running if holder.trial == kind]
             occupied = f"{len(running)} threads have been taken by calls of one tool"

@@ -4,9 +4,10 @@
     shaper.schema                        # {"type": "integer"}
     shaper.shape(3)                      # CallToolResult([TextContent("3")], Raw(b"3"))
 
-A str becomes a text block, and content blocks stay as they are. Any other value is encoded as JSON
-once; the JSON becomes the structured content and a text block. A value that the annotation does not
-allow, or that JSON cannot express, raises InvalidResult.
+- A str becomes a text block, and content blocks stay as they are.
+- None becomes a result without content, if the annotation gives no output schema.
+- Any other value is encoded as JSON once; the JSON becomes the structured content and a text block.
+- A value that the annotation does not allow, or that JSON cannot express, raises InvalidResult.
 
 Spec: 2026-07-28 server/tools "Tool Result", "Structured Content", "Output Schema".
 """

@@ -140,9 +140,9 @@ class UriTemplate:
         """Return the values of the variables in a URI: name -> value, percent-decoded.
 
         Returns None if the URI does not match. For example, `note://{id}` matches `note://7` with
-        {"id": "7"}, but not `note://7/8`, because only {+id} matches reserved characters such as
-        `/`. Values that could be used for path traversal do not match. The module docstring has all
-        rules.
+        {"id": "7"}, but not `note://7/8`: {id} matches no reserved characters such as `/`, while
+        {+id} does. Values that could be used for path traversal do not match. The module docstring
+        has all rules.
         Raises ValueError if match() does not support the template, as check() does.
         """
         pattern = self._compile()

@@ -152,7 +152,8 @@ class SupportsPolling(SupportsDirectSend, Protocol):
         """Write one frame, flush, and read once from the input, without blocking.
 
         If exactly one complete frame has arrived, returns this frame, which is then not delivered
-        to the receiver. Otherwise returns how many bytes of output are still buffered.
+        to the receiver. Otherwise returns how many bytes of output are still buffered. A Connection
+        may leave out the read, for example after reads that have found nothing.
         """
         ...
 

@@ -322,6 +322,8 @@ class PipeConnection:
         """
         output = self._output
         queue = output.queue
+        # If there is a rest of an earlier write, _write_rest() writes it, and then the queue, when
+        # the descriptor becomes writable.
         if not queue or output.rest or output.broken:
             return None
         # If the receiver waits for on_drain(), _write_rest() calls it.

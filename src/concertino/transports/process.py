@@ -114,7 +114,9 @@ def spawn(
     The program runs at once; call open() to receive its frames.
 
     command: the program and its arguments. No shell is involved.
-    env: environment variables. The child gets only these and the ones that `inherit` names.
+    env: environment variables. The child gets only these and the ones that `inherit` names, and a
+        few of concertino: PYTHONUNBUFFERED and PYTHONUTF8, unless `env` contains them, and a mark
+        (process_marks.py).
     inherit: the names of variables to pass on from this process.
     cwd: the working directory; by default the working directory of this process.
     stderr: called on the event loop with each chunk of the child's stderr. Even if it is None,

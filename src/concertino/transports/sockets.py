@@ -99,8 +99,8 @@ class AcceptedSocket(SocketConnection):
 
     Any web page can make a browser send a POST request to a port of this machine, and the body of
     the request may be a line of JSON-RPC. Therefore nothing is read after a first line that looks
-    like HTTP or TLS. Any other first line that is not JSON-RPC is answered with an error, as on
-    stdio.
+    like HTTP or TLS, or that is longer than MAX_FIRST_LINE_BYTES and does not look like JSON. Any
+    other first line that is not JSON-RPC is answered with an error, as on stdio.
     name: the name of the client, for the log.
     """
 
