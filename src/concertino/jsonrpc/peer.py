@@ -242,6 +242,7 @@ class Peer(Generic[R]):
             in_use = in_use or id in batch.ids
             batch.ids.add(id)
         if in_use:
+            # The request is not handled, so its params are not needed.
             incoming.params = {}
             text = "Invalid Request: this id is in use by a request in flight"
             self._answer(incoming, encode_error(encode_id(id), INVALID_REQUEST, text))

@@ -189,6 +189,7 @@ class Profiles:
         facts = ClientFacts(
             client.name, client.version, revision.name, params.capabilities, client.title
         )
+        # A client that has not sent logging/setLevel gets messages from the level "info" on.
         self._set_legacy(ResultEncoder(revision, self.features.info), facts, LEVELS["info"])
         return revision
 
@@ -330,5 +331,6 @@ def describe_with_path(exc: DecodeError) -> str:
     An example is `_meta.x: expected str, got int`.
     """
     text, _, path = describe_decode_error(exc).partition(" - at $.")
+    # The text may quote what the client has sent, however long that is.
     text = text[0].lower() + text[1 : 3 * QUOTED_CHARS]
     return f"{path}: {text}" if path else text

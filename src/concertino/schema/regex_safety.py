@@ -177,6 +177,8 @@ class _Sequence(_Part):
         self.parts = parts
 
     def count_tries(self, follow: Characters, tail: int | None) -> int:
+        # The attempts multiply: each attempt of one part may be followed by all attempts of the
+        # next part. Go from the last part to the first, because a part needs to know what follows.
         total = 1
         for part in reversed(self.parts):
             total *= part.count_tries(follow, tail)
