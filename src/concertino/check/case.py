@@ -25,7 +25,7 @@ SECTIONS = {
 
 
 class Case(Struct, frozen=True):
-    """One fault and the expected reaction of the server.
+    """One test of a server: a fault, and how the server must react.
 
     name: lower-case letters, digits and hyphens. Users select cases by it, so it never changes.
     section: a key of SECTIONS.
@@ -33,15 +33,16 @@ class Case(Struct, frozen=True):
     expected: the expected reaction, for people.
     source: the page of the specification that demands the reaction, or "policy" for a rule of this
         project.
-    run: causes the fault and checks the reaction. Returns, or raises a CheckFinding that says what
-        is wrong.
+    run: causes the fault and checks the reaction. It raises a CheckFinding that says what is wrong,
+        or records findings in the context.
     needs: what the server must support: tools (keys of server_under_test.TOOLS), and "legacy" or
         "modern" for an era besides that of the session. If something is missing, the case is
         skipped.
     era: the era of the session: "modern" for 2026-07-28, "legacy" for earlier revisions; "" if it
         does not matter.
     opens: whether the session is opened before run() is called.
-    stdio: the kinds of stdin, stdout and stderr of the server; None for pipes.
+    stdio: whether stdin, stdout and stderr of the server are pipes, files and so on; None for
+        pipes.
     can_fail: whether a finding counts as a failure. False if the fault is an unusual environment
         that no specification covers; then every finding gets the verdict `differs`.
     slow: whether the case takes more than two seconds even with a perfect server.

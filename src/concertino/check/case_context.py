@@ -38,10 +38,10 @@ INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 class ExpectedReplies(Struct):
-    """The number of responses that a request may get.
+    """How many responses a request may get.
 
-    subject: names the request, for the texts of findings.
-    least, most: the smallest and the largest number.
+    subject: a name for the request, for the texts of findings.
+    least, most: the smallest and the largest number of responses.
     """
 
     subject: str
@@ -50,9 +50,9 @@ class ExpectedReplies(Struct):
 
 
 class CaseContext:
-    """The server process of one case, and the session with it.
+    """What a case uses to talk to its server process. run.py makes one for each case.
 
-    server: facts about the server.
+    server: the facts about the server that were found out before the first case.
     process: the process of this case.
     era: the era of the session: "legacy" for revisions with a handshake, "modern" for 2026-07-28;
         "" for the era that cases speak by default.
@@ -63,8 +63,8 @@ class CaseContext:
     ended: whether the case has ended the process, or has asked it to end. Then the process need not
         answer requests any more.
     findings: what the server has done wrong so far.
-    expected: id of a request, with its type -> how many responses it may get.
-    malformed_lines: how many lines were sent that the server may answer without an id.
+    expected: (type of an id, id) of a request -> how many responses it may get.
+    malformed_lines: how many lines were sent to which the server may respond without an id.
     allows_unknown_id: returns whether the server may send a response with this id, which was never
         sent. By default it may not.
     """
@@ -140,18 +140,18 @@ class CaseContext:
         """Return a request, and register that one response to it is expected.
 
         params: the params without the `_meta` of 2026-07-28; None for none.
-        id: None for a new id.
+        id: the id of the request; None for a new id.
         modern: whether the request is one of 2026-07-28; None for the era of the session.
         """
         id = self.new_id() if id is None else id
-        members = dict(params or {})
+        whole_params = dict(params or {})
         if self.modern if modern is None else modern:
             meta: Message = {VERSION: MODERN, CAPABILITIES: {}}
-            members["_meta"] = {**meta, **members.get("_meta", {})}
+            whole_params["_meta"] = {**meta, **whole_params.get("_meta", {})}
         self.expect(id, method)
         message: Message = {"jsonrpc": "2.0", "id": id, "method": method}
-        if members:
-            message["params"] = members
+        if whole_params:
+            message["params"] = whole_params
         return message
 
     def make_call(self, tool: str, **arguments: object) -> Message:
@@ -167,7 +167,10 @@ class CaseContext:
     def make_ping(self, id: Id | None = None, params: Message | None = None) -> Message:
         """Return a cheap request that every server must answer.
 
-        This is `ping`, or server/discover in 2026-07-28, which has no ping.
+        This is `ping`, or server/discover in 2026-07-28, which has no ping. Send it with send().
+
+        id: the id of the request; None for a new id.
+        params: the params without the `_meta` of 2026-07-28; None for none.
         """
         return self.make_request("server/discover" if self.modern else "ping", params, id)
 
@@ -179,17 +182,17 @@ class CaseContext:
         """Return an initialize request.
 
         version: the revision to offer.
-        more: other members of the params.
+        more: further fields of the params, or other values for the usual fields.
         """
         client = {"name": "concertino-check", "version": "1"}
         params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client, **more}
         return self.make_request("initialize", params, modern=False)
 
     def make_cancellation(self, id: object, *, excuses_response: bool = True) -> Message:
-        """Return a notifications/cancelled.
+        """Return the notification notifications/cancelled.
 
         id: the id of the request to cancel, or an invalid id.
-        excuses_response: whether the cancelled request need not get a response any more.
+        excuses_response: whether a missing response to this request is no finding any more.
         """
         if excuses_response and isinstance(id, int | str) and (type(id), id) in self.expected:
             self.make_optional(id)
@@ -216,9 +219,10 @@ class CaseContext:
         least: int = 1,
         most: int = 1,
     ) -> None:
-        """Register how many responses an id may get.
+        """Register how many responses the request with an id may get.
 
-        subject: names the request, for the texts of findings.
+        id: the id of the request.
+        subject: a name for the request, for the texts of findings.
         least, most: the smallest and the largest number of responses.
         """
         self.expected[type(id), id] = ExpectedReplies(subject, least, most)
@@ -264,7 +268,7 @@ class CaseContext:
     # Reading
 
     def responses(self, id: Id) -> list[Message]:
-        """Return all responses to an id so far. The ids 1 and "1" are different."""
+        """Return all responses with an id that have arrived. The ids 1 and "1" are different."""
         return self.process.output.responses.get((type(id), id), [])
 
     def wait_for_missing(self, ids: Sequence[Id], within_s: float | None = None) -> list[Id]:
@@ -399,7 +403,9 @@ class CaseContext:
         Returns the response to the line, which may also be an error without an id; None if there is
         no response. Raises Hang or Crash if the server does not answer the valid request.
 
-        id: the registered id of the request in the line; None if the line has no id.
+        line: the line, with its newline.
+        id: the id of the request in the line, which expect() has registered; None if the line has
+            no id.
         within_s: how long to wait until the server has read the line; None for timeout_s of the
             settings.
         grace_s: how long to wait for the response to the line; None for grace_s of the settings.
@@ -516,10 +522,10 @@ class CaseContext:
     ) -> int:
         """Wait until the process and all processes that it started have ended.
 
+        cause: the reason why the process should end, for the text of the finding.
+        failure: the class of the finding that is raised if one of the processes still runs.
+        within_s: how long to wait; None for exit_s of the settings.
         Returns the exit code of the process.
-        cause: the reason why the process should end, for the error text.
-        failure: the class of the error that is raised if one of the processes still runs.
-        within_s: None for exit_s of the settings.
         """
         self.ended = True
         within_s = self.settings.exit_s if within_s is None else within_s

@@ -21,9 +21,12 @@ RANK: dict[Verdict, int] = {
 
 
 class CheckFinding(Exception):
-    """The server did something unexpected, or the case cannot run. The text says what happened.
+    """Says that the server did something unexpected, or that the case cannot run.
 
-    Raise it to end the case, or pass it to CaseContext.report() to continue.
+    Raise it to end the case, or pass it to CaseContext.report() to continue. The text says what
+    happened.
+
+    verdict: the verdict of the case, unless it has a worse finding.
     """
 
     verdict: Verdict = "wrong"

@@ -33,10 +33,11 @@ LEAK_DESCRIPTORS = 64
 
 
 def check_running(context: CaseContext, before: ProcessStats | None) -> None:
-    """Check the server at the end of a case, while it still runs.
+    """Check at the end of a case that the server still serves requests and has freed its resources.
 
-    Reports findings to the context, and raises Crash or Hang.
-    before: the server's resources at the beginning of the case; None if they cannot be measured.
+    Reports a Violation or a Deviation to the context, and raises Crash or Hang.
+
+    before: the server's resources at the beginning of the case; None if they were not measured.
     """
     process = context.process
     if process.exit_code is not None:

@@ -80,7 +80,10 @@ def find_group_pids(group: int) -> list[int] | None:
 
 
 def bytes_read(group: int) -> dict[int, int]:
-    """Return how many bytes each process of a group has read so far; empty if there is no /proc."""
+    """Return process id -> how many bytes the process has read so far, for a process group.
+
+    Empty if there is no /proc.
+    """
     found: dict[int, int] = {}
     for pid in find_group_pids(group) or ():
         try:
@@ -123,8 +126,13 @@ def cpu_wait_s(group: int) -> float:
 
 
 class Stopwatch:
-    """Measures the time since its creation, minus the time in which a group had no CPU.
+    """Measures how long a process group takes for something, from the creation of this object.
 
+    The time is not counted in which the group, or this process, waited for a CPU.
+
+    group: the id of the process group.
+
+    Attributes:
     began: time.monotonic() at the creation.
     """
 
@@ -134,9 +142,9 @@ class Stopwatch:
         self.began = time.monotonic()
 
     def elapsed_s(self, until: float | None = None) -> float:
-        """Return the seconds since the creation.
+        """Return the seconds since the creation, without those in which the group had no CPU.
 
-        until: a time.monotonic() in the past; None for now.
+        until: the end of the time to measure, as a value of time.monotonic(); None for now.
         """
         waited_s = cpu_wait_s(self._group) - self._waited_before_s
         return (time.monotonic() if until is None else until) - self.began - waited_s

@@ -60,7 +60,10 @@ class TerminalReport:
         return "\n".join(lines)
 
     def format_result(self, result: CaseResult) -> str:
-        """Return one line for a result, and an explanation if the verdict is not `ok`."""
+        """Return one line for a result, and an explanation below it if the verdict is bad.
+
+        The first result of a section gets the heading of the section.
+        """
         case = result.case
         lines: list[str] = []
         if case.section != self._section:

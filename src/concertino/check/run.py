@@ -46,6 +46,8 @@ MAX_PAGES = 100
 class CaseResult(Struct, frozen=True):
     """The verdict on one case.
 
+    case: the case.
+    verdict: the worst verdict among its findings, such as `ok` or `hang` (findings.py).
     seconds: how long the case took.
     observed: what the server did instead of the expected reaction, one sentence for each finding;
         for `skipped`, the reason.
@@ -87,6 +89,9 @@ def run_cases(
 ) -> list[CaseResult]:
     """Run the cases, and return all results. At the end, even on Ctrl-C, kills all processes.
 
+    Each case runs with a new process of the server.
+
+    server: the facts about the server, from inspect_server().
     on_result: called with each result, in the order of the cases.
     jobs: how many cases run at the same time. It must be 1 for a server that cannot run twice at
         once, because of a port or a lock.
@@ -274,10 +279,8 @@ def _record_tools(server: ServerUnderTest, context: CaseContext) -> None:
         if cursor is None:
             break
     server.tool_names = tuple(str(tool.get("name")) for tool in listed)
-    members = ("name", "description", "inputSchema")
-    texts = (
-        json.dumps([tool.get(name) for name in members], ensure_ascii=False) for tool in listed
-    )
+    fields = ("name", "description", "inputSchema")
+    texts = (json.dumps([tool.get(name) for name in fields], ensure_ascii=False) for tool in listed)
     server.add_notes(
         describe_names(server.name, server.tool_names), describe_list(texts, len(listed))
     )

@@ -32,9 +32,9 @@ class ServerOutput:
     """Splits stdout into lines, parses the messages, and stores them by kind.
 
     Attributes:
-    responses: id with its type -> all responses with this id.
+    responses: (type of an id, id) -> all responses with this id.
     responses_without_id: the errors whose id is null or missing.
-    arrival_times: id with its type -> time.monotonic() at the first response.
+    arrival_times: (type of an id, id) -> time.monotonic() at the first response with this id.
     notifications, requests: the notifications and requests of the server.
     messages: all messages, in the order of their arrival.
     stray_lines: the lines that are not JSON-RPC messages.
@@ -56,7 +56,7 @@ class ServerOutput:
         self._total_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Read the next bytes of stdout. Raises Violation above MAX_OUTPUT_BYTES in one case."""
+        """Read the next bytes of stdout. Raises Violation after more than MAX_OUTPUT_BYTES."""
         self._total_bytes += len(chunk)
         if self._total_bytes > MAX_OUTPUT_BYTES:
             raise Violation(f"more than {MAX_OUTPUT_BYTES >> 20} MiB on stdout in one case")

@@ -69,16 +69,22 @@ class StderrTail:
 
 
 class ServerProcess:
-    """A running command. Call close() at the end, or use it as a context manager.
+    """A running server. Call close() at the end, or use it as a context manager.
+
+        with ServerProcess(["python", "server.py"]) as process:
+            process.write(line, within_s=10)
+            process.wait_until(lambda: bool(process.output.responses), within_s=10)
 
     The constructor starts the command, and raises OSError if that fails.
 
     command: the program and its arguments.
-    setup: whether stdin, stdout and stderr of the process are pipes, sockets, files or terminals.
+    setup: whether stdin, stdout and stderr of the process are pipes, sockets, files or terminals;
+        by default pipes.
     environment: the environment of the process; None for that of this process.
 
     Attributes:
-    ends: our descriptors for the server's stdin (to write), stdout and stderr (to read).
+    ends: the descriptors with which the check writes the server's stdin, and reads its stdout and
+        stderr.
     output: the messages that the process has written to stdout.
     stderr: the last part of what the process has written to stderr.
     popen: the process.
@@ -224,6 +230,7 @@ class ServerProcess:
     ) -> None:
         """Write all the data to stdin, and read output meanwhile.
 
+        within_s: how long to wait until the server has read all but what a pipe holds.
         read_stdout: False to read only stderr meanwhile.
         Raises Hang if the server does not read the data within within_s seconds. Raises Crash or
         Hang if the server has closed its stdin.

@@ -57,9 +57,9 @@ class CheckSettings(Struct, frozen=True):
 
 
 class ToolShape(Struct, frozen=True):
-    """A name and arguments by which the check recognizes a tool of the server.
+    """The name and the arguments by which the check recognizes a tool that cases can call.
 
-    name: the tool's name.
+    name: the tool's name at the server.
     arguments: the name of an argument in the cases -> the tool's own name of the argument.
     extra: name -> value for the tool's other arguments.
     """
@@ -148,7 +148,7 @@ class ServerUnderTest(Struct):
     notes: tuple[str, ...] = ()
 
     def add_notes(self, *notes: str) -> None:
-        """Add sentences; empty ones are left out."""
+        """Add sentences to `notes`, except empty ones."""
         self.notes = (*self.notes, *filter(None, notes))
 
     @property

@@ -87,11 +87,11 @@ def close_descriptor(descriptor: int) -> int:
 
 
 def open_stdio(setup: StdioSetup, ends: OwnEnds) -> list[int]:
-    """Open pipes, files or terminals as a server's stdin, stdout and stderr.
+    """Open pipes, files or terminals for a server's stdin, stdout and stderr.
 
     A pipe, a socket or a terminal has two ends: the server gets one, the check keeps the other.
 
-    setup: which kinds to open.
+    setup: what to open for each stream.
     ends: gets the descriptors of the check's ends, which are non-blocking.
     Returns the descriptors of the server's ends: stdin, stdout, stderr. The caller closes them when
     it has started the server. If open_stdio() raises OSError, it has closed the server's ends; the

@@ -28,9 +28,9 @@ Level = tuple[list[int], list[int]]
 
 
 def unescape(text: str) -> tuple[str, Level]:
-    """Undo one level of escaping: `\\\\n` becomes `\\n`, which a second call turns into a newline.
+    r"""Undo one level of escaping: `\n` becomes a newline, and `\\n` becomes `\n`.
 
-    Returns the unescaped text, and the positions of the escapes for map_back().
+    Returns the unescaped text, and a Level with the positions of the escapes, for map_back().
     """
     if "\\" not in text:
         return text, ([0], [0])
@@ -58,11 +58,12 @@ def unescape(text: str) -> tuple[str, Level]:
 def map_back(levels: Sequence[Level], place: int) -> int:
     """Return the position in the original text for a position in the unescaped text.
 
-    A text may have been escaped several times, such as JSON in a string of JSON. Then unescape() is
-    called several times, each time with the text that the call before has returned.
-    The start of an unescaped character maps to the start of its escape, and the end of the
-    character to the end of its escape.
-    levels: what each unescape() has returned, in the order of the calls.
+    A text may have been escaped several times, such as JSON in a string of JSON. Each unescape()
+    undoes one level: the first gets the original text, and each further one the result of the one
+    before it. The start of an unescaped character maps to the start of its escape, and the end of
+    the character to the end of its escape.
+
+    levels: the Level that each unescape() has returned, in the order of the calls.
     place: the position in the text that the last unescape() has returned.
     """
     for ends, origins in reversed(levels):

@@ -41,10 +41,10 @@ _SPACES = "\u00a0\u3000"
 
 
 class LogContext(Struct, frozen=True):
-    """The call during which a log line is written.
+    """The request during which a log line is written.
 
-    request: the JSON-RPC id of the request.
-    trace: the trace id of W3C Trace Context, 32 hexadecimal digits; empty if there is none.
+    request: the JSON-RPC id of the request; None if it is not known.
+    trace: the trace id of W3C Trace Context, 32 hexadecimal digits; "" if there is none.
     """
 
     request: int | str | None = None
@@ -88,7 +88,7 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 
 
 def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> LogEntry:
-    """Return the LogEntry for a record.
+    """Return the LogEntry for a record, with its arguments filled in and its secrets removed.
 
     component: the name of the server, or of the module of concertino, that has logged.
     known: the Redactor that removes secrets.

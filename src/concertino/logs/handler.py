@@ -36,9 +36,9 @@ _BURST: Final = 500.0
 
 
 def logger(component: str) -> logging.Logger:
-    """Return the logger for a component, such as the name of a server.
+    """Return the logger `concertino.COMPONENT`, whose log lines show the name of the component.
 
-    The lines of this logger show the name of the component.
+    component: the name of a server, or of a module of concertino.
     """
     return logging.getLogger(f"{_ROOT}.{component}")
 
@@ -54,9 +54,10 @@ def configure(
     burst: float = _BURST,
     clock: Callable[[], float] = time.monotonic,
 ) -> StderrHandler:
-    """Send everything logged below `concertino` to stderr, and nowhere else. Returns the handler.
+    """Send everything logged below the logger `concertino` to stderr, and nowhere else.
 
-    A second call replaces the handler of the first call.
+    Returns the handler, which is added to this logger. A second call replaces the handler of the
+    first call.
 
     format: `line`, `json` or `trace`; None for the variable CONCERTINO_LOG_FORMAT.
     level: `debug`, `info`, `warn` or `error`; None for the variable LOG_LEVEL. An unknown value of
@@ -134,7 +135,9 @@ def _join_choices(choices: Mapping[str, object]) -> str:
 
 
 class StderrHandler(logging.Handler):
-    """Formats and redacts records, and writes them to a BoundedWriter. Never blocks, never raises.
+    """Formats records, removes secrets, and writes the lines to a BoundedWriter.
+
+    It never blocks and never raises an exception.
 
     A token bucket limits the rate of records, so that an endless loop cannot fill a disk. After the
     first record that is suppressed, the handler suppresses all records until the bucket has enough

@@ -61,7 +61,13 @@ T = TypeVar("T")
 
 
 class Redactor:
-    """Removes the given secrets, secret fields and tokens from texts and values. Immutable.
+    """Replaces secrets by `[REDACTED]` in texts, JSON and Python objects.
+
+        Redactor(["hunter22"]).text("log in with hunter22")     # "log in with [REDACTED]"
+
+    It finds the given secrets, the values of fields with names such as `password`, and tokens of
+    well-known kinds, such as `ghp_...`. The secrets of a Redactor never change; use redactor() to
+    get the one with the secrets of this process.
 
     secrets: exact texts. Overlapping matches are replaced by one [REDACTED]. The empty text and
         texts that are parts of `[REDACTED]` are ignored.
@@ -69,7 +75,8 @@ class Redactor:
     Attributes:
     least: the length of the shortest text that may contain a secret of any kind.
     markers: the result of find_markers(), which is computed only once; None before its first call.
-    has_plain: whether a secret may contain none of _TOKEN_CHARACTERS; find_markers() sets it.
+    has_plain: False if each given secret contains one of the characters that tokens contain
+        (_TOKEN_CHARACTERS). find_markers() sets it; True before.
     """
 
     __slots__ = ("_escapable", "_secrets", "_shortest", "has_plain", "least", "markers")
@@ -140,11 +147,12 @@ class Redactor:
         return self._without_secrets(text, fields, tokens)
 
     def find_markers(self) -> Sequence[str]:
-        """Return a few characters, such that each secret contains at least one of them.
+        """Return a few characters, such that each given secret contains at least one of them.
 
-        A text without these characters contains no secret. Searching for them takes a sixth of the
-        time of searching for the secrets, and most texts contain none of them.
-        Also sets `has_plain`: whether any secret contains none of _TOKEN_CHARACTERS, which is rare.
+        A text without these characters contains none of the given secrets. Searching for them takes
+        a sixth of the time of searching for the secrets, and most texts contain none of them.
+
+        Also sets `markers` and `has_plain`.
         """
         left: tuple[str, ...] = self._secrets
         markers: list[str] = []
@@ -165,9 +173,10 @@ class Redactor:
     def frame(self, frame: bytes) -> bytes:
         """Return a protocol message, which is JSON, with its secrets replaced. Raises nothing.
 
-        Only JSON strings, including keys, are changed, so valid JSON stays valid. Input that is not
-        JSON, such as a banner or a truncated message, is also redacted as plain text. Returns the
-        same object if the message contains no secrets.
+        Only JSON strings, including keys, are changed, so valid JSON stays valid. If the input is
+        not JSON, such as a banner or a truncated message, it is then also treated as plain text.
+        Returns the same object if the message contains no secrets.
+
         Takes 1 us for a short message, and 8 ms per MB. A message with a secret, a secret field or
         `\\u` takes longer: up to 0.5 s for one MB of escapes.
         """
@@ -256,9 +265,10 @@ class Redactor:
         return new
 
     def _member(self, name: object, item: object) -> object:
-        """Return a member of an object without secrets.
+        """Return the value of a field without secrets.
 
-        name: the name of the member. If it is the name of a secret field, a str is replaced.
+        name: the name of the field. If it is the name of a secret field, a str is replaced.
+        item: the value.
         """
         if isinstance(item, str):
             return (
@@ -316,7 +326,8 @@ _renewed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 def redactor() -> Redactor:
     """Return the Redactor of this process. The first call creates it from os.environ.
 
-    Callers must not store it, because refresh() and the functions that learn secrets replace it.
+    Call this each time, and do not store the Redactor: refresh() and the functions that learn
+    secrets replace it.
     """
     return _default or refresh()
 
@@ -324,9 +335,11 @@ def redactor() -> Redactor:
 def make_clean_check(most: int) -> Callable[[str], bool]:
     """Return a function that tells whether a text is short and contains no secret.
 
-    The function returns True only if the text has at most `most` characters and
-    redactor().string() would return it unchanged. Guards call it for every result, so it is fast
-    for the usual texts, which are not JSON and contain no escapes.
+    The function returns True only if redactor().string() would return the text unchanged. It may
+    return False for a text without secrets. Guards call it for every result, so it is fast for the
+    usual texts, which are not JSON and contain no escapes.
+
+    most: for a longer text, in characters, the function returns False.
     """
 
     def is_clean(text: str) -> bool:
@@ -396,9 +409,11 @@ def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
 def learn(environment: Mapping[str, str]) -> None:
     """Add the secrets in the environment of a child process, or in the headers for a server.
 
-    From now on the Redactor of this process hides them. A child may write them to its stderr, which
-    this process relays.
-    environment: name -> value, of environment variables or HTTP headers.
+    From now on the Redactor of this process replaces them. A child may write them to its stderr,
+    which this process passes on.
+
+    environment: name -> value, of environment variables or HTTP headers. Values with other names
+        than those of secrets, such as PATH, are not added.
     """
     new = {
         (name, value): None

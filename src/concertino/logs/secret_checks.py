@@ -61,7 +61,10 @@ _SHORT_TEXT = 128
 # A look-up in the cache takes 0.06 us, the function 0.7 us.
 @lru_cache(maxsize=1024)
 def is_secret_field(name: str) -> bool:
-    """Return whether a field has a name, such as `password`, that makes all its values secrets."""
+    """Return whether the values of a field with this name, such as `password`, are secrets.
+
+    Upper and lower case and the characters `-_ .` make no difference, as in `Client-Secret`.
+    """
     return name.translate(_SEPARATORS).lower() in _FIELDS
 
 

@@ -48,7 +48,7 @@ def replace_secrets(
     fields: whether to search for quoted secret fields: the result of may_have_quoted_fields().
     tokens: whether to search for tokens of known shapes: the result of may_have_tokens().
     is_json_string: whether the text is the inside of a JSON string.
-    spans: the positions of other parts of the text to replace.
+    spans: the start and end of further parts of the text to replace.
     """
     # Unescape the inside of a JSON string before searching it. For example, `\nabc` does not
     # contain the secret `nabc`, and replacing it would leave a lone backslash.
@@ -88,10 +88,10 @@ def replace_in_strings(
     """Return a JSON text in which the secrets in strings are replaced. The JSON is not decoded.
 
     secrets: exact texts to replace.
-    tokens: whether to search for tokens of known shapes: the result of may_have_tokens().
-    may_contain_known: a fast check whether a string may contain one of the secrets; None if the
+    may_contain_known: a fast check whether a string may contain one of `secrets`; None if the
         whole text contains none.
     fields: whether the text may have secret fields: the result of may_have_fields().
+    tokens: whether to search for tokens of known shapes: the result of may_have_tokens().
     """
     pieces: list[str] = []
     done = 0

@@ -25,14 +25,15 @@ _LONGEST_PART = 8192
 
 
 class StderrRedirect(io.TextIOBase):
-    """A text stream (UTF-8, backslashreplace) that sends redacted lines to a BoundedWriter.
+    """A text stream that removes secrets from each line and sends it to a BoundedWriter.
 
+    Use it in place of sys.stdout or sys.stderr. Text is encoded as UTF-8 with backslashreplace.
     Each thread's text is kept until the line ends, or until that thread calls flush().
 
     writer: writes the lines to stderr.
     name: the stream's attribute `name`, such as "<stdout>".
-    report: called at the first write, with a message for the log that contains the file and line of
-        the caller; None for no report.
+    report: called once, at the first write, with a message for the log: that stdout carries MCP
+        messages, and the file and line of the print. None for no report.
     """
 
     encoding = "utf-8"

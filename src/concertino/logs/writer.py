@@ -45,6 +45,8 @@ _RETRY_S: Final = 0.005
 class BoundedWriter:
     """Writes lines to a descriptor. Never blocks, and never raises OSError.
 
+        BoundedWriter().write(b"listening\\n")      # to stderr
+
     Any thread and any signal handler may use it. While `pending` is true, the owner should call
     flush() from time to time.
 
@@ -92,10 +94,12 @@ class BoundedWriter:
     def write(self, lines: bytes) -> None:
         """Write one or more lines, each with its newline.
 
-        Lines that the descriptor does not accept are held, up to `limit` bytes in all. A line that
-        exceeds the limit is dropped, and so are all lines after it until the held lines have been
-        written; this keeps the output in order. Then `N lines dropped (stderr was not read)` is
-        written in their place.
+        Lines that the descriptor does not accept are held, up to `limit` bytes in all. Above this:
+        - The line that exceeds the limit is dropped. If it is the only one that is held, it is cut
+          instead, and ends with ` [cut]`.
+        - All lines after it are dropped until the held lines have been written. This keeps the
+          output in order.
+        - Then `N lines dropped (stderr was not read)` is written in place of the dropped lines.
         """
         self._reset_after_fork()
         if self._closed:

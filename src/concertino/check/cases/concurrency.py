@@ -85,7 +85,7 @@ def sleep_500_times(context: CaseContext) -> None:
 
 
 def cancel_call(context: CaseContext) -> None:
-    """Send a call and its cancellation. No response must come back."""
+    """Send a call and its cancellation. No response to the call must come back."""
     # Two seconds, so that the cancellation arrives before the call ends.
     message = context.make_call("sleep", seconds=2)
     id = message["id"]
@@ -138,7 +138,10 @@ def cancel_invalid_ids(context: CaseContext) -> None:
 
 
 def cancel_other_id_type(context: CaseContext) -> None:
-    """Send a call with an integer id, and cancel the same digits as a string. It must be served."""
+    """Send a call with an integer id, and cancel the same digits as a string.
+
+    The two ids are different, so the call must get its response.
+    """
     message = context.make_call("sleep", seconds=1)
     cancellation = context.make_cancellation(str(message["id"]), excuses_response=False)
     context.send(message, cancellation)
@@ -146,7 +149,10 @@ def cancel_other_id_type(context: CaseContext) -> None:
 
 
 def race_cancellations(context: CaseContext) -> None:
-    """Send 200 requests, and cancel each about when its response comes. At most one may come."""
+    """Send 200 requests, and cancel each about when its response comes.
+
+    At most one response to each request must come back.
+    """
     # Each cancellation races with its response. Either may win; the invariants check that there is
     # at most one response.
     if "sleep" in context.server.tools:
@@ -285,7 +291,7 @@ def send_pings_after_slow_call(context: CaseContext) -> None:
 
 
 def cancel_1000_calls(context: CaseContext) -> None:
-    """Send 1,000 long calls, cancel them, and send another call. It must be served at once."""
+    """Send 1,000 long calls, cancel them, and send a short call. That must not have to wait."""
     calls = [context.make_call("sleep", seconds=30) for _ in range(1000)]
     context.send(*calls)
     context.require_service()

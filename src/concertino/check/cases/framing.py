@@ -32,7 +32,10 @@ MANY_LANGUAGES = "Grüße, 你好, здравствуйте, 🎻"
 
 
 def send_100_malformed_lines(context: CaseContext) -> None:
-    """Send 100 lines that are no JSON. One error must come back, and the next request be served."""
+    """Send 100 lines that are no JSON. At least one error must come back.
+
+    The next request must get a response, too.
+    """
     output = context.process.output
     context.write_malformed_lines(b"{not json}\n" * 100, lines=100)
     context.require_service()
@@ -45,7 +48,10 @@ def send_100_malformed_lines(context: CaseContext) -> None:
 
 
 def send_invalid_utf8_argument(context: CaseContext) -> None:
-    """Call echo with an argument that is not UTF-8. An error must come back, not U+FFFD."""
+    """Call echo with an argument that is not UTF-8. An error must come back.
+
+    The tool must not be called with U+FFFD in place of the invalid bytes.
+    """
     id = context.new_id()
     params = context.find_tool("echo").make_params(text="MARK")
     frame = encode_line(context.make_request("tools/call", params, id))
@@ -56,7 +62,7 @@ def send_invalid_utf8_argument(context: CaseContext) -> None:
 
 
 def send_bom_first(context: CaseContext) -> None:
-    """Send the opening of the session after a byte order mark. It must be served."""
+    """Send the first request of the session after a byte order mark. A result must come back."""
     opening = (
         context.make_request("server/discover") if context.modern else context.make_initialize()
     )
@@ -107,19 +113,22 @@ def send_blank_lines(context: CaseContext) -> None:
 
 
 def echo_separators(context: CaseContext) -> None:
-    """Call echo with characters that some programs take for line ends. The same must come back."""
+    """Call echo with characters that some programs take for line ends. They must come back."""
     for text in (SEPARATORS, MANY_LANGUAGES):
         context.require_echo(text)
 
 
 def send_separators_in_ids(context: CaseContext) -> None:
-    """Send pings whose ids have such characters. Results with the same ids must come back."""
+    """Send pings whose ids have characters that some programs take for line ends.
+
+    Results with the same ids must come back.
+    """
     for id in (SEPARATORS, MANY_LANGUAGES):
         context.require_success(context.make_ping(id))
 
 
 def send_escaped_nul(context: CaseContext) -> None:
-    """Send escaped NULs in an id, and in a text for echo. The same must come back."""
+    """Send escaped NULs in an id, and in a text for echo. The same id and text must come back."""
     context.require_success(context.make_ping("a\x00b"))
     if "echo" in context.server.tools:
         context.require_echo("a\x00b\x1f\x7f")

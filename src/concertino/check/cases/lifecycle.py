@@ -61,7 +61,7 @@ def ping_before_initialize(context: CaseContext) -> None:
 
 
 def omit_initialized_notification(context: CaseContext) -> None:
-    """Send a request without notifications/initialized before it. It must be served."""
+    """Send a request without notifications/initialized before it. A result must come back."""
     context.exchange(context.make_initialize(), within_s=context.settings.start_s)
     context.opened = True
     # Some clients never send the notification; their first request implies it.
@@ -83,7 +83,7 @@ def pipeline_handshake(context: CaseContext) -> None:
 
 
 def initialize_again(context: CaseContext) -> None:
-    """Send initialize twice. An error must come back; the first handshake must still hold."""
+    """Send initialize twice. An error must come back, and the session must stay open."""
     message = context.make_initialize()
     context.make_optional(message["id"])
     context.send(message)
@@ -134,7 +134,7 @@ def send_malformed_initialize(context: CaseContext) -> None:
 def _negotiate(context: CaseContext, version: str) -> str:
     """Send initialize and return the revision in its result; an empty string for an error.
 
-    Raises Violation when the result lacks a required member.
+    Raises Violation when the result lacks a required field.
     """
     message = context.make_initialize(version)
     (response,) = context.exchange(message, within_s=context.settings.start_s)
@@ -212,7 +212,7 @@ def _make_revision_case(version: str) -> Case:
 
 
 def discover_before_initialize(context: CaseContext) -> None:
-    """Send server/discover, then initialize if that fails. One of the two must be served."""
+    """Send server/discover, and initialize if that fails. One of the two must succeed."""
     # A client of both eras begins with this request, and falls back to initialize on an error.
     probe = context.make_request("server/discover", modern=True)
     context.make_optional(probe["id"])
@@ -245,7 +245,7 @@ def _initialize_after_discover(context: CaseContext) -> None:
 
 
 def discover(context: CaseContext) -> None:
-    """Send server/discover. A result with all required members must come back."""
+    """Send server/discover. A result with all required fields must come back."""
     response = context.request("server/discover", modern=True)
     result = as_object(response.get("result"))
     if result is None:
@@ -268,7 +268,10 @@ def discover(context: CaseContext) -> None:
 
 
 def interleave_eras(context: CaseContext) -> None:
-    """Send requests of both eras. Each response must follow the rules of its request's era."""
+    """Send requests with and without the `_meta` of 2026-07-28 in one session.
+
+    Each response must follow the rules of its request's era: 2026-07-28, or the revisions before.
+    """
     for _ in range(3):
         # One round with findings is enough.
         if context.findings:

@@ -92,7 +92,7 @@ def _make_ping_line(context: CaseContext, value: bytes, subject: str) -> tuple[i
 
 
 def send_nested_arrays(context: CaseContext) -> None:
-    """Send a line of 200,000 nested arrays. An error must come back, and the process survive."""
+    """Send a line of 200,000 nested arrays. An error must come back, and the process stay alive."""
     # A recursive parser that does not count its depth runs out of stack, which kills the process.
     line = b"[" * 200_000 + b"]" * 200_000 + b"\n"
     if context.probe_line(line, within_s=LARGE_MESSAGE_S) is None:
@@ -108,7 +108,10 @@ def send_nested_params(context: CaseContext) -> None:
 
 
 def send_many_members(context: CaseContext) -> None:
-    """Send pings with 200,000 members and 1,000,000 elements. Responses must come in 10 s."""
+    """Send a ping with an object of 200,000 keys, and one with an array of 1,000,000 elements.
+
+    Each must get a response within 10 s.
+    """
     members = b",".join(b'"k%d":%d' % (number, number) for number in range(200_000))
     for value, subject in (
         (b"{" + members + b"}", "200,000 members"),
@@ -174,7 +177,11 @@ def flood_for_1_s(context: CaseContext) -> None:
 
 
 def flood_notifications(context: CaseContext, seconds: float) -> None:
-    """Send notifications as fast as the server reads them. Then require a prompt response."""
+    """Send notifications as fast as the server reads them, and then a ping.
+
+    The ping must get a prompt response, and the server's memory must stay bounded.
+    seconds: how long to send notifications.
+    """
     # A known notification that refers to nothing, and an unknown one.
     progress = {"progressToken": 0, "progress": 1}
     data = encode_line({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})

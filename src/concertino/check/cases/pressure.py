@@ -26,14 +26,18 @@ LEAK_DESCRIPTORS = 4
 
 
 def write_3_s_without_reading(context: CaseContext) -> None:
-    """Send calls for 3 s without reading. All responses must come, with bounded memory."""
+    """Send calls for 3 s without reading stdout. All responses must come back afterwards.
+
+    Meanwhile the server's memory must stay bounded.
+    """
     write_without_reading(context, 3.0)
 
 
 def write_without_reading(context: CaseContext, seconds: float) -> None:
-    """Write calls for some time without reading, then read all responses.
+    """Write calls for some time without reading stdout, then read all responses.
 
     No response may be lost, and the server's memory must stay bounded.
+    seconds: how long to write.
     """
     process = context.process
     messages: list[Message] = []
@@ -97,7 +101,7 @@ def close_stderr(context: CaseContext) -> None:
 
 
 def make_4000_calls(context: CaseContext) -> None:
-    """Compare memory and descriptors before and after 4,000 calls."""
+    """Make 4,000 calls. The server's memory and its open descriptors must hardly grow."""
 
     def call_many(count: int) -> None:
         if "echo" in context.server.tools:

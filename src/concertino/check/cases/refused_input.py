@@ -73,7 +73,10 @@ def send_malformed_line(
 ) -> Message | None:
     """Send a malformed line and then a request. Returns the response to the line, or None.
 
-    Reports a Deviation unless the response to the line is one of the expected errors.
+    Reports a Deviation unless the response to the line is one of the expected errors. Raises Hang
+    or Crash if the request gets no response.
+
+    line: the line, without its newline.
     codes: the acceptable error codes.
     id: the id in the line; None if it has no readable id.
     silence: whether it is also acceptable not to respond.

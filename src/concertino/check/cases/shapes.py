@@ -138,7 +138,7 @@ def use_large_ids(context: CaseContext) -> None:
 
 
 def add_unknown_members(context: CaseContext) -> None:
-    """Send a ping with unknown members. A result must come back."""
+    """Send a ping with keys that JSON-RPC does not know. A result must come back."""
     message: Message = {**context.make_ping(), "example": {"x": 1}, "trace": None}
     response = context.probe_line(encode_line(message), message["id"])
     subject = "a request with members that JSON-RPC does not know"
@@ -155,7 +155,7 @@ def add_unknown_meta(context: CaseContext) -> None:
 
 
 def escape_member_names(context: CaseContext) -> None:
-    """Send a ping with escapes in the names of its members. A result must come back."""
+    """Send a ping with escapes in its keys, such as `\\u006dethod`. A result must come back."""
     message = context.make_ping()
     frame = (
         encode_line(message)
@@ -168,7 +168,7 @@ def escape_member_names(context: CaseContext) -> None:
 
 
 def send_unrelated_responses(context: CaseContext) -> None:
-    """Send responses to no request of the server. Nothing must come back."""
+    """Send responses with ids of which the server has sent no request. Nothing must come back."""
     output = context.process.output
     count_before = len(output.messages)
     for line in (

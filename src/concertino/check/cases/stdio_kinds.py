@@ -52,7 +52,10 @@ def _encode_whole_session() -> bytes:
 
 
 def read_file_as_stdin(context: CaseContext) -> None:
-    """Let the server read its file. Two responses must come back, and exit code 0."""
+    """Let the server read a file as its stdin, with a handshake and a ping.
+
+    Both must get a response, and the process must exit with code 0.
+    """
     for id in (1, 2):
         context.expect(id, "a request in a file", least=0)
     cause = "a file as stdin was at its end"

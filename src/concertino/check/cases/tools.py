@@ -58,7 +58,10 @@ def send_invalid_arguments(context: CaseContext) -> None:
 
 
 def fail_in_all_ways(context: CaseContext) -> None:
-    """Call a tool that fails, once for each way. A result with isError must come back each time."""
+    """Call a tool that fails in each way that its schema lists.
+
+    A result with isError must come back each time.
+    """
     for how in context.find_tool("fail").choices:
         response = context.call_tool("fail", how=how)
         if "error" in response:
@@ -70,7 +73,10 @@ def fail_in_all_ways(context: CaseContext) -> None:
 
 
 def return_unsendable_values(context: CaseContext) -> None:
-    """Call a tool that returns what JSON cannot hold. A response must come back each time."""
+    """Call a tool that returns each value of its schema's list that JSON cannot hold.
+
+    A response must come back each time.
+    """
     for kind in context.find_tool("give").choices:
         response = context.call_tool("give", what=kind)
         if "result" in response and not isinstance(response["result"].get("content"), list):
@@ -89,7 +95,10 @@ def return_200_mb(context: CaseContext) -> None:
 
 
 def write_to_stdout(context: CaseContext) -> None:
-    """Call a tool that writes to stdout, once for each way. No such line must come back."""
+    """Call a tool that writes to stdout in each way that its schema lists.
+
+    None of its lines must arrive among the messages.
+    """
     choices = context.find_tool("say").choices
     for number, how in enumerate(choices):
         context.call_tool("say", how=how, text=f"stray {number}")
@@ -104,7 +113,10 @@ def write_to_stdout(context: CaseContext) -> None:
 
 
 def fork_in_all_ways(context: CaseContext) -> None:
-    """Call a tool that forks, once for each way. No line of the child must come back."""
+    """Call a tool that forks in each way that its schema lists.
+
+    None of the child's lines must arrive among the messages.
+    """
     for how in context.find_tool("fork").choices:
         context.call_tool("fork", how=how)
         context.require_service()
@@ -160,7 +172,10 @@ def fork_then_close_stdin(context: CaseContext) -> None:
 
 
 def measure_error_texts(context: CaseContext) -> None:
-    """Call a tool that fails, once for each way. Each error must have at most 16 KiB."""
+    """Call a tool that fails in each way that its schema lists.
+
+    Each error must have at most 16 Ki characters.
+    """
     for how in context.find_tool("fail").choices:
         response = context.call_tool("fail", how=how)
         size = len(str(response))
