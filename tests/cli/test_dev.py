@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from loops import on_a_loop, on_a_loop_within
 
-from concertino import Client, ToolError
+from concertino import Client, ServerParameters, ToolError
 from concertino.errors import RpcError
 
 SERVER = """
@@ -53,13 +53,13 @@ RAISES = "import nothing_of_this_name\n"
 class Dev:
     """A client of `concertino dev`, and what it has heard."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, cwd: Path | None = None) -> None:
         self.folder = folder
         self.log: list[str] = []
         self.changed: list[str] = []
         self._heard = asyncio.Event()
         self.client = Client(
-            [sys.executable, "-m", "concertino", *words],
+            ServerParameters(sys.executable, ["-m", "concertino", *words], cwd=cwd),
             stderr=self.on_line,
             changed=self.on_change,
         )
@@ -116,6 +116,22 @@ async def test_the_call_after_a_save_runs_the_new_code(tmp_path: Path, way: str)
             dev.save(f"def apply(number):\n    return number * {factor}\n")
             assert (await dev.answer())[1] == str(3 * factor)
         assert (await dev.answer())[0] != before
+
+
+@on_a_loop
+async def test_the_log_names_a_server_by_the_last_part_of_its_module(tmp_path: Path) -> None:
+    package = tmp_path / "office"
+    package.mkdir()
+    (package / "rules.py").write_text(SERVER)
+    (tmp_path / "rule.py").write_text(RULE)
+    dev = Dev(tmp_path, "dev", "office.rules:server", cwd=tmp_path)
+    async with dev.client:
+        assert (await dev.answer())[1] == "4"
+        dev.save(TIMES_7)
+        assert (await dev.answer())[1] == "21"
+        await dev.until(lambda: any("the new code serves" in line for line in dev.log))
+    [line] = [line for line in dev.log if "the new code serves" in line]
+    assert "] rules: the new code serves after" in line
 
 
 @on_a_loop
@@ -330,15 +346,21 @@ def test_without_npx_the_inspector_is_not_opened_and_the_reason_is_clear(tmp_pat
     assert "install Node.js" in done.stderr
 
 
-def test_the_inspector_starts_this_command_as_its_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [[], ["--log-format", "json", "--trace"]], ids=["plain", "options"]
+)
+def test_the_inspector_starts_this_command_as_its_server(
+    tmp_path: Path, options: list[str]
+) -> None:
     npx = tmp_path / "npx"
     npx.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     npx.chmod(0o755)
     file = tmp_path / "rules.py"
     file.write_text(SERVER)
-    done = run("dev", "--inspector", str(file), path=f"{tmp_path}:{os.environ['PATH']}")
-    assert done.stdout.splitlines()[:2] == ["-y", "@modelcontextprotocol/inspector"]
-    assert done.stdout.splitlines()[-2:] == ["dev", str(file)]
+    done = run("dev", "--inspector", *options, str(file), path=f"{tmp_path}:{os.environ['PATH']}")
+    words = done.stdout.splitlines()
+    assert words[:2] == ["-y", "@modelcontextprotocol/inspector"]
+    assert words[words.index("dev") :] == ["dev", str(file), *options]
 
 
 @pytest.mark.parametrize(

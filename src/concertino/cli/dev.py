@@ -97,7 +97,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     # -P: the folder must not come before the standard library in sys.path.
     command = [sys.executable, "-P", "-m", "concertino.cli.warm_server", args.target]
     # The name of the server: `b` for both b.py and a.b:attribute.
-    name = file.stem.rpartition(".")[2]
+    name = file.stem if file.suffix == ".py" else source.rpartition(".")[2]
     program = WarmProgram(name, command, dict(os.environ), SHUTDOWN)
     # The server is made with concertino, so it speaks 2026-07-28 and needs no negotiation.
     proxy = Proxy(program, era="modern", limits=limits)
@@ -120,5 +120,7 @@ def _open_inspector(args: Namespace) -> NoReturn:
             f"{args.target}`",
         )
     watched = [word for path in args.watch for word in ("--watch", path)]
-    words = [npx, "-y", INSPECTOR, *start_command(), "dev", args.target, *watched]
-    os.execv(npx, words)
+    log_format = ["--log-format", args.log_format] if args.log_format else []
+    trace = ["--trace"] if args.trace else []
+    own = [*start_command(), "dev", args.target, *watched, *log_format, *trace]
+    os.execv(npx, [npx, "-y", INSPECTOR, *own])
