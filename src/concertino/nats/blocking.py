@@ -58,6 +58,7 @@ class PermissionsViolation(Disconnected):
 class Request(Struct, frozen=True):
     """A message that gets one response.
 
+    subject: the NATS subject to which the message is published.
     headers: the header block with its first and its empty last line; empty for no headers.
     """
 
@@ -90,10 +91,12 @@ class BlockingNats:
     def request_all(self, requests: Sequence[Request], timeout_s: float) -> Sequence[NatsMessage]:
         """Send several requests at once, and return their responses in the same order.
 
+        Blocks until all responses have arrived. Connects first if there is no connection.
+        timeout_s: the time limit for the responses; connecting may take longer.
         Raises Disconnected if no server can be reached, if the server reports an error, or if it
-        has not answered all requests within timeout_s. Raises PermissionsViolation if this user may
-        not send one of the requests. After any of these errors, the server may have handled some of
-        the requests.
+        has not answered all requests in time. Raises PermissionsViolation if this user may not send
+        one of the requests. After any of these errors, the server may have handled some of the
+        requests.
         """
         with self._lock:
             until = time.monotonic() + timeout_s
@@ -142,9 +145,10 @@ class BlockingNats:
 class _Connection:
     """A connection to a server. The constructor connects and authenticates.
 
-    until: when the connection must be ready, by time.monotonic(). In the methods, it is the time at
-        which the method must be done.
-    Raises OSError, ProtocolError, and Disconnected if the server refuses this client.
+    until: when the connection must be ready, by time.monotonic(). In the methods, `until` is when
+        the method must be done.
+    The constructor raises OSError, ProtocolError, and Disconnected if the server refuses this
+    client.
     """
 
     def __init__(self, server: NatsServer, options: NatsOptions, until: float) -> None:
@@ -184,7 +188,9 @@ class _Connection:
     def request_all(self, requests: Sequence[Request], until: float) -> Sequence[NatsMessage]:
         """Send several requests at once, and return their responses in the same order.
 
-        Raises OSError, ProtocolError, Disconnected. Then the server may have handled some of them.
+        until: when all responses must have arrived, by time.monotonic().
+        Raises OSError, ProtocolError and Disconnected. After an error, the server may have handled
+        some of the requests.
         """
         replies: dict[str, int] = {}
         output: list[bytes] = []
@@ -208,6 +214,7 @@ class _Connection:
     def answer_pings(self, until: float) -> None:
         """Handle the messages that the server has sent since the last request, such as pings.
 
+        until: when the answers must have been sent, by time.monotonic().
         Raises OSError, ProtocolError, and Disconnected if the server has ended the connection.
         """
         self.socket.setblocking(False)

@@ -4,8 +4,9 @@
     revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
     bucket.get("a")                                    # Value(b"text", revision)
 
-Buckets have the documents of plugins (orchestra/nats_storage.py), and the data that HTTP front ends
-share (used_states.py, http/machine_peers.py).
+Plugins of hubs store documents in buckets (orchestra/nats_storage.py). HTTP front ends, processes
+on several machines that serve one MCP server, share data in buckets (used_states.py,
+http/machine_peers.py).
 
 JetStream, the storage of NATS servers, stores messages in streams. A bucket is a stream that keeps
 only the last message of each subject: the subject is the key, and the message is the value. When
@@ -66,7 +67,7 @@ class BucketError(Disconnected):
 
 
 class BucketRefused(BucketError):
-    """The permissions of this user do not allow the operation."""
+    """The servers do not permit this user to do the operation."""
 
 
 class Value(Struct, frozen=True):
@@ -82,16 +83,16 @@ class Value(Struct, frozen=True):
 
 
 def encode_key(text: str) -> str:
-    """Return a text as a key of a bucket.
+    """Return any string in a form that can be a key of a bucket.
 
-    Characters other than ASCII letters, digits, `/`, `_` and `-` are replaced with one =xx, in
-    hexadecimal, for each byte of their UTF-8 form.
+    ASCII letters, digits, `/`, `_` and `-` stay. Each byte of all other characters in UTF-8 becomes
+    `=` and two hexadecimal digits.
     """
     return _ESCAPED.sub(lambda m: "".join(f"={byte:02x}" for byte in m[0].encode()), text)
 
 
 def decode_key(key: str) -> str:
-    """Return the text of a key that encode_key() has made."""
+    """Return the string that encode_key() has converted to this key."""
     raw = _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]), key.encode())
     return raw.decode("utf-8", "replace")
 
@@ -99,11 +100,12 @@ def decode_key(key: str) -> str:
 class BucketState(Struct, frozen=True):
     """The state of a bucket after Bucket.create() or add_replicas().
 
-    is_new: whether create() has created the bucket.
+    is_new: whether create() has created the bucket, which did not exist before.
     replicas: on how many servers its values are stored.
-    foreign: the names of its settings by which it stores messages of other subjects, or sends its
-        messages to others, such as `republish`. No bucket that this package creates has such
-        settings. Somebody who wants to read or forge messages may have created it.
+    foreign: the names of suspicious settings, such as `republish`. With them, the bucket stores
+        messages of other subjects, or publishes its values to other subjects. No bucket that this
+        package creates has such settings, so somebody may have created it to read or forge
+        messages. Usually empty.
     """
 
     is_new: bool
@@ -115,19 +117,20 @@ class Bucket:
     """A bucket, which the first operation creates if it does not exist.
 
     If the servers have the permissions of orchestra/nats_permissions.py, only the user of a hub may
-    create it. Until then, the operations of other users raise BucketRefused.
+    create the bucket. Until it has done so, the operations of other users raise BucketRefused.
 
-    server: connects to the servers.
+    server: sends the requests, and connects to the servers when needed.
     name: letters, digits, `-` and `_`.
     replicas: on how many servers values are stored; 1, 3 or 5.
     max_age_s: after how many seconds values are deleted; 0 for never.
-    timeout_s: the time limit of each exchange with the server; get_all() may need several.
-    owner: the id of the plugin that uses the bucket, or `front-end`. An error text names it, in the
-        command that creates the bucket.
+    timeout_s: the time limit of each exchange with the server, in seconds; get_all() may need
+        several.
+    owner: the id of the plugin that uses the bucket, or `front-end`. The text of an error names it,
+        in the command that creates the bucket.
 
     If the bucket exists already, max_age_s has no effect, and only add_replicas() uses `replicas`.
-    All methods raise BucketError. If put() or delete() raises it, the change may have been stored
-    nevertheless.
+    All methods block. They raise BucketError if the server cannot be reached or reports an error.
+    If put() or delete() raises it, the change may have been stored nevertheless.
     """
 
     def __init__(
@@ -165,7 +168,8 @@ class Bucket:
     def create(self) -> BucketState:
         """Create the bucket if it does not exist, and return its state.
 
-        A bucket that exists keeps its settings.
+        A bucket that exists keeps its settings. Raises BucketRefused if the bucket does not exist
+        and this user may not create it.
         """
         answer = self._ask_stream("INFO")
         is_new = answer.error is not None and answer.error.err_code == NO_STREAM
@@ -182,7 +186,8 @@ class Bucket:
     def add_replicas(self) -> BucketState:
         """Store values on more servers, if `replicas` is more than the bucket has now.
 
-        Returns the state of the bucket after that. Raises BucketError.
+        Returns the state of the bucket after that. Raises BucketError, for example if the cluster
+        has too few servers.
         """
         answer = self._ask_stream("INFO")
         if answer.error is None and answer.config["num_replicas"] < self._settings["num_replicas"]:
@@ -200,7 +205,7 @@ class Bucket:
         return BucketState(is_new, config.get("num_replicas", 1), foreign)
 
     def get(self, key: str) -> Value:
-        """Return the value of a key."""
+        """Return the value of a key. Its `data` is None if the key has no value."""
         return self.get_all([key])[0]
 
     def get_all(self, keys: Sequence[str]) -> list[Value]:
@@ -239,7 +244,7 @@ class Bucket:
         return self._publish(key, b"", expected, "\r\nKV-Operation:DEL") is not None
 
     def list_keys(self) -> list[str]:
-        """Return all keys, sorted, including keys whose value was deleted."""
+        """Return all keys, sorted. Keys whose value was deleted are among them."""
         request = Request(
             f"$JS.API.STREAM.INFO.{self._stream}",
             encode({"subjects_filter": f"{self._prefix}>"}),
@@ -251,7 +256,7 @@ class Bucket:
         return sorted(subject.removeprefix(self._prefix) for subject in subjects)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from the server. The next operation connects again."""
         self._server.close()
 
     def _publish(self, key: str, data: bytes, expected: int | None, more: str) -> int | None:

@@ -37,15 +37,15 @@ __all__ = ["NatsCluster"]
 
 log = logging.getLogger("concertino.nats")
 
-# The time limit of open() for the first connection.
+# The default time limit of open(), in seconds.
 OPEN_S = 5.0
 # The first and the longest pause before the servers are tried again, in seconds. The pause is
 # doubled each time. It stays short, so that calls are answered soon after a server has come back.
 FIRST_S, LAST_S = 0.05, 0.25
-# The time in which servers tell each other of new subscriptions. A connection that is replaced
-# keeps its subscriptions for this time, so that every subject always has a subscriber.
+# The time in which servers tell each other of new subscriptions, in seconds. A connection that is
+# replaced keeps its subscriptions for this time, so that every subject always has a subscriber.
 HANDOVER_S = 0.25
-# How long a connection that was replaced is kept for calls that still use it.
+# How long a connection that was replaced is kept for calls that still use it, in seconds.
 RETIRE_S = 30.0
 
 
@@ -57,10 +57,10 @@ class NatsCluster:
 
     Attributes:
     id: eight random hexadecimal digits, which tell processes of the same name apart.
-    on_connect: functions that are called with each new connection, to subscribe on it. They are
-        called before `connection` returns it.
-    on_retire: functions that are called with a connection that a new one has replaced, to end the
-        subscriptions to requests. Calls in progress may still use the old connection.
+    on_connect: functions that are called with each new connection, to subscribe on it.
+    on_retire: functions that are called with an old connection when a new one has replaced it. They
+        should end the subscriptions that bring new requests. Calls in progress may still use the
+        old connection.
     """
 
     def __init__(self, servers: Sequence[NatsServer], options: NatsOptions) -> None:
@@ -95,11 +95,12 @@ class NatsCluster:
         return self._connection is not None and not self._connection.ended.done()
 
     async def open(self, timeout_s: float = OPEN_S) -> None:
-        """Connect to one of the servers.
+        """Connect to one of the servers, and keep connected in the background until close().
 
-        Raises Disconnected if no server accepts a connection within timeout_s. Raises NotAuthorized
-        at once if a server refuses this client. Raises ImportError if the options have a key and
-        the extra `nats` is not installed, and ConcertinoError if the key is not valid.
+        timeout_s: how long to try, in seconds.
+        Raises Disconnected if no server accepts a connection in this time. Raises NotAuthorized at
+        once if a server refuses this client. Raises ImportError if the options have a key and the
+        extra `nats` is not installed, and ConcertinoError if the key is not valid.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
@@ -113,7 +114,7 @@ class NatsCluster:
         self._supervision = loop.create_task(self._supervise(), name="NATS connection")
 
     async def close(self) -> None:
-        """Disconnect, after sending the remaining output."""
+        """Send the remaining output, disconnect, and do not connect again."""
         tasks = [task for task in (self._supervision, *self._retired.values()) if task is not None]
         connections = [item for item in (self._connection, *self._retired) if item is not None]
         self._connection, self._failure = None, Disconnected("it was closed")
@@ -129,14 +130,15 @@ class NatsCluster:
             await connection.close()
 
     def begin_use(self, connection: NatsConnection) -> None:
-        """Count a use of a connection, such as a call in progress.
+        """Count a use of a connection, such as a call in progress. Call end_use() at its end.
 
-        If the connection is replaced meanwhile, it stays open until end_use(), at most RETIRE_S.
+        If the connection is replaced meanwhile, it stays open until all uses have ended, at most
+        RETIRE_S (30 s).
         """
         self._uses[connection] = self._uses.get(connection, 0) + 1
 
     def end_use(self, connection: NatsConnection) -> None:
-        """Count a use of a connection as ended."""
+        """Count a use of a connection as ended, after begin_use()."""
         left = self._uses.get(connection, 0) - 1
         if left > 0:
             self._uses[connection] = left

@@ -60,9 +60,12 @@ MessageCallback = Callable[[NatsMessage], None]
 async def open_connection(
     server: NatsServer, options: NatsOptions, timeout_s: float = CONNECT_S
 ) -> NatsConnection:
-    """Connect to a server, and authenticate.
+    """Connect to a server, authenticate, and return the connection.
 
-    Raises Disconnected if the server cannot be reached within timeout_s, and NotAuthorized if it
+    server: the address of the server.
+    options: how to connect, such as TLS settings and a key.
+    timeout_s: the time limit for all of this, in seconds.
+    Raises Disconnected if the server cannot be reached in this time, and NotAuthorized if it
     refuses this client. If the options have credentials, raises ImportError if the extra `nats` is
     not installed, and ConcertinoError if the seed of the key is not valid.
     """
@@ -93,8 +96,8 @@ class NatsConnection(asyncio.Protocol):
     ended: a future that is done when the connection has ended; its result says why.
     on_info: called with each INFO message after the first, by which the server reports a change,
         such as that it is about to shut down.
-    on_refusal: functions that are called with the server's text when it refuses this client to
-        publish or subscribe.
+    on_refusal: functions that are called with the server's error text when it does not permit a
+        publish or subscribe of this client. The connection stays open.
     on_full: functions that are called with True when callers should stop publishing, because too
         much output is buffered, and with False when they may go on.
     """
@@ -126,10 +129,10 @@ class NatsConnection(asyncio.Protocol):
     # Publish and subscribe
 
     def publish(self, subject: str, payload: bytes, reply: str = "", headers: bytes = b"") -> None:
-        """Publish a message.
+        """Publish a message. Does not wait: the output is buffered.
 
         payload: at most info.max_payload bytes. The caller must check the size, because the server
-            would end the connection.
+            ends the connection if a payload is larger.
         reply: the subject for responses; empty if none is expected.
         headers: the header block with its first and its empty last line; empty for none.
         Raises Disconnected when the connection has ended.
@@ -139,7 +142,9 @@ class NatsConnection(asyncio.Protocol):
     def subscribe(self, subject: str, callback: MessageCallback, queue: str = "") -> int:
         """Call a function for each message of a subject. Returns the subscription's number.
 
-        queue: the name of a queue group: the server delivers each message to only one of the
+        subject: may contain the wildcards of NATS: `*` for one token, `>` for all further tokens.
+        callback: called with each message, on the event loop. It must return quickly.
+        queue: the name of a queue group. The server delivers each message to only one of the
             clients that subscribe with the same name. "" to get all messages.
         Raises Disconnected when the connection has ended.
         """
@@ -149,7 +154,11 @@ class NatsConnection(asyncio.Protocol):
         return self._last_sid
 
     def unsubscribe(self, sid: int) -> None:
-        """End a subscription. Messages that the server has already sent are still delivered."""
+        """End a subscription. Messages that the server has already sent are still delivered.
+
+        sid: the number of the subscription, from subscribe().
+        Does nothing when the connection has ended.
+        """
         if self.ended.done():
             return
         # The server sends no more messages of the subscription after its pong.
@@ -157,7 +166,10 @@ class NatsConnection(asyncio.Protocol):
         pong.add_done_callback(lambda _: self._callbacks.pop(sid, None))
 
     async def flush(self) -> None:
-        """Wait until the server has handled everything that was sent. Raises Disconnected."""
+        """Wait until the server has handled everything that was sent.
+
+        Raises Disconnected if the connection ends before.
+        """
         await self._send_and_ping()
 
     def _send_and_ping(self, data: bytes = b"") -> asyncio.Future[None]:
@@ -169,7 +181,7 @@ class NatsConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes of output this process still buffers, because the server is slow."""
+        """How many bytes of output wait in this process, because the server reads slowly."""
         waiting = sum(map(len, self._output))
         return waiting if self._transport is None else waiting + self._buffer_size()
 
@@ -179,13 +191,13 @@ class NatsConnection(asyncio.Protocol):
     # The end
 
     def begin_close(self) -> None:
-        """Send the remaining output, then disconnect. close() waits for that."""
+        """Begin to send the remaining output and to disconnect, without waiting. See close()."""
         if not self.ended.done() and self._transport is not None:
             self._flush_output()
             self._transport.close()
 
     async def close(self) -> None:
-        """Send the remaining output, and disconnect."""
+        """Send the remaining output, and disconnect. Takes at most a second."""
         if not self.ended.done():
             self.begin_close()
             # A server that does not read must not hold up the end of this process.
@@ -193,7 +205,7 @@ class NatsConnection(asyncio.Protocol):
             self.abort("the connection was closed")
 
     def abort(self, reason: str) -> None:
-        """Disconnect at once. Remaining output is dropped."""
+        """Disconnect at once. Remaining output is dropped. reason: the result of `ended`."""
         if self._transport is not None:
             self._transport.abort()
         self._end(reason)
@@ -226,9 +238,10 @@ class NatsConnection(asyncio.Protocol):
     async def authenticate(self, options: NatsOptions) -> None:
         """Wait for the server's INFO, begin TLS if needed, send CONNECT, and wait for acceptance.
 
-        Only open_connection() calls this. Raises NotAuthorized if the server refuses this client,
-        Disconnected if the connection ends, and ImportError or ConcertinoError if the credentials
-        cannot be used.
+        Only open_connection() calls this method.
+        options: how to connect, such as TLS settings and a key.
+        Raises NotAuthorized if the server refuses this client, Disconnected if the connection ends,
+        and ImportError or ConcertinoError if the credentials cannot be used.
         """
         await cast("asyncio.Future[None]", self._info_arrived)
         self._info_arrived = None
@@ -238,7 +251,8 @@ class NatsConnection(asyncio.Protocol):
 
         members = connect_members(self.server, options, self.info.nonce)
         self._write(encode_connect(members))
-        # The server answers this ping, or reports why it refuses the client and disconnects.
+        # The server either answers the ping of flush(), or reports why it refuses this client and
+        # disconnects. In the second case, flush() raises the reason.
         await self.flush()
         # But it may also answer the ping first, and refuse the client right after that.
         self._raise_if_ended()

@@ -52,7 +52,7 @@ class NatsCredentials(Struct, frozen=True):
         return "NatsCredentials(...)"
 
     def sign_in(self, nonce: str) -> dict[str, str]:
-        """Return the members of the CONNECT message that prove who the user is.
+        """Return the fields of the CONNECT message that prove who the user is.
 
         nonce: the text in the server's INFO, which the user's key signs.
         Raises ImportError if the extra `nats` is not installed, and ConcertinoError if the seed is
@@ -85,8 +85,8 @@ class NatsCredentials(Struct, frozen=True):
 def credentials_from_environment() -> NatsCredentials | None:
     """Read the file that CONCERTINO_CLUSTER_SEED names. Returns None if the variable is not set.
 
-    Raises OSError if the file cannot be read, and ValueError if its content cannot be used. If it
-    has a JWT, raises ImportError if the extra `nats` is not installed.
+    Raises OSError if the file cannot be read, and ValueError if its content cannot be used. If the
+    file has a JWT, raises ImportError if the extra `nats` is not installed.
     """
     path = os.environ.get(SEED)
     return read_credentials(Path(path)) if path else None
@@ -96,10 +96,14 @@ def read_credentials(path: Path) -> NatsCredentials:
     """Read a file with the seed of a user's key, or a `.creds` file.
 
     Raises OSError if the file cannot be read. Raises ValueError, which names the file and what is
-    wrong, if other users can read the file, if a part is missing or damaged, if the JWT has
-    expired, or if seed and JWT are not of the same user. If there is a JWT, the seed is used to
-    check that: raises ImportError if the extra `nats` is not installed, and ConcertinoError if the
-    seed is not valid.
+    wrong:
+
+    - Other users can read the file.
+    - A part of it is missing or damaged.
+    - The JWT has expired, or the seed and the JWT are not of the same user.
+
+    The seed is needed to check the last point. So if the file has a JWT, this function also raises
+    ImportError if the extra `nats` is not installed, and ConcertinoError if the seed is not valid.
     """
     expected = "a file that only its owner can read: chmod 600"
     try:

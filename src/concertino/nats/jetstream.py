@@ -1,6 +1,6 @@
 """The responses of JetStream, the storage of NATS servers. bucket.py and stream.py decode them.
 
-The types have only the members that these modules read.
+JetStream stores messages in streams. The types have only the fields that these modules read.
 Source: docs.nats.io, "JetStream wire API Reference".
 """
 
@@ -28,7 +28,11 @@ NO_STREAM, OTHER_SETTINGS = 10059, 10058
 
 
 class Problem(Struct):
-    """An error of JetStream: its code, such as NO_STREAM, and a text for people."""
+    """An error of JetStream.
+
+    err_code: its code, such as OTHER_SETTINGS.
+    description: a text for people.
+    """
 
     err_code: int = 0
     description: str = ""
@@ -61,10 +65,11 @@ class StreamState(Struct):
 
 
 class Answer(Struct, rename={"sequence": "seq"}):
-    """A response of JetStream to any request. Which members it has depends on the request.
+    """A response of JetStream to any request. Which fields it has depends on the request.
 
+    Fields that a response does not have keep their default values.
     error: why the request has failed; None if it succeeded.
-    sequence: the number of the message that the request has published.
+    sequence: if the request has published a message, the number of the message in the stream.
     message: the message that was requested.
     created: when the stream was created, as RFC 3339 text.
     config: the settings of the stream.

@@ -1,5 +1,8 @@
 """Reads and writes the messages of the NATS client protocol, without any I/O.
 
+The clients in connection.py and blocking.py use it. A client publishes messages to *subjects*, and
+subscribes to subjects. The server passes each message on to the clients that have subscribed.
+
     parser = NatsParser()
     for event in parser.feed(received):
         match event:
@@ -51,8 +54,9 @@ MAX_PAYLOAD_BYTES = 64 * 2**20
 
 
 class NatsMessage(Struct, gc=False):
-    """A message that was published to a subject of a subscription.
+    """A message that the server delivers because this client has subscribed to its subject.
 
+    subject: the subject to which the message was published.
     sid: the number of the subscription.
     reply: the subject for responses; empty if the sender expects none.
     headers: the header block with its first line; empty if the message has no headers.
@@ -68,6 +72,8 @@ class NatsMessage(Struct, gc=False):
 class ServerInfo(Struct, rename={"lame_duck": "ldm"}):
     """A server's INFO message. It comes when a client connects, and when something changes.
 
+    max_payload: the largest payload of a message that the server accepts, in bytes.
+    headers: whether the server supports headers.
     lame_duck: whether the server is about to shut down, and clients should move to another one.
     connect_urls: the addresses of the servers of the cluster.
     nonce: the text that a client with a key must sign.
@@ -92,15 +98,16 @@ class ServerError(Struct):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the client lacks the permission to publish or subscribe.
+        """Whether the server has only refused a publish or subscribe, for lack of permission.
 
-        The connection stays open then. After all other errors, the server closes it.
+        After such an error, the connection stays open. After all other errors, the server closes
+        it.
         """
         return self.text.lower().startswith("permissions violation")
 
 
 class Ping(Struct):
-    """The server's question whether the client is alive. The client must send PONG."""
+    """The server's ping, which asks whether the client is alive. The client must send PONG."""
 
 
 class Pong(Struct):
@@ -125,9 +132,10 @@ class NatsParser:
         self._awaited: tuple[str, int, str, int, int] | None = None
 
     def feed(self, data: bytes) -> list[NatsEvent]:
-        """Add received bytes. Returns the events that they complete.
+        """Add received bytes, and return the events that they complete, in order.
 
-        Raises ProtocolError if the bytes are not the NATS protocol, or exceed its limits.
+        Raises ProtocolError if the bytes are not the NATS protocol, or if a line or payload is too
+        long.
         """
         if self._pieces:
             self._pieces.append(data)
@@ -222,6 +230,7 @@ def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
 def encode_publish(subject: str, payload: bytes, reply: str = "", headers: bytes = b"") -> bytes:
     """Return the bytes that publish a message.
 
+    reply: the subject for responses; empty if none is expected.
     headers: the header block with its first and its empty last line; empty for none.
     """
     if headers:
@@ -233,17 +242,24 @@ def encode_publish(subject: str, payload: bytes, reply: str = "", headers: bytes
 
 
 def encode_subscribe(subject: str, sid: int, queue: str = "") -> bytes:
-    """Return the bytes that begin a subscription. queue: the queue group; empty for none."""
+    """Return the bytes that begin a subscription.
+
+    sid: the number of the subscription, which the client chooses.
+    queue: the name of the queue group, whose clients share the messages; empty for none.
+    """
     return f"SUB {subject} {queue} {sid}\r\n".encode()
 
 
 def encode_unsubscribe(sid: int) -> bytes:
-    """Return the bytes that end a subscription."""
+    """Return the bytes that end the subscription with this number."""
     return f"UNSUB {sid}\r\n".encode()
 
 
 def read_headers(block: bytes) -> dict[str, str]:
-    """Return the fields of a header block. If a field is repeated, its last value counts."""
+    """Return the fields of a header block. If a field is repeated, its last value counts.
+
+    block: the header block with its first line; may be empty.
+    """
     fields: dict[str, str] = {}
     for line in block.split(b"\r\n")[1:]:
         name, colon, value = line.partition(b":")
@@ -253,11 +269,14 @@ def read_headers(block: bytes) -> dict[str, str]:
 
 
 def status_of(message: NatsMessage) -> int:
-    """Return the status code in the headers of a response, such as NO_RESPONDERS; 0 without one."""
+    """Return the status code in the headers of a response, such as NO_RESPONDERS.
+
+    Returns 0 if the headers have no status code.
+    """
     code = message.headers[len(HEADER_LINE) + 1 : len(HEADER_LINE) + 4]
     return int(code) if code.isdigit() else 0
 
 
 def encode_connect(members: dict[str, Any]) -> bytes:
-    """Return the bytes of the client's CONNECT."""
+    """Return the bytes of the client's CONNECT message. members: its content, a JSON object."""
     return b"CONNECT %b\r\n" % msgspec.json.encode(members)

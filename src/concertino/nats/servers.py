@@ -57,7 +57,8 @@ class NatsServer(Struct, frozen=True):
 class NatsOptions(Struct, frozen=True):
     """The options of a connection.
 
-    name: the name under which the server lists this client.
+    name: the name under which the server lists this client. BlockingNats also makes the client's
+        reply subjects from it.
     tls: the TLS settings. None to use TLS, with Python's default settings, only if the server or
         its address (`tls://`) requires it.
     server_name: the name that the server's certificate must have; empty for the host's name.
@@ -71,8 +72,10 @@ class NatsOptions(Struct, frozen=True):
 
 
 def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dict[str, Any]:
-    """Return the members of CONNECT: the client's identity and the features that it supports.
+    """Return the content of the CONNECT message: who the client is, and which features it supports.
 
+    server: the address of the server, which may contain a user and a password.
+    options: the options of the connection, such as the client's key.
     nonce: the text in the server's INFO, which the client signs if it has a key.
     Raises ImportError if the client has a key and the extra `nats` is not installed, and
     ConcertinoError if the key is not valid.
@@ -105,6 +108,7 @@ def tls_context(
 ) -> ssl.SSLContext | None:
     """Return the TLS settings for a connection; None if it needs no TLS.
 
+    server, options: the address of the server, and the options of the connection.
     info: the server's INFO.
     Raises Disconnected if the options or the address require TLS, and the server has none.
     """
@@ -116,9 +120,11 @@ def tls_context(
 
 
 def front_end_tls(folder: Path) -> ssl.SSLContext:
-    """Return the TLS settings of an HTTP front end (nats/__init__.py).
+    """Return the TLS settings of an HTTP front end, with which it connects to NATS servers.
 
-    It trusts only servers whose certificate is from the authority in the folder.
+    An HTTP front end is a process that serves an MCP server over HTTP, and shares its sessions with
+    front ends on other machines. It trusts only NATS servers whose certificate is from the
+    authority in the folder.
     folder: has `ca.crt`, the certificate of the authority, and the front end's own certificate and
         key, `front-end.crt` and `front-end.key`.
     Raises ValueError, which names the folder, if these files cannot be used.
@@ -145,8 +151,9 @@ def is_cluster_address(address: str) -> bool:
 def parse_servers(text: str) -> Sequence[NatsServer]:
     """Return the servers in an address such as `nats://HOST:PORT,USER:PASSWORD@HOST`.
 
-    `tls://` instead of `nats://` requires TLS. A server without a scheme gets the scheme of the
-    server before it. Raises ValueError for a malformed address.
+    text: the servers, separated by commas. `tls://` instead of `nats://` requires TLS. A server
+        without a scheme gets the scheme of the server before it. Without a port, the port is 4222.
+    Raises ValueError for a malformed address.
     """
     servers: list[NatsServer] = []
     scheme = ""

@@ -4,8 +4,8 @@
     await stream.open()
     await stream.publish(payload)      # returns when a majority of the replicas has stored it
 
-JetStream, the storage of NATS servers, stores messages in streams and numbers them. The hubs of a
-cluster share their events by a stream (orchestra/cluster_events.py).
+JetStream, the storage of NATS servers, stores messages in streams and numbers them. Hubs, which run
+plugins, share the events of these plugins in a stream (orchestra/cluster_events.py).
 
 To follow the stream, this module creates a *consumer* at the servers: an object that sends the
 messages of the stream to a subject of this process, in order and without acknowledgements. When a
@@ -76,14 +76,18 @@ def has_random_token(subject: str, beginning: str) -> bool:
 
 
 class Follower(Protocol):
-    """Receives the messages of a Stream. ClusterLog implements it."""
+    """Receives the messages of a Stream. ClusterLog (orchestra/cluster_events.py) implements it."""
 
     def begin(self, id: str, first: int, last: int) -> None:
-        """Prepare for the messages of a new consumer. Called before each consumer is created.
+        """Prepare for the messages of the stream.
 
-        id: identifies the stream. A stream that replaces one of the same name has another id. The
-            same stream gets another id if its servers have lost its last messages, because they
-            were killed: the next messages then get the numbers of those that were lost.
+        Called at the beginning, and whenever the Stream begins to read again after the number
+        `self.last`, for example after a reconnect.
+        id: identifies the stream. A changed id means that the numbers of earlier messages do not
+            count any more:
+            - The stream was replaced by a new one of the same name.
+            - The servers were killed, and have lost the last messages of the stream. New messages
+              get the same numbers as the lost ones.
         first, last: the numbers of the oldest message in the stream, and of the newest one.
         """
         ...
@@ -96,7 +100,8 @@ class Follower(Protocol):
     def handle(self, number: int, payload: bytes) -> None:
         """Handle a message of the stream.
 
-        number: its number in the stream. The numbers grow, except that a message may come twice.
+        number: its number in the stream. The numbers ascend, except that a message may come twice.
+        payload: the message, as publish() has got it.
         """
         ...
 
@@ -104,6 +109,7 @@ class Follower(Protocol):
 class _Requests:
     """Sends the requests of a Stream to JetStream, and receives their responses.
 
+    cluster: connected to the NATS servers.
     name: the name of the stream, for errors.
     user: the name of this client, which its reply subjects contain.
     """
@@ -122,10 +128,11 @@ class _Requests:
         connection.on_refusal.append(self._on_refusal)
 
     def new_subject(self, prefix: str = "") -> str:
-        """Return a new subject that only this client may subscribe to.
+        """Return a new subject to which only this client may subscribe.
 
-        prefix: "" for a reply subject. A prefix that ends with a dot makes a subject with one more
-            token, so that the subscription to responses does not get its messages.
+        prefix: "" for the reply subject of a request. With a prefix that ends with a dot, the
+            subject has one more token. So its messages do not arrive at _on_response(), which gets
+            the messages of subjects with one token after the common beginning.
         """
         self._count += 1
         return f"{self._inbox}{prefix}{self._count}"
@@ -133,8 +140,10 @@ class _Requests:
     async def send(self, subject: str, payload: bytes, headers: bytes = b"") -> Answer:
         """Send a request, and return the response.
 
-        Raises Disconnected if there is no response in time, StreamUnavailable if the servers have
-        no JetStream or do not permit the request, and ValueError if it is too large.
+        subject, payload: the subject of the request, and its content.
+        headers: the header block with its first and its empty last line; empty for none.
+        Raises Disconnected if there is no response within REQUEST_S, StreamUnavailable if the
+        servers have no JetStream or do not permit the request, and ValueError if it is too large.
         """
         reply = self.new_subject()
         future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
@@ -175,9 +184,9 @@ class _Requests:
 class _Consumer:
     """What the Stream knows about its current consumer at the servers.
 
-    delivered: how many messages it has delivered.
+    delivered: how many messages the consumer has delivered.
     heard_at: when its last message or heartbeat came, by the clock of the event loop.
-    is_over: set when it must be replaced.
+    is_over: set when the consumer must be replaced by a new one.
     """
 
     def __init__(self) -> None:
@@ -189,21 +198,24 @@ class _Consumer:
 class Stream:
     """A stream, which open() creates if it does not exist. Use it on one event loop.
 
-    cluster: connected; it reconnects when its connection is lost.
+    cluster: connected to the NATS servers. It reconnects when its connection is lost.
     name: letters, digits, `-` and `_`.
-    subject: the beginning of the subject of its messages. The client that creates the stream adds a
-        random token, and other clients read the whole subject in the settings of the stream. The
-        token keeps the subject secret from clients that may not read these settings. Such a client
-        could otherwise store a message in the stream: it names the subject as the reply subject of
-        a request, and JetStream publishes its answer there without a check of permissions. A stream
-        that exists already is used even if its subject has no token. If the subject of the stream
-        is changed, the new one is read when a message cannot be published to the old one.
+    subject: the beginning of the subject of its messages. A random token follows it, which is
+        explained below.
     user: the name of this client, which its reply subjects contain.
     max_bytes: the size of the stream. The servers drop its oldest messages above this size.
     follower: gets the messages.
 
     Attribute:
     subject: the whole subject of the messages; "" before the settings of the stream are known.
+
+    The client that creates the stream chooses the random token. Other clients read the whole
+    subject in the settings of the stream. So the subject is a secret of the clients that may read
+    these settings. Without the token, any client could store a message in the stream: it could name
+    the subject as the reply subject of a request to JetStream, which publishes its answer there
+    without a check of permissions. A stream that exists already is used even without a token. If
+    the subject of the stream is changed, the new one is read when a message cannot be published to
+    the old one.
     """
 
     def __init__(
@@ -246,12 +258,13 @@ class Stream:
         self._loss = ""
 
     async def open(self) -> None:
-        """Create the stream if needed, and wait until the follower has got all its messages.
+        """Create the stream if needed, and begin to follow it.
 
-        These are the messages that the stream has now; later ones follow when they are published.
-        If the servers do not answer within OPEN_S, this method returns, and the attempts go on in
-        the background. Raises StreamUnavailable if the servers have no JetStream, or do not let
-        this client use the stream.
+        Returns when the follower has got all messages that the stream has now. Later messages
+        follow when they are published. If the servers do not answer within OPEN_S (5 s), this
+        method returns, and the attempts go on in the background.
+        Raises StreamUnavailable if the servers have no JetStream, or do not let this client use the
+        stream.
         """
         self._cluster.on_connect.append(self._on_connect)
         with suppress(Disconnected):
@@ -272,7 +285,7 @@ class Stream:
             raise
 
     async def close(self) -> None:
-        """Stop following the stream."""
+        """Stop following the stream. The stream itself stays at the servers."""
         with suppress(ValueError):
             self._cluster.on_connect.remove(self._on_connect)
         task, self._task = self._task, None
@@ -281,10 +294,10 @@ class Stream:
             await asyncio.wait((task,))
 
     async def publish(self, payload: bytes) -> None:
-        """Store a message in the stream.
+        """Store a message in the stream. Returns when the servers have acknowledged it.
 
-        Raises Disconnected if the servers have not acknowledged it within PUBLISH_S; it may be
-        stored nevertheless. Raises ValueError if it is larger than the servers accept.
+        Raises Disconnected if there is no acknowledgement within PUBLISH_S (10 s). The message may
+        be stored nevertheless. Raises ValueError if it is larger than the servers accept.
         """
         headers = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n\r\n" % secrets.token_hex(12).encode()
         failure = Disconnected("no answer")
@@ -398,7 +411,8 @@ class Stream:
 
     async def _check_permission(self) -> None:
         """Raise StreamUnavailable if the servers do not let this client publish messages."""
-        # The servers refuse this message because of its header field, after its permission.
+        # The servers check the permission first. If the message is permitted, they refuse it
+        # because of its header field, which names another stream.
         headers = b"NATS/1.0\r\nNats-Expected-Stream:-\r\n\r\n"
         await self._requests.send(self.subject, b"", headers)
 

@@ -35,20 +35,22 @@ FRONT_END_BUCKETS = {FRONT_ENDS_BUCKET: 60.0, STATES_BUCKET: 3600.0}
 def token(name: str) -> str:
     """Return a name as one token of a subject, with each dot replaced by a slash.
 
-    name_of() can undo this, because names have no slashes: the ids of plugins consist of letters,
-    digits, dots, hyphens and underscores (check_name() in orchestra/certificates.py).
+    name: the id of a plugin, or another name without slashes. Ids consist of letters, digits, dots,
+        hyphens and underscores (check_name() in orchestra/certificates.py), so name_of() can
+        reverse the conversion.
     """
     return name.replace(".", "/")
 
 
 def name_of(token: str) -> str:
-    """Return the name that token() has converted. The inverse of token()."""
+    """Return the name that token() has converted to this token."""
     return token.replace("/", ".")
 
 
 def inbox_prefix(name: str) -> str:
-    """Return the beginning of all reply subjects of a client.
+    """Return the beginning of all reply subjects of a client, to which its responses are published.
 
     The servers should let only this client subscribe to them (orchestra/nats_permissions.py).
+    name: the name of the client, such as a plugin's id.
     """
     return f"i.{token(name)}."

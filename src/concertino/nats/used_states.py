@@ -34,7 +34,9 @@ CONNECT_S = 0.25
 
 
 class NatsUsedStates:
-    """A record of used states in a bucket, which the first operation creates if it does not exist.
+    """A record of used states in a bucket of a NATS cluster.
+
+    The first use() connects, and creates the bucket if it does not exist.
 
     address: the servers, such as `nats://USER:PASSWORD@a,b,c` or `tls://a,b`.
     certs: a folder with `ca.crt`, the certificate of the authority, and with the certificate to
@@ -63,12 +65,13 @@ class NatsUsedStates:
         )
 
     def use(self, nonce: bytes, expires: float) -> bool:
-        """Record that a state is used. Returns False if any process has used it before.
+        """Record that a state is used. Returns True if no process has used it before, else False.
 
+        Blocks for at most a moment (REQUEST_S, CONNECT_S).
         nonce: identifies the state.
         expires: when the state expires, in seconds since the epoch.
-        Raises OSError if the record cannot be written, or if the bucket would delete it before
-        the state expires.
+        Raises OSError if the record cannot be written, or if the bucket would delete the record
+        before the state expires.
         """
         if expires > time.time() + KEPT_S:
             raise OSError(f"{STATES_BUCKET} keeps states for {KEPT_S:g} s only")

@@ -24,12 +24,14 @@ OTHERS = "others"
 
 
 class AiAccount(Struct):
-    """What one caller has used since the start of the AI provider.
+    """What one caller has used since the AI provider was started.
 
-    failures: how many of the calls have failed or were cancelled.
-    input_tokens, output_tokens: as the provider has counted them, or estimates for calls whose
-        answer did not say it (chat_messages.py).
-    seconds: how long the caller has waited for answers, all calls together.
+    calls: how many times it has called a model.
+    failures: how many of these calls have failed or were cancelled.
+    input_tokens, output_tokens: how many tokens its requests and the answers had, as the provider
+        has counted them. For calls whose answer did not say it, they are estimates
+        (chat_messages.py).
+    seconds: how long it has waited for answers, all calls together.
     """
 
     calls: int = 0
@@ -61,9 +63,10 @@ class AiAccounts:
         """Count the call of a model that is made inside this `with` block.
 
         Yields the account of the caller, and how many tokens the answer may have: max_tokens, or
-        what the caller has left, if that is less. Add the tokens of the request and of the answer
-        to the account, also if the call fails. The call itself, its time and its failure are
-        counted already.
+        what the caller has left, if that is less. The code in the block must add the tokens of the
+        request and of the answer to the account, also if the call fails. The call itself, its time
+        and its failure are counted by this method.
+        caller: the name of the plugin or client that has called the tool.
         max_tokens: how many tokens the caller wants; at least 1. They count as used during the
             call, so that calls at the same time cannot use more than the caller has.
         Raises ToolError, before the call, if the tokens of the caller are used up.

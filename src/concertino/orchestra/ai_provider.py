@@ -84,7 +84,11 @@ Report = Callable[[str], Awaitable[None]]
 class _Model:
     """The model of a provider, which is asked with OpenAI's SDK. Call open() before ask().
 
-    name: a key of PROVIDERS. From open() on, the attribute `name` is the name of the model.
+    name: a key of PROVIDERS.
+
+    Attributes:
+    kind: how to reach the API of the provider.
+    name: the name of the model.
     """
 
     def __init__(self, name: str) -> None:
@@ -118,11 +122,11 @@ class _Model:
         )
 
     async def ask(self, chat: ChatStream, report: Report, **parameters: Any) -> ChatAnswer:
-        """Return the answer to a request.
+        """Send a chat completion to the model, and return its answer.
 
-        chat: gets the chunks of the answer.
-        report: called with each piece of the text as it arrives.
-        parameters: those of the chat completion.
+        chat: gets the chunks of the answer. It has them also if this method raises.
+        report: called with each piece of the answer's text as it arrives.
+        parameters: the parameters of the chat completion, such as `model` and `messages`.
         Raises ToolError with the reason if there is no answer.
         """
         if self._client is None:
@@ -159,7 +163,7 @@ class _Model:
         return chat.end()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the provider. Does nothing before open()."""
         if self._client is not None:
             await self._client.close()
 
@@ -217,9 +221,9 @@ def _read_positive(config: Mapping[str, str], name: str, default: float) -> floa
 
 
 def make_provider(name: str, id: str) -> Plugin:
-    """Return a plugin that asks the models of a provider.
+    """Return a plugin whose tools ask the models of a provider. Run it with plugin.run().
 
-    name: a key of PROVIDERS.
+    name: a key of PROVIDERS, such as "openai".
     id: the id of the plugin.
     """
     plugin = Plugin(id, description=f"Asks models: {name}.", provides_ai=[name])

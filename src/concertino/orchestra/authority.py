@@ -77,8 +77,9 @@ RENEW_BEFORE = timedelta(days=30)
 
 
 def create_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
-    """Create the folder if it does not exist, and in it a new authority: its certificate and key.
+    """Create a new authority: write its certificate and its key to the folder.
 
+    certificates: the folder, which is created if it does not exist.
     valid: how long the authority's certificate is valid.
     Raises CertificateError if the certificate or the key of an authority exists already, or if the
     files cannot be written.
@@ -110,7 +111,7 @@ def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> Non
     The certificates that the authority has issued before stay valid, because they were signed with
     the same key.
     valid: how long the new certificate is valid.
-    Raises CertificateError.
+    Raises CertificateError if the key is missing, or if the file cannot be written.
     """
     with certificates.lock(fcntl.LOCK_EX):
         key = certificates.private_key("ca")
@@ -132,12 +133,13 @@ def issue(
     """Issue a certificate with a new key, write both to the folder, and return the certificate.
 
     An existing certificate and key of this name are replaced.
-    name: the role of the process that will present the certificate, such as a plugin's id; see
-        certificates.py.
+    name: the name in the certificate. It states the role of the process that will present the
+        certificate, such as a plugin's id. certificates.py lists the names.
     hosts: the host names and IP addresses at which clients connect to this process, besides
         localhost.
     valid: how long the certificate is valid.
-    Raises CertificateError.
+    Raises CertificateError if a name or host is not valid, if the folder has no authority with its
+    key, or if the files cannot be written.
     """
     check_name(name)
     for host in hosts:
@@ -161,10 +163,11 @@ def _check_host(host: str) -> None:
 
 
 def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) -> x509.Certificate:
-    """Issue a certificate again, with a new key, for the same hosts, and return it.
+    """Issue the certificate with this name again, with a new key, for the same hosts.
 
+    The new certificate and key are written to the folder, and the certificate is returned.
     valid: how long the new certificate is valid.
-    Raises CertificateError.
+    Raises CertificateError if there is no certificate of this name, and in the cases of issue().
     """
     check_name(name)
     with certificates.lock(fcntl.LOCK_EX):
@@ -174,13 +177,15 @@ def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) ->
 def ensure_certificate(
     certificates: Certificates, name: str, now: datetime | None = None
 ) -> x509.Certificate:
-    """Return the certificate of a name; issue or renew it first if necessary.
+    """Return the certificate with this name; issue or renew it first if necessary.
 
-    A missing certificate is issued. One that expires within 30 days is renewed if the folder has
-    the authority's key, and returned unchanged otherwise. Use Certificates.identity() to check
-    whether the result is valid.
+    - A missing certificate is issued, which needs the authority's key in the folder.
+    - A certificate that expires within 30 days is renewed, if the folder has the authority's key.
+    - All other certificates are returned unchanged, even if they have expired. Use
+      Certificates.identity() to check whether the result is valid.
+
     now: the time with which to compare; None for the current time.
-    Raises CertificateError, also if a certificate is missing and the folder has no authority's key.
+    Raises CertificateError if a missing certificate cannot be issued, or a file cannot be used.
     """
     check_name(name)
     now = now or datetime.now(UTC)
@@ -197,6 +202,7 @@ def create_temporary_identity(name: str) -> Identity:
     """Return an identity whose certificate is from a new authority, for handshakes in memory.
 
     Nothing is written to files. Both certificates are valid for one hour.
+    name: the name in the certificate.
     """
     signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     authority = _make_authority_certificate(signer, timedelta(hours=1))

@@ -74,17 +74,20 @@ MAX_FILE_BYTES = 2**20
 class CertificateError(ConcertinoError):
     """A certificate, its key or its folder cannot be used.
 
-    The text says why, and names the command that corrects it.
+    The text says why, and where possible names the command that corrects the problem.
     """
 
 
 def default_folder() -> Path:
-    """Return the default folder of certificates, the same as in the Go implementation."""
+    """Return the default folder of certificates, ~/.orchestra/certs, as in the Go implementation.
+
+    Raises RuntimeError if the user has no home directory.
+    """
     return Path.home() / ".orchestra" / "certs"
 
 
 def check_name(name: str) -> str:
-    """Return the name unchanged if it is valid for a certificate and for the name of its file.
+    """Return the name unchanged if a certificate, and the file with it, may have this name.
 
     Raises CertificateError otherwise, also for "ca", the name of the authority's files.
     """
@@ -101,7 +104,8 @@ class Identity:
     """What a process needs for a handshake: its certificate and key, and the authority it trusts.
 
     name: the common name in the certificate.
-    authority: the certificate of the authority. Peers must have a certificate from it.
+    key: the private key of the certificate.
+    authority: the certificate of the authority. Peers must have a certificate from this authority.
     expires: the time when this certificate or that of the authority expires, whichever is earlier.
     """
 
@@ -113,8 +117,12 @@ class Identity:
 
 
 class Certificates:
-    """A folder of certificates. It need not exist yet.
+    """A folder of certificates and private keys.
 
+        certificates = Certificates("~/.orchestra/certs")
+        identity = certificates.identity("tools.greeter")
+
+    folder: the path of the folder, which need not exist yet.
     The files are read again when they have changed, so renewed certificates take effect without a
     restart.
     """
@@ -125,11 +133,11 @@ class Certificates:
         self._identities: dict[str, tuple[object, Identity]] = {}
 
     def crt(self, name: str) -> Path:
-        """Return the path of a certificate; "ca" is the authority's."""
+        """Return the path of the certificate with this name; "ca" for the authority's."""
         return self.folder / f"{name}.crt"
 
     def key(self, name: str) -> Path:
-        """Return the path of a private key; "ca" is the authority's."""
+        """Return the path of the private key with this name; "ca" for the authority's."""
         return self.folder / f"{name}.key"
 
     def identity(self, name: str, now: datetime | None = None) -> Identity:
@@ -196,17 +204,26 @@ class Certificates:
         return state
 
     def authority(self) -> x509.Certificate:
-        """Load the authority's certificate. Raises CertificateError."""
+        """Load the authority's certificate without checking it.
+
+        Raises CertificateError if there is none or it cannot be read.
+        """
         data = self._read("ca.crt", self.command("init"))
         return _parse_certificate(self.crt("ca"), data, self.command("renew", "ca"))
 
     def certificate(self, name: str) -> x509.Certificate:
-        """Load a certificate without checking it. Raises CertificateError."""
+        """Load the certificate with this name without checking it.
+
+        Raises CertificateError if there is none or it cannot be read.
+        """
         remedy = self.command("issue", name)
         return _parse_certificate(self.crt(name), self._read(f"{name}.crt", remedy), remedy)
 
     def private_key(self, name: str) -> PrivateKey:
-        """Load a private key; "ca" is the authority's. Raises CertificateError."""
+        """Load the private key with this name; "ca" for the authority's.
+
+        Raises CertificateError if there is none or it cannot be read.
+        """
         path = self.key(name)
         remedy = self.command("issue", name)
         if name == "ca":
@@ -228,7 +245,7 @@ class Certificates:
     def names(self) -> list[str]:
         """Return the names of all certificates except the authority's, sorted.
 
-        Raises CertificateError.
+        Raises CertificateError if the folder does not exist or is not private.
         """
         with self.lock(fcntl.LOCK_SH):
             try:
@@ -237,7 +254,11 @@ class Certificates:
                 raise CertificateError(f"{self.folder}: {exc.strerror}") from None
 
     def command(self, verb: str, name: str = "") -> str:
-        """Return a command line such as `concertino certs renew tools.greeter`, for messages."""
+        """Return a command line such as `concertino certs renew tools.greeter`, for messages.
+
+        verb: the subcommand of `concertino certs`.
+        name: the name of the certificate; "" if the subcommand takes none.
+        """
         option = (
             "" if self.folder == default_folder() else f" --certs-dir {quote(str(self.folder))}"
         )
@@ -245,9 +266,10 @@ class Certificates:
 
     @contextmanager
     def lock(self, mode: int) -> Generator[None]:
-        """Lock the folder while files are read (LOCK_SH) or written (LOCK_EX).
+        """Lock the folder against other processes, inside a `with` block.
 
         The folder itself is locked, so there is no lock file.
+        mode: LOCK_SH to read files, or LOCK_EX to write them, from the module fcntl.
         Raises CertificateError if the folder does not exist, or if another user (except root) owns
         it or may read it.
         """
@@ -321,6 +343,7 @@ def check_dates(
 
     path: the file of the certificate, for the message.
     remedy: the command that renews the certificate, for the message.
+    now: the time at which the certificate must be valid.
     """
     if now > certificate.not_valid_after_utc:
         raise CertificateError(
@@ -351,12 +374,16 @@ def verify(
 ) -> str:
     """Check a peer's certificate, and return the name in it.
 
+    certificate: the peer's certificate.
     authority: the certificate of the authority that this process trusts.
     side: the peer's side of the handshake ("client" or "server").
     now: the time at which both certificates must be valid; None for the current time.
-    Raises CertificateError if the peer's certificate was not issued directly by the authority, is
-    not for the peer's side, is itself an authority's, or has no name, or if one of the two
-    certificates is not valid at that time.
+    Raises CertificateError if one of these is not true:
+
+    - The authority has issued the certificate directly.
+    - The certificate is for the peer's side, and is not itself an authority's.
+    - The certificate has a name.
+    - Both certificates are valid at that time.
     """
     now = now or datetime.now(UTC)
     name = certificate_name(certificate)

@@ -1,7 +1,7 @@
 """Converts sampling requests of MCP to chat completions, and answers of models to MCP results.
 
-AI providers (ai_provider.py) ask their models with chat completions. Their format is OpenAI's,
-which Gemini and local servers also understand.
+An AI provider (ai_provider.py) is a plugin whose tools ask a model. It asks the model with a chat
+completion. This is the format of OpenAI's API, which Gemini and local servers also understand.
 Sources: 2026-07-28 client/sampling; platform.openai.com/docs/api-reference/chat.
 """
 
@@ -36,6 +36,7 @@ class ChatAnswer(Struct, frozen=True):
     """The answer of a model to a chat completion.
 
     model: the name of the model that has answered.
+    text: the text of the answer; may be empty.
     finish_reason: why the answer ends, such as "stop" or "length".
     tool_calls: (id, name, arguments as JSON) of each tool call that the model requests.
     refusal: the model's text if it refuses to answer; "" if it does not.
@@ -127,7 +128,8 @@ def _find_texts(value: object) -> Iterator[str]:
 def chat_parameters(request: Sampling) -> dict[str, Any]:
     """Convert a sampling request to the parameters of a chat completion.
 
-    The caller must add the parameters for the model and for the limit of tokens.
+    The caller must add the parameters for the model and for the limit of tokens, because the name
+    of the second one depends on the provider.
     Raises ToolError for content that chat completions do not support.
     """
     messages: list[dict[str, Any]] = []

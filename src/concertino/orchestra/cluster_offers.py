@@ -1,12 +1,14 @@
 """ClusterOffers: lets the other hubs of a NATS cluster call the plugins of this hub.
 
 A hub starts plugins, programs with tools, and forwards requests to them. A worker is a process that
-answers the calls of a plugin in the cluster (nats_listener.py). For each of its plugins that runs
-and has `offer` in the plugins file, the hub is a worker, and passes the calls on to the plugin's
-process. If several hubs offer the same plugin, the cluster distributes its calls among them. The
-hub does not use its routes for these calls, so hubs of a cluster cannot call each other in a
-circle. Tools and prompts are offered. Storage is not, because its documents are on one machine
-only.
+answers the calls of a plugin in the cluster (nats_listener.py). The hub is a worker for each of its
+plugins that runs and may be offered (`offer` in the plugins file), and passes the calls on to the
+plugin's process. If several hubs offer the same plugin, the cluster distributes its calls among
+them.
+
+A call from another hub goes to the named plugin of this hub, and never to a plugin of the cluster.
+So hubs of a cluster cannot call each other in a cycle. Tools and prompts are offered. Storage is
+not, because its documents are on one machine only.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ log = logging.getLogger("concertino.hub")
 class ClusterOffers:
     """Offers the plugins of a hub to the other hubs of a cluster. Use it on one event loop.
 
-    HubCluster owns it, and calls update() after each change of a plugin.
+    HubCluster (cluster_plugins.py) owns it, and calls update() after each change of a plugin.
+
+    cluster: connected to the NATS servers.
     """
 
     def __init__(self, cluster: NatsCluster) -> None:
@@ -59,8 +63,9 @@ class ClusterOffers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, plugins: Iterable[PluginProcess]) -> None:
-        """Offer exactly those of the plugins that run and whose entries in the file have `offer`.
+        """Offer exactly the plugins that run and whose entries allow it (`offer`).
 
+        Calls of a plugin that is no longer offered still finish. Changed tools are announced.
         plugins: all plugins of this hub.
         """
         running = {
@@ -84,7 +89,7 @@ class ClusterOffers:
         task.add_done_callback(self._tasks.discard)
 
     def withdraw(self) -> None:
-        """Accept no more calls of any plugin. Calls in progress go on."""
+        """Stop accepting calls of any plugin. Calls in progress go on."""
         for offer in self._offers.values():
             offer.leave()
 
@@ -133,18 +138,21 @@ class _Offer:
             self._listener.announce(_manifest(self.plugin))
 
     def leave(self) -> None:
-        """Accept no more calls."""
+        """Stop accepting calls. Calls in progress go on."""
         self._listener.leave()
 
     async def close(self, drain_s: float) -> None:
-        """Accept no more calls, and wait up to drain_s seconds for those in progress."""
+        """Stop accepting calls, wait up to drain_s seconds for pending ones, cancel the rest."""
         try:
             await self._listener.close(drain_s)
         finally:
             self._calls.cancel()
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess:
-        """Return this plugin, because the hub that has sent the call has chosen it."""
+        """Return this plugin for every call, because the hub that has sent the call has chosen it.
+
+        It is the method of ToolFinder (hub_calls.py) that ToolCalls uses.
+        """
         return self.plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
@@ -200,7 +208,7 @@ def _manifest(plugin: PluginProcess) -> bytes:
     own = features.manifest
     lists = hashlib.sha256()
     for definition in (*features.tools, *features.prompts):
-        # In front of each definition its size, so that no two lists give the same bytes.
+        # Add the size before each definition, so that two different lists give different bytes.
         data = definition.SerializeToString()
         lists.update(b"%d:%b" % (len(data), data))
     return PluginManifest(

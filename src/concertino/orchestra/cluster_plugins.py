@@ -1,10 +1,10 @@
 """A hub in a NATS cluster: HubCluster, and the plugins that it finds there.
 
 A hub starts plugins, programs with tools, and forwards requests to them. In a cluster, it also
-forwards requests to plugins that others have started there. A worker is a process that answers the
-calls of such a plugin (nats_listener.py). Workers announce themselves with the manifest of their
-plugin, a PluginManifest, which says what the plugin provides and needs. They do so when they
-connect, when they leave, and when a hub asks. A hub asks every DISCOVER_S seconds, and forgets
+forwards requests to plugins that other hubs or users have started. A worker is a process that
+answers the calls of such a plugin (nats_listener.py). Workers announce themselves with the manifest
+of their plugin, a PluginManifest, which says what the plugin provides and needs. They do so when
+they connect, when they leave, and when a hub asks. A hub asks every DISCOVER_S seconds, and forgets
 workers that do not answer. To the hub, a plugin exists as long as it has workers.
 """
 
@@ -71,6 +71,8 @@ MAX_MANIFESTS = 16
 class HubCluster:
     """Connects a hub to a NATS cluster: finds plugins, answers their requests, and offers its own.
 
+    The Hub owns it, and calls open() and close().
+
     address: the NATS servers of the cluster, such as `tls://a,b,c` or `nats://HOST:PORT`.
     certificates: the certificates of the hub; required for an address with `tls://`.
     own: returns the hub's own plugins, as id -> plugin.
@@ -101,8 +103,9 @@ class HubCluster:
         return [plugin for _, plugin in sorted(self._plugins.by_id.items())]
 
     async def open(self, answer: RequestHandler, relay: RelayHandler) -> NatsCluster:
-        """Connect, begin to answer requests to the hub, and find plugins. Returns the connection.
+        """Connect, begin to answer requests to the hub, and find plugins.
 
+        Returns the NatsCluster, which owns the connection.
         answer: handles each request that `relay` does not forward.
         relay: called first with each request, to forward it without decoding it.
         Raises ValueError for a malformed address, Disconnected if no server can be reached or
@@ -121,8 +124,8 @@ class HubCluster:
     def offer_plugins(self) -> None:
         """Offer the hub's own plugins to the other hubs of the cluster.
 
-        These are the plugins that run now and have `offer` in the plugins file. Offers of other
-        plugins end.
+        Only the plugins are offered that run now and whose entries in the plugins file allow it
+        (`offer`). Earlier offers of other plugins end. Call this after each change of a plugin.
         """
         if self._offers is not None:
             self._offers.update(self._own().values())
@@ -151,15 +154,18 @@ class HubCluster:
 class ClusterPlugin:
     """A plugin whose workers are other processes of the cluster.
 
-    It implements HubPlugin, the interface by which a hub sends requests to plugins.
+    It implements HubPlugin (hub_calls.py), the interface by which a hub sends requests to plugins.
+
+    cluster: connected to the NATS servers.
 
     Attributes:
     id: the plugin's id.
-    features: the tools, prompts and types of storage that it offers.
+    features: the tools, prompts and types of storage that the plugin offers.
     workers: worker id -> the time of its last announcement, by the clock of the event loop.
-    manifests: worker id -> the serialized manifest that it announced, for the workers whose
-        manifest `features` takes into account. Manifests of workers may differ: a hub that offers
-        the plugin provides no storage, and a worker may run another version.
+    manifests: worker id -> the serialized manifest that the worker has announced. Only the workers
+        are in it whose manifests were used for `features`. The workers of a plugin may have
+        different manifests: a hub that offers the plugin provides no storage, and a worker may run
+        another version.
     """
 
     uses_quic = False
@@ -202,8 +208,10 @@ class ClusterPlugin:
     def add_manifest(self, worker: str, manifest: bytes) -> bool:
         """Keep a worker's manifest. Returns whether fetch() must be called for it.
 
-        That is the case if the worker has changed its manifest, or if it is new and no other worker
-        has the same manifest.
+        fetch() must be called if the worker has changed its manifest, or if the worker is new and
+        no other worker has the same manifest.
+        worker: the id of the worker.
+        manifest: the serialized manifest.
         """
         before = self.manifests.get(worker)
         if before == manifest:
@@ -218,9 +226,10 @@ class ClusterPlugin:
     def forget_manifest(self, worker: str) -> None:
         """Forget the manifest of a worker that has left.
 
-        If no other worker has the same manifest, `features` may have the tools and prompts of the
-        worker that has left. Then all manifests are forgotten, so that fetch() is called after the
-        next announcement.
+        If no other worker has the same manifest, `features` may still contain tools and prompts
+        that only this worker had. Then this method forgets all manifests. So add_manifest() returns
+        True for the next announcement, and `features` is fetched again.
+        worker: the id of the worker.
         """
         manifest = self.manifests.pop(worker, None)
         if manifest not in self.manifests.values():
@@ -239,7 +248,9 @@ class ClusterPlugin:
         """Send a serialized tool call or stream_start to one of the workers.
 
         body: the PluginRequest, serialized without its id.
-        callback: called with the response, for a stream with each chunk, too, or with an exception.
+        timeout_s: the time limit of the call or of the whole stream.
+        callback: called with the response, or with an exception. For a stream, it is called with
+            each chunk, too.
         stream: the id of the stream in a stream_start; "" for a tool call.
         Returns the pending response; None if the request cannot be sent now.
         """
@@ -253,16 +264,17 @@ class ClusterPlugin:
 
         request: contains a stream_start. Its request id and stream id are replaced by new ones.
         timeout_s: the time limit of the whole stream.
+        Raises TimedOut, and Disconnected if the worker is lost.
         """
         return self._link.stream(request, timeout_s)
 
     def end_forward(self) -> None:
-        """Do nothing: a plugin of the cluster does not count its calls."""
+        """Do nothing. The hub counts only the calls of its own plugins."""
 
     async def retire(self) -> None:
-        """Wait until the calls in progress have ended, then close().
+        """Wait until the calls in progress have ended, and then close the connection to the plugin.
 
-        Called when no worker is left. Workers that leave still finish their calls.
+        Called when all workers have left, because a worker that leaves still finishes its calls.
         """
         try:
             # Poll, because this is rare. The link itself fails the calls of lost workers.
@@ -272,18 +284,19 @@ class ClusterPlugin:
             await self.close()
 
     async def close(self) -> None:
-        """Cancel the calls in progress."""
+        """Cancel the calls in progress. Their callers get the error that the plugin has left."""
         await self._link.close("the plugin has left the cluster")
 
 
 class ClusterPlugins:
     """Finds the plugins of a cluster. Create it on an event loop, then call open().
 
-    is_own: returns whether the hub itself has a plugin with an id. A plugin of the cluster with
-        that id is ignored.
+    cluster: connected to the NATS servers.
+    is_own: called with the id of a plugin. Returns whether the hub runs this plugin itself. If so,
+        the workers of the plugin in the cluster are ignored.
     on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
 
-    Attributes:
+    Attribute:
     by_id: id -> plugin, for the plugins that have workers and whose lists of tools and prompts were
         fetched.
     """
@@ -309,7 +322,10 @@ class ClusterPlugins:
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Begin to find plugins, and wait a moment for plugins that already run."""
+        """Begin to find plugins. Wait FIRST_DISCOVERY_S for the announcements of running workers.
+
+        Then also wait until the lists of these plugins have been fetched, at most LIST_S.
+        """
         self._cluster.on_connect.append(self._subscribe)
         self._subscribe(self._cluster.connection)
         self._discover()
@@ -318,7 +334,7 @@ class ClusterPlugins:
             await asyncio.wait(list(self._fetches.values()), timeout=LIST_S)
 
     async def close(self) -> None:
-        """Stop, and cancel the calls in progress."""
+        """Stop looking for plugins, and cancel the calls in progress."""
         if self._timer is not None:
             self._timer.cancel()
         with suppress(ValueError):
@@ -336,7 +352,10 @@ class ClusterPlugins:
         connection.subscribe(announcement_subject("*", "*"), self._on_announcement)
 
     def _discover(self) -> None:
-        """Ask all workers for announcements, and forget those that have been silent."""
+        """Ask all workers for announcements, and forget workers that have been silent.
+
+        Schedules the next call of this method.
+        """
         self._timer = self._loop.call_later(DISCOVER_S, self._discover)
         with suppress(Disconnected):
             self._cluster.connection.publish(discovery_subject(HUB), b"")
@@ -410,12 +429,12 @@ class ClusterPlugins:
 
 
 def _is_manifest_of(id: str, payload: bytes) -> bool:
-    """Return whether an announcement has the manifest of the plugin that its subject names.
+    """Return whether an announcement contains the manifest of the plugin that its subject names.
 
+    Without this check, a plugin could disturb another one: it can make JetStream publish an answer
+    to a subject with the name of the other plugin (nats_permissions.py).
     id: the id of the plugin in the subject.
     payload: the payload of the announcement.
-    A plugin can make JetStream publish an answer to this subject, with the name of another plugin
-    in it (nats_permissions.py).
     """
     try:
         return PluginManifest.FromString(payload).id == id

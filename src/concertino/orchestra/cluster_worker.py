@@ -29,7 +29,9 @@ THIS_PROCESS = RemotePeer("this process")
 def read_settings(words: Sequence[str]) -> Mapping[str, str]:
     """Return the settings in `--config NAME=VALUE` flags.
 
-    words: the values of the flags. Raises ValueError for one without a name or without "=".
+    words: the values of the flags, such as "bucket=notes". Raises ValueError for a value without a
+        name or without "=".
+    Returns name -> value. If a name is repeated, its last value counts.
     """
     settings: dict[str, str] = {}
     for word in words:
@@ -41,8 +43,9 @@ def read_settings(words: Sequence[str]) -> Mapping[str, str]:
 
 
 class ClusterWorker:
-    """One process of a plugin in a cluster, which several such processes may run.
+    """Runs this process as a worker of a plugin: one of the processes that answer its calls.
 
+    plugin: the plugin. start() has been called.
     answer: handles each request that hubs and other plugins send, and returns the response.
     """
 
@@ -71,7 +74,8 @@ class ClusterWorker:
             raise ConcertinoError(f"{name} cannot start: {response.boot.error}")
 
         self._cluster = await open_cluster(address, name, certificates)
-        # Set the hub before calls arrive, so that the first of them can call other plugins.
+        # Set the hub before calls arrive, so that even the first called tool can call other
+        # plugins.
         self._plugin.hub = NatsLink(self._cluster, name, HUB)
         manifest = self._plugin.manifest().SerializeToString()
         self._listener = NatsListener(self._cluster, name, self._answer, manifest=manifest)

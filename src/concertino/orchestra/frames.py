@@ -1,9 +1,10 @@
 """Frames of the plugin protocol: four bytes of length, big-endian, then one serialized message.
 
-The message, the payload of the frame, is a PluginRequest or a PluginResponse. The length is checked
-before memory is allocated: a frame longer than MAX_FRAME_BYTES ends the connection, since the
-receiver cannot find the start of the next frame. Memory grows with the bytes received, not with the
-announced length. unix_link.py and quic_connection.py use this module.
+Hubs, plugins and bridges exchange such frames. The message, the payload of the frame, is a
+PluginRequest or a PluginResponse. The length is checked before memory is allocated: a frame longer
+than MAX_FRAME_BYTES is refused, and nothing after it can be read, since the receiver cannot find
+the start of the next frame. Memory grows with the bytes received, not with the announced length.
+unix_link.py and quic_connection.py use this module.
 Source: the Orchestra plugin protocol, "Framing".
 """
 
@@ -57,8 +58,9 @@ class Assembler:
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
         """Add received bytes, and return the payloads of the frames that they complete, in order.
 
-        Raises FrameTooLarge for a length above the limit. The payloads of complete frames before
-        it in the same chunk are lost. feed() must not be called again after that.
+        Raises FrameTooLarge for a frame whose length is above the limit. If complete frames came
+        before it in the same chunk, their payloads are lost. After this error, feed() must not be
+        called again.
         """
         # Fast path: the chunk is exactly one frame, as most short messages are.
         size = len(chunk) - HEADER_BYTES

@@ -1,7 +1,8 @@
 """The TLS handshake of QUIC connections: both sides present a certificate, and both are verified.
 
-quic_link.py (the client) and quic_listener.py (the server) create connections with
-make_configuration() and require_peer_certificate().
+Hubs, plugins and bridges connect to each other over QUIC. quic_link.py (the client) and
+quic_listener.py (the server) create these connections with make_configuration() and
+require_peer_certificate().
 
 A server that uses aioquic as it is does not request client certificates, and does not verify them.
 So each connection of this package replaces the class of its TLS context with a stricter subclass;
@@ -115,10 +116,11 @@ def require_peer_certificate(
 ) -> None:
     """Make a connection require and verify the peer's certificate.
 
-    Call this before the connection sends or receives anything. It also limits the streams that the
-    peer may open.
+    Call this before the connection sends or receives anything. This function also limits how many
+    streams the peer may open.
     identity: the certificate that this process presents, and the authority that it trusts.
-    check_name: accepts or refuses the name in the peer's certificate.
+    check_name: called with the name in the peer's certificate, when it is verified. Returns None to
+        accept the peer, or the reason to refuse it.
     """
     # Any, because the following attributes are private to aioquic.
     private = cast(Any, connection)
@@ -143,10 +145,10 @@ def require_peer_certificate(
 
 
 def enlarge_datagrams(connection: QuicConnection) -> None:
-    """Let a connection on a loopback address send the largest datagrams that its peer accepts.
+    """Let a connection send datagrams of up to LOOPBACK_DATAGRAM_BYTES, if its peer accepts them.
 
-    Call this after the handshake. The peer may state its limit in its transport parameters. If it
-    does not, the limit is 65,527 bytes, RFC 9000 section 18.2.
+    Does nothing if the peer is not at a loopback address. Call this after the handshake, in which
+    the peer may have stated the largest datagram that it accepts (RFC 9000 section 18.2).
     """
     private = cast(Any, connection)
     address = connection.get_peer_address()
@@ -165,7 +167,7 @@ def enlarge_datagrams(connection: QuicConnection) -> None:
 def peer_name(connection: QuicConnection) -> tuple[str, datetime]:
     """Return the name in the peer's certificate, and when the certificate expires.
 
-    Call this after the handshake.
+    connection: one whose handshake is finished.
     """
     context = cast(_StrictContext, connection.tls)
     certificate = cast(Any, context)._peer_certificate
@@ -210,12 +212,13 @@ class _StrictContext(tls.Context):
 class CurrentIdentity:
     """The certificate that a listener uses now. It may change, since a listener may run for years.
 
-    The listener calls identity() for each handshake. The certificate is renewed before it expires
-    if the folder contains the authority's key. If that fails, the certificate that was loaded
-    before is used until it expires.
+    The listener calls identity() for each handshake. If the folder contains the authority's key,
+    the certificate is renewed before it expires. If the renewal fails, the certificate that was
+    loaded before is used until it expires.
 
-    name: the name of the certificate. The constructor raises CertificateError if there is no valid
-        one.
+    certificates: the folder of certificates.
+    name: the name of the certificate.
+    The constructor raises CertificateError if there is no valid certificate of this name.
     """
 
     def __init__(self, certificates: Certificates, name: str) -> None:
@@ -226,7 +229,10 @@ class CurrentIdentity:
         self._problem = ""
 
     def identity(self) -> Identity:
-        """Return the certificate to use now. Raises CertificateError when there is no valid one."""
+        """Return the certificate to use now, after renewing it if necessary.
+
+        Raises CertificateError when there is no valid one.
+        """
         try:
             if self._last.expires - datetime.now(UTC) < RENEW_BEFORE:
                 ensure_certificate(self._certificates, self._name)
@@ -243,10 +249,10 @@ class CurrentIdentity:
 
 @cache
 def ensure_strict() -> None:
-    """Test that a server refuses clients without a valid certificate.
+    """Test that a server of this module refuses clients without a valid certificate.
 
-    The test runs in memory, once in a process. A listener calls this function before it listens.
-    Raises RuntimeError if the server accepts such a client, or if it refuses a valid certificate.
+    The test runs handshakes in memory, once in a process. A listener calls this function before it
+    listens. Raises RuntimeError if the server accepts such a client, or refuses a valid one.
     """
     ours, unknown = create_temporary_identity("self-test"), create_temporary_identity("self-test")
     if not _is_accepted(ours, ours):

@@ -56,8 +56,8 @@ def join_id(id: bytes, body: bytes) -> bytes:
 def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
     """Return the request id of a serialized message, and its other fields. Reverses join_id().
 
-    The id is empty if the message does not begin with one. Returns None if the id is truncated or
-    longer than 127 bytes.
+    payload: the serialized message. If it does not begin with an id, the returned id is empty.
+    Returns None if the id is truncated or longer than 127 bytes.
     """
     if not payload or payload[0] != _FIRST:
         return b"", payload
@@ -70,12 +70,15 @@ def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
 
 
 def peek_tool_call(body: bytes) -> tuple[str, str] | None:
-    """Return the tool's name and the caller of a tool call; None for any other request.
+    """Return the tool's name and the caller of a tool call; None if the hub must decode the call.
 
-    Also returns None if the call names an AI provider, because then the provider decides which
-    plugin gets the call. Also returns None if a field of the call is repeated: the receiver would
-    use the field's last value, while this function would read its first.
     body: the serialized PluginRequest, without the id at its beginning.
+    Returns None in these cases:
+
+    - The request is not a tool call, or has another field besides.
+    - The call names an AI provider, because then the provider decides which plugin gets the call.
+    - The fields of the call are not in ascending order, or one is repeated. The receiver would use
+      the last value of a repeated field, while this function would read the first.
     """
     at = _content_start(body, _TOOL_CALL)
     size_of_body = len(body)
@@ -111,22 +114,22 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
 
 
 def is_stream_start(body: bytes) -> bool:
-    """Return whether a request, without its id, begins with a stream_start."""
+    """Return whether a request begins with a stream_start. body: the request without its id."""
     return body.startswith(_STREAM_START)
 
 
 def is_chunk(payload: bytes) -> bool:
-    """Return whether a response, apart from its id, contains only a stream_chunk."""
+    """Return whether a response, with or without its id, has only the field stream_chunk."""
     return _content_start(payload, _STREAM_CHUNK, _id_end(payload)) > 0
 
 
 def is_stream_end(payload: bytes) -> bool:
-    """Return whether a response, apart from its id, contains only a stream_end."""
+    """Return whether a response, with or without its id, has only the field stream_end."""
     return _content_start(payload, _STREAM_END, _id_end(payload)) > 0
 
 
 def is_tool_response(body: bytes) -> bool:
-    """Return whether a response, without its id, contains only a tool_call."""
+    """Return whether a response has only the field tool_call. body: the response without its id."""
     return _content_start(body, _TOOL_CALL) > 0
 
 

@@ -34,12 +34,17 @@ def create_buckets(
 ) -> Iterator[tuple[str, BucketState, BucketState]]:
     """Create the buckets of plugins and front ends as the NATS user of a hub.
 
-    Yields (name, found, now) for each bucket. `found` is its state after it was created, or as it
-    existed before. `now` differs from it if the bucket existed on fewer servers than `replicas`,
-    and was stored on that many. Its other settings stay as they are.
+    A bucket that exists keeps its settings. But if it is stored on fewer servers than `replicas`,
+    servers are added. Yields (name, found, now) for each bucket, when this is done:
+
+    - name: the name of the bucket.
+    - found: its state after it was created, or before servers were added.
+    - now: its state now. It is the same object as `found` if no servers were added.
+
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
-    certificates: those of the hub; required for an address with `tls://`, None otherwise.
     owners: the ids of plugins, and `front-end` for the HTTP front ends.
+    certificates: the folder with the hub's certificate; required for an address with `tls://`, None
+        otherwise.
     replicas: on how many servers each bucket is stored at least.
     Raises BucketError, ValueError, CertificateError, OSError, ImportError.
     """
@@ -75,10 +80,11 @@ def buckets_of(owner: str) -> Mapping[str, float]:
 
 
 def bucket_name(plugin: str) -> str:
-    """Return the name of a plugin's key-value bucket. plugin: the plugin's id.
+    """Return the name of a plugin's key-value bucket.
 
-    Names of buckets have letters, digits, `-` and `_` only. Other characters, and `_`, are replaced
-    by `_` and their hexadecimal code.
+    Names of buckets have letters, digits, `-` and `_` only. Other characters in the id, and `_`,
+    are replaced by `_` and their hexadecimal code.
+    plugin: the plugin's id.
     """
     return "".join(
         c if c.isascii() and (c.isalnum() or c == "-") else f"_{ord(c):x}" for c in plugin

@@ -47,7 +47,7 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
     """Connect to one of the servers of a cluster.
 
     address: the servers, such as `tls://HOST,HOST` or `nats://USER:PASSWORD@HOST:PORT`. They are
-        tried in turn.
+        tried in random order.
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required for an address that begins with `tls://`; None otherwise.
     Raises ValueError for a malformed address or an unusable key file, Disconnected if no server can

@@ -71,8 +71,8 @@ LOST_S = 0.9
 ASK_S = 2.0
 # How often these limits are checked.
 CHECK_S = 0.1
-# The largest number of times that a refused request is sent. The pause before each repetition is a
-# random time between 0 and PAUSE_S, multiplied by the number of refusals so far.
+# A refused request is sent at most MAX_ATTEMPTS times. The pause before each repetition is a random
+# time between 0 and PAUSE_S, multiplied by the number of refusals so far.
 MAX_ATTEMPTS = 8
 PAUSE_S = 0.02
 EXECUTED = "the request may have been executed"
@@ -89,8 +89,9 @@ async def open_nats_link(
 
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     certificates: required for an address with `tls://`; None otherwise.
-    caller: the name of this process's plugin or of its certificate.
-    callee: the plugin to call; None for the hub.
+    caller: the id of the plugin that this process runs, or PLUGIN-client, the name in its
+        certificate.
+    callee: the id of the plugin to call; None for a hub.
     timeout_s: how long to wait for the callee's answer to a health request, in seconds.
     Raises Disconnected if no server can be reached or accepts this client, or if the callee does
     not answer. Raises ValueError for a malformed address, CertificateError, OSError, ImportError.
@@ -113,7 +114,8 @@ class _Inbox:
     While one connection replaces another, a link has two of them: responses arrive on the
     connection on which the request was sent.
 
-    prefix: the beginning of the reply subjects.
+    prefix: the beginning of the reply subjects. A reply subject is the NATS subject to which the
+        responses to one request are published.
     sids: the numbers of its two subscriptions: to replies, and to heartbeats.
     calls: how many calls have sent their request on this connection and have no response yet.
     """
@@ -157,13 +159,14 @@ class _Call(Struct, eq=False):
 
 
 class NatsLink(RpcClient):
-    """A ForwardingConnection (rpc_interface.py) to all workers of a plugin.
+    """Sends requests to a plugin in a cluster. NATS delivers each of them to one of its workers.
 
-    A lost connection to the cluster fails the calls in progress, but does not end the link.
+    It implements ForwardingConnection (rpc_interface.py). If the connection to the cluster is lost,
+    the calls in progress fail. But the link does not end: it uses the next connection.
 
-    cluster: connected; it reconnects when its connection is lost.
-    caller: the name of this process's plugin; `orchestrator` for a hub.
-    callee: the name of the plugin to call; `orchestrator` for the hub.
+    cluster: connected to the NATS servers. It reconnects when its connection is lost.
+    caller: the id of the plugin that this process runs; `orchestrator` for a hub.
+    callee: the id of the plugin to call; `orchestrator` for a hub.
     owns_cluster: whether close() also closes the cluster.
     """
 
@@ -441,8 +444,8 @@ class NatsLink(RpcClient):
         Also ask workers, every ASK_S seconds, whether they still have their requests.
         """
         now = self.loop.time()
-        # If this check runs late, the process was busy and may have unread heartbeats. Then the
-        # time limits begin again.
+        # If this check runs late, this process was busy, and heartbeats may have arrived that were
+        # not read yet. Then begin all time limits again.
         was_held_up = now - self._check_due > CHECK_S
         for key, call in list(self._calls.items()):
             if was_held_up:

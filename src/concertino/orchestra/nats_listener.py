@@ -33,7 +33,7 @@ async def listen_nats_links(
     certificates: Certificates | None,
     name: str,
 ) -> NatsListener:
-    """Connect to a cluster, and become a worker of a plugin there.
+    """Connect to a cluster, and become a worker of a plugin there: answer requests to the plugin.
 
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     answer: handles each request that `relay` does not forward.
@@ -56,9 +56,11 @@ async def listen_nats_links(
 
 
 class NatsListener:
-    """An RpcListener that makes this process a worker of a plugin, or a hub of the cluster.
+    """Answers the requests to a plugin or hub that NATS delivers to this process.
 
-    cluster: connected; it reconnects when its connection is lost.
+    It implements RpcListener (rpc_interface.py). Requests may arrive as soon as it is created.
+
+    cluster: connected to the NATS servers. It reconnects when its connection is lost.
     name: the plugin's id; `orchestrator` for a hub.
     answer: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
@@ -66,6 +68,9 @@ class NatsListener:
     manifest: the serialized manifest of the plugin, which is sent to hubs that look for plugins;
         None if hubs should not find this process.
     owns_cluster: whether close() also closes the cluster.
+
+    Attribute:
+    address: the address of this side, for messages.
     """
 
     def __init__(
@@ -108,7 +113,7 @@ class NatsListener:
             worker.change_manifest(manifest)
 
     def leave(self) -> None:
-        """Accept no more requests. Those in progress go on until close()."""
+        """Stop accepting requests. Requests in progress go on until close()."""
         for worker in self._workers.values():
             worker.leave()
 
@@ -130,9 +135,9 @@ class NatsListener:
             worker.leave()
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """Accept no more requests, wait up to drain_s seconds for responses, and cancel the rest.
+        """Stop accepting requests, wait up to drain_s seconds for responses, and cancel the rest.
 
-        Does nothing if it was called before.
+        A second call does nothing.
         """
         if self._begin not in self._cluster.on_connect:
             return

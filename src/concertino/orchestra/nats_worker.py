@@ -117,14 +117,15 @@ class _Caller(RpcServer):
 class NatsWorker:
     """Answers the requests that arrive on one connection. A NatsListener owns it.
 
-    cluster: the connections of this process to the NATS cluster. It is told when this connection
-        is used, so that it does not close the connection as idle.
+    cluster: owns the connection. The worker tells it while requests are in progress, so that a
+        connection that is replaced stays open for their responses.
     name: the id of the plugin that this process runs; `orchestrator` for a hub.
     answer: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `answer`.
     manifest: the serialized manifest of the plugin, which is sent to hubs that look for plugins;
         None if hubs should not find this process.
+    connection: the connection on which the requests arrive.
 
     Attributes:
     id: the id by which callers and hubs know this worker: the id of the process in the cluster,
@@ -208,13 +209,13 @@ class NatsWorker:
             self._announce()
 
     def change_manifest(self, manifest: bytes) -> None:
-        """Announce another manifest, unless this worker is leaving."""
+        """Announce another manifest to the hubs. A worker that is leaving announces nothing."""
         self._manifest = manifest
         if not self._is_leaving and not self._connection.ended.done():
             self._announce()
 
     def leave(self) -> None:
-        """Accept no more requests, and tell the hubs. Requests in progress go on."""
+        """Stop accepting requests, and tell the hubs. Requests in progress go on."""
         if self._is_leaving or self._connection.ended.done():
             return
         self._is_leaving = True
@@ -223,9 +224,9 @@ class NatsWorker:
             self._announce()
 
     async def drain(self) -> None:
-        """Wait until every accepted request has its response."""
-        # After leave(), the server may have sent requests before it handled the end of the
-        # subscription. After this flush, they have arrived.
+        """Wait until every accepted request has its response. Call this after leave()."""
+        # The server may have sent requests before it handled the end of the subscription in
+        # leave(). After this flush, they have arrived.
         try:
             await self._connection.flush()
         except Disconnected:
@@ -240,7 +241,7 @@ class NatsWorker:
     def end(self) -> None:
         """Cancel the requests in progress, and tell their callers if the connection is open.
 
-        Call it once, after leave() if the connection is open.
+        Call this method once. If the connection is open, call leave() before it.
         """
         self._connection.on_refusal.remove(self._on_refusal)
         for sid in self._sids:
@@ -434,12 +435,16 @@ class NatsWorker:
             self._respond(reply, payload, is_last)
 
     def on_release(self, key: Hashable) -> None:
-        """Forget a request that has ended, unless its response is still being sent."""
+        """Forget a request that has ended, unless its response is still being sent in pieces.
+
+        The RpcServer of a caller calls this method when a request has ended.
+        key: the reply subject of the request.
+        """
         if key not in self._outgoing:
             self._finish(cast(str, key))
 
     def _finish(self, reply: str) -> None:
-        """Forget a request that is over, so that its place is free. reply: its reply subject."""
+        """Forget a request that has ended, so that its place is free. reply: its reply subject."""
         accepted = self._accepted.pop(reply, None)
         if accepted is None:
             return

@@ -1,7 +1,8 @@
 """Reads and writes varints and lengths of Protobuf's wire format, without the package protobuf.
 
-structs.py, tool_calls.py and message_peek.py use these functions. They read and write the most
-frequent messages themselves, because that is faster than with the package protobuf.
+The messages between hubs and plugins are in this format. structs.py, tool_calls.py and
+message_peek.py use these functions. They read and write the most frequent messages themselves,
+because that is faster than with the package protobuf.
 
 A field is a tag (field number * 8 + wire type), then its content. The content of strings, bytes and
 messages (wire type 2) is their length as a varint, then their bytes. A varint is an integer in
@@ -48,8 +49,10 @@ def encode_varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the number in the varint at offset `at`, and the offset of the byte after the varint.
+    """Return the number in a varint, and the offset of the byte after the varint.
 
+    data: the bytes that contain the varint.
+    at: the offset of the varint.
     end: the offset at which the message ends.
     Raises InvalidWire if the varint reaches beyond `end`, or has more than 64 bits or ten bytes.
     """
@@ -70,8 +73,10 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read the length at offset `at`, and return the offsets where the content begins and ends.
+    """Read the length of a field, and return the offsets where its content begins and ends.
 
+    data: the bytes that contain the field.
+    at: the offset of the length.
     end: the offset at which the message ends.
     Raises InvalidWire if the content reaches beyond `end`.
     """

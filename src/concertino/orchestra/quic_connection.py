@@ -1,8 +1,9 @@
 """QuicRpcConnection: a QUIC connection. Each of its streams carries one request and its responses.
 
-It is the base class of the client side (quic_link.py) and of the server side (quic_listener.py).
-The package aioquic implements QUIC without I/O: it turns received datagrams into events, and
-returns the datagrams that must be sent. This class reads and sends them.
+It is the base class of the client side (quic_link.py), which sends requests, and of the server side
+(quic_listener.py), which answers them. The package aioquic implements QUIC without I/O: it turns
+received datagrams into events, and returns the datagrams that must be sent. This class reads and
+sends them.
 
 For each packet that is sent, aioquic visits all open streams, so a packet costs as much CPU time as
 handling a request. Two rules keep packets few:
@@ -47,9 +48,9 @@ TICK_S = 5.0
 # After PING_S without a packet, send a ping, and wait ANSWER_S for a packet. Their sum is less than
 # 10 s, the time within which the loss of a peer must be noticed.
 PING_S, ANSWER_S = 3.0, 5.0
-# How long the acknowledgement of a packet waits for data that can share its packet. ACK_S is well
-# within the 25 ms that aioquic promises the peer. SECOND_ACK_S applies when a second packet has
-# arrived, or a packet is missing. It is aioquic's own value, the resolution of a loop's timers.
+# How long the acknowledgement of a packet waits for data that can share a packet with it. ACK_S is
+# well within the 25 ms that aioquic promises the peer. SECOND_ACK_S applies when a second packet
+# has arrived, or a packet is missing. It is aioquic's own value, the resolution of a loop's timers.
 ACK_S, SECOND_ACK_S = 0.01, 0.001
 # Time limit for the handshake. The Go implementation has 5 s, but hundreds of clients may connect
 # at once to a busy machine.
@@ -93,7 +94,10 @@ SENDING = _Sending()
 class QuicRpcConnection(QuicConnectionProtocol):
     """One side of a connection: receives frames, enforces time limits, and reports the end once.
 
-    Derived classes implement the methods _on_handshake() to _on_end().
+    It is an asyncio protocol. A UdpSocket (udp.py) or the server's protocol calls it with received
+    datagrams. A derived class overrides those of the methods _on_handshake() to _on_end() that it
+    needs, and sends frames with _send(). To receive frames on a stream, it adds the stream to
+    `_incomplete`.
     """
 
     def __init__(self, quic: QuicConnection) -> None:
@@ -121,7 +125,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
         """Handle the end of the handshake. name: the name in the peer's certificate."""
 
     def _on_frame(self, stream: int, payload: bytes) -> None:
-        """Handle a complete frame."""
+        """Handle the payload of a complete frame."""
 
     def _expects_more(self, stream: int) -> bool:
         """Return whether another frame may follow on a stream."""
@@ -147,7 +151,11 @@ class QuicRpcConnection(QuicConnectionProtocol):
     # Sending
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """Handle a datagram. Call this inside `with SENDING`."""
+        """Handle a datagram. Call this inside `with SENDING`.
+
+        data: the content of the datagram.
+        addr: the address of its sender.
+        """
         quic = cast(Any, self._quic)
         self._last_received = now = self._loop.time()
         if not self._is_ready:
@@ -176,9 +184,13 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._report_end(closing.error_code, closing.reason_phrase)
 
     def finish_read(self) -> None:
-        """Send the datagrams that result from a read, or set a timer to send them later."""
+        """Send the datagrams that result from a read, or set a timer to send them later.
+
+        Called at the end of `with SENDING`.
+        """
         streams = cast(Any, self._quic)._streams_queue
-        # Buffered data can be sent if the peer has raised a flow control limit or lost a packet.
+        # Buffered data may be sendable now, because the peer has raised a flow control limit or has
+        # not received a packet.
         if self._is_transmit_scheduled or any(not item.sender.buffer_is_empty for item in streams):
             self.transmit()
             return
@@ -249,7 +261,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
     # Receiving
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
-        """Handle an event of aioquic. _process_events() calls this for each event."""
+        """Handle an event of aioquic. Its base class calls this method for each event."""
         if isinstance(event, events.StreamDataReceived):
             self._on_data(event.stream_id, event.data, event.end_stream)
         elif isinstance(event, events.StreamReset):
@@ -371,10 +383,11 @@ class QuicRpcConnection(QuicConnectionProtocol):
 
 
 def describe_end(code: int, reason: str) -> str:
-    """Return a text for messages that says why a connection ended.
+    """Return a text for users that says why a connection ended.
 
-    code, reason: the arguments of _on_end(). The reason is escaped and shortened, because it may
-        come from the peer.
+    code: the QUIC error code; 0 if there is no error.
+    reason: the reason as the peer or aioquic gives it; may be empty. It is escaped and shortened,
+        because it may come from the peer.
     """
     text = reason[:200].encode("unicode_escape").decode()
     return text or (f"QUIC error {code:#x}" if code else "the other side closed the connection")

@@ -1,8 +1,8 @@
 """RPC connections over QUIC: the client side, which sends requests.
 
-QUIC is used between processes on different machines, and between this package and Go programs.
-open_link() (link.py) calls open_quic_link(). quic_listener.py has the server side, and
-quic_connection.py the code that both sides share.
+Hubs, plugins and bridges send each other requests. They use QUIC between different machines, and
+between this package and Go programs. open_link() (link.py) calls open_quic_link(). quic_listener.py
+has the server side, and quic_connection.py the code that both sides share.
 
 A QuicLink implements the interface ForwardingConnection (rpc_interface.py): it matches responses to
 requests, and limits the bytes of the requests without a response. It uses a _QuicClientConnection,
@@ -70,12 +70,14 @@ async def open_quic_link(
     """Connect to the listener at an address, and return the connection.
 
     address: HOST:PORT.
+    certificates: the folder of certificates.
     name: the name of the certificate with which this process identifies itself.
     expects: the name that the listener's certificate must contain; None accepts any name. In both
         cases, the certificate must also be valid for the host in the address.
     timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer in time, HandshakeFailure when one side refuses the
-    other, ValueError for a malformed address, CertificateError.
+    other, ValueError for a malformed address, and CertificateError if this process has no valid
+    certificate.
     """
     return await dial(address, certificates.identity(name), expects, timeout_s)
 
@@ -123,13 +125,15 @@ async def dial(
 class QuicLink(RpcClient):
     """Sends requests over one QUIC connection, and passes each response to its request.
 
-    Implements ForwardingConnection (rpc_interface.py): messages may be sent as bytes, too.
-    The key of a request, by which RpcClient finds the request for a response, is a number that
-    counts the requests of this connection.
+    It implements ForwardingConnection (rpc_interface.py), so serialized requests can be sent, too.
+    The *key* of a request, by which the request for a response is found, is a number that counts
+    the requests of this connection.
+
+    peer: the process that answers the requests.
 
     Attribute:
-    connection: aioquic's protocol object. It sets this attribute when it is created, and then
-        calls the methods on_... of this object.
+    connection: the QUIC connection. The _QuicClientConnection sets this attribute when it is
+        created, and then calls the on_... methods of this object.
     """
 
     connection: _QuicClientConnection
@@ -162,23 +166,26 @@ class QuicLink(RpcClient):
             self._send_request(cancel.SerializeToString(), b"", inf)
 
     def _release(self, key: Hashable) -> None:
-        """Count the bytes of a request no longer, because it has a response or was cancelled."""
+        """Stop counting the bytes of a request, because it has a response or was cancelled."""
         self._pending_bytes -= self._sizes.pop(key, 0)
         if self._pending_bytes <= MAX_PENDING_BYTES:
             self._set_backpressure(False)
 
     def on_response(self, key: Hashable, payload: bytes) -> None:
-        """Handle the response to a request."""
+        """Handle a serialized response to the request with this key."""
         self._release(key)
         self._on_response(key, payload)
 
     def on_stream_error(self, key: Hashable, reason: str) -> None:
-        """Fail a request: no response will arrive on its stream."""
+        """Let a request fail, because no response will arrive on its stream.
+
+        reason: why not, for the error.
+        """
         self._release(key)
         self._fail_request(key, ProtocolError(f"{self.peer.address}: no response: {reason}"))
 
     def on_end(self, reason: str) -> None:
-        """Handle the end of the connection."""
+        """Let all pending requests fail, because the connection has ended. reason: why."""
         self._set_backpressure(False)
         self._end_connection(reason)
 
@@ -188,9 +195,11 @@ class QuicLink(RpcClient):
 
 
 class _QuicClientConnection(QuicRpcConnection):
-    """The QUIC connection of a QuicLink. Sends each request on a new stream.
+    """The QUIC connection of a QuicLink. It sends each request on a new stream.
 
-    Attributes:
+    link: gets the responses and the end of the connection.
+
+    Attribute:
     ready: a future that is done when the server has accepted this client. If the server refuses the
         client, the future has an exception.
     """
@@ -208,7 +217,10 @@ class _QuicClientConnection(QuicRpcConnection):
         self._queue: dict[Hashable, bytes] = {}
 
     def open_socket(self, family: socket.AddressFamily, address: Address) -> None:
-        """Open the UDP socket, and begin the handshake. Raises OSError."""
+        """Open the UDP socket, and begin the handshake. Raises OSError.
+
+        family, address: the address of the server, from resolve_udp().
+        """
         # On a connected socket, the system reports an error if no process listens at the port.
         sock = socket.socket(family, socket.SOCK_DGRAM)
         try:
@@ -222,10 +234,11 @@ class _QuicClientConnection(QuicRpcConnection):
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait until the server has accepted this client.
 
-        timeout_s: time limit for the server's first packet, in seconds. After this packet, the
-            handshake may take HANDSHAKE_S, because a server with hundreds of handshakes sends a
+        timeout_s: time limit for the server's first packet, in seconds. If this packet has arrived,
+            the handshake may take HANDSHAKE_S, because a server with hundreds of handshakes sends a
             Retry packet at once, but the other packets late.
-        Raises TimeoutError, HandshakeFailure, Disconnected.
+        Raises TimeoutError if no packet arrives in time, HandshakeFailure if one side refuses the
+        other, and Disconnected if the connection ends.
         """
         start = self._last_received
         await asyncio.wait((self.ready,), timeout=timeout_s)
@@ -234,7 +247,10 @@ class _QuicClientConnection(QuicRpcConnection):
         await self.ready
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
-        """Handle datagrams, and send the datagrams that result."""
+        """Handle the datagrams that have arrived, and then send those that result.
+
+        The UdpSocket calls this method.
+        """
         with SENDING:
             for data, address in datagrams:
                 self.datagram_received(data, address)
@@ -265,10 +281,11 @@ class _QuicClientConnection(QuicRpcConnection):
             self._transport.close()
 
     def error_received(self, exc: Exception) -> None:
-        """End the connection if the system reports that no process listens at a local port.
+        """End the connection if the system reports that no process listens at the server's port.
 
-        A report about a remote address is ignored. It comes from an ICMP packet, which anybody
-        could forge.
+        This is done only if the server is on this machine. A report about another machine comes
+        from an ICMP packet, which anybody could forge, so it is ignored.
+        exc: the OSError with the report.
         """
         address = self._quic.get_peer_address()
         if address is not None and str(address[0]) in ("127.0.0.1", "::1"):
@@ -280,7 +297,11 @@ class _QuicClientConnection(QuicRpcConnection):
             self._open_streams()
 
     def send_request(self, key: Hashable, frame: bytes) -> None:
-        """Send a request, as soon as the server allows another stream."""
+        """Send a request as soon as the server allows another stream. Does not wait.
+
+        key: the key of the request.
+        frame: the request as a frame (frames.py).
+        """
         # After the end of the connection, do nothing: QuicLink.on_end() has failed all requests.
         if not self._is_ended:
             self._queue[key] = frame
@@ -305,7 +326,10 @@ class _QuicClientConnection(QuicRpcConnection):
             self._send(stream, frame)
 
     def cancel_request(self, key: Hashable) -> None:
-        """Cancel a request: remove it from the queue, or reset its stream if it was sent."""
+        """Cancel the request with this key.
+
+        A request that was not sent is removed from the queue. If it was sent, its stream is reset.
+        """
         if self._is_ended or self._queue.pop(key, None) is not None:
             return
         stream = self._streams.pop(key, None)

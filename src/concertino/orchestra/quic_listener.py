@@ -87,8 +87,9 @@ async def listen_quic_links(
     address: HOST:PORT; port 0 for a free one.
     handler: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it; None to forward none.
+    certificates: the folder of certificates.
     name: the name of this side's certificate.
-    admits: called with the name of a verified client certificate. Returns whether that client may
+    admits: called with the name in a client's verified certificate. Returns whether this client may
         connect. None admits every client with a valid certificate.
     Raises OSError when the address cannot be used, ValueError when it is malformed, and
     CertificateError.
@@ -197,13 +198,20 @@ class _QuicRpcServer(QuicServer):
         self.address = format_address((self.address, transport.get_extra_info("sockname")[1]))
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
-        """Handle datagrams, and send the datagrams that result, on all connections."""
+        """Handle the datagrams that have arrived, then send those that result, on all connections.
+
+        The UdpSocket calls this method.
+        """
         with SENDING:
             for data, address in datagrams:
                 self.datagram_received(data, address)
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """Pass a datagram to its connection, or begin a handshake with a new client."""
+        """Pass a datagram to its connection, or begin a handshake with a new client.
+
+        data: the content of the datagram.
+        addr: the address of its sender.
+        """
         data = cast(bytes, data)
         # After the handshake, clients send packets with a short header. Find the connection of such
         # a packet by the connection id alone, because aioquic's server would parse the header, and
@@ -273,7 +281,9 @@ class _ConnectionLimit(Exception):
 class _QuicServerConnection(QuicRpcConnection):
     """The server's side of one connection.
 
-    Attributes:
+    server: the listener that has accepted the connection.
+
+    Attribute:
     rpc: handles the requests; None until the handshake is finished.
     """
 

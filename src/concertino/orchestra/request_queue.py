@@ -1,7 +1,7 @@
 """RequestQueue: lets the event loop do its other work between requests that block the loop.
 
-A NatsWorker (nats_worker.py), which serves a plugin in a NATS cluster, puts the requests that it
-receives into this queue.
+A NatsWorker (nats_worker.py), which answers the requests to a plugin in a NATS cluster, puts each
+request that it receives into this queue.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from msgspec import Struct
 __all__ = ["ArrivedRequest", "RequestQueue"]
 
 # If handlers have blocked one iteration of the event loop for SLOW_S seconds together, the queue is
-# cautious for CAUTIOUS_S seconds: it acknowledges new requests at once and handles them later. In
-# each iteration it then handles requests for SLOW_S seconds, and not only one request, because
-# responses that leave together cost the NATS server and the caller less CPU time.
+# cautious for CAUTIOUS_S seconds: it acknowledges new requests at once and handles them in a later
+# iteration. In each iteration it then handles requests for up to SLOW_S seconds, and not only one
+# request, because responses that are sent together cost the NATS server and the caller less CPU
+# time.
 SLOW_S, CAUTIOUS_S = 0.01, 1.0
 
 
 class ArrivedRequest(Struct, frozen=True):
     """A request that has arrived at a worker.
 
-    caller: the name of the plugin that has sent the request; for a hub with the id of its process.
-    reply: the subject to which the ack and the responses are sent.
+    caller: the name of the plugin that has sent the request; for a hub, its name and the id of its
+        process (nats_messages.peer_key()).
+    reply: the NATS subject to which the ack and the responses are sent.
     payload: the serialized PluginRequest.
     deadline: when the request's time limit ends, by the clock of the event loop.
     """
@@ -37,11 +39,12 @@ class ArrivedRequest(Struct, frozen=True):
 
 
 class RequestQueue:
-    """Passes requests to a function. If it is slow, the event loop does other work between them.
+    """Passes requests to a function. If this function is slow, the event loop does other work, too.
 
-    A handler that computes for a while delays heartbeats, responses that are ready, and the acks of
-    later requests. An ack tells the caller that the request has arrived. So after slow handlers,
-    requests wait in this queue, and the event loop does its other work between them.
+    A handler that computes for a while blocks the event loop. It delays heartbeats, responses that
+    are ready, and the acks of later requests, which tell the callers that these requests have
+    arrived. So after slow handlers, requests wait in this queue, and the event loop does its other
+    work between them.
 
     handle: called with each request, to begin to handle it. It may block the event loop.
     acknowledge: called with each request that must wait, to send its ack.

@@ -1,10 +1,12 @@
 """RpcClient: the side of an RPC connection that sends requests and receives their responses.
 
-It has the code that does not depend on the transport: ids, time limits, and the match of responses
-to requests. There is one derived class for each transport: UnixLink (unix_link.py), QuicLink
-(quic_link.py) and NatsLink (nats_link.py). Hubs send requests to plugins with them, and plugins and
-bridges, which connect MCP clients to a hub, send requests to hubs. All of them use these classes
-through the interfaces in rpc_interface.py.
+A hub starts plugins, programs with tools, and forwards requests between them; a bridge connects MCP
+clients to a hub. Hubs send requests to plugins, and plugins and bridges send requests to hubs. All
+of them use the interfaces in rpc_interface.py.
+
+RpcClient has the code that does not depend on the transport: ids, time limits, and the match of
+responses to requests. There is one derived class for each transport: UnixLink (unix_link.py),
+QuicLink (quic_link.py) and NatsLink (nats_link.py).
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ __all__ = ["RpcClient", "new_request_id"]
 MAX_CREDIT_BYTES = 2**63 - 1
 
 # Request ids are UUIDs of version 7: 48 bits of time in milliseconds, 26 random bits that are
-# constant in this process, and a 48-bit counter that starts at a random value.
+# constant in this process, and a 48-bit counter that starts at a random value of 40 bits, so that
+# it does not overflow.
 _random = int.from_bytes(os.urandom(4), "big")
 _process_part = f"-7{_random & 0xFFF:03x}-{0x8000 | _random >> 12 & 0x3FFF:04x}-"
 _counter = int.from_bytes(os.urandom(5), "big")
@@ -68,7 +71,13 @@ class RpcClient:
     """The base class of connections that send requests. It matches responses to requests.
 
     A derived class for each transport implements _send_request() and _send_cancel(), and calls
-    _set_backpressure(), _on_response(), _fail_request() and _end_connection().
+    _set_backpressure(), _on_response(), _fail_request() and _end_connection(). A *key* identifies a
+    request on the connection. _send_request() chooses it: the request's id, or over QUIC a number.
+
+    Attributes:
+    peer: the process at the other end.
+    loop: the event loop on which the object was created.
+    end_reason: a future that is done when the connection has ended; its result says why.
     """
 
     def __init__(self, peer: RemotePeer) -> None:
@@ -91,12 +100,13 @@ class RpcClient:
     # Methods that derived classes implement or call
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
-        """Send a serialized request.
+        """Send a serialized request, or buffer it.
 
+        payload: the request, with its id.
         id: the id of the request; empty for a request that gets no response.
         deadline: when the request's time limit ends, by the loop's clock.
-        Returns a key that identifies the request on the connection. The derived class passes the
-        key to _on_response() with the response.
+        Returns the key of the request. The derived class passes the key to _on_response() with the
+        response.
         """
         raise NotImplementedError
 
@@ -110,9 +120,10 @@ class RpcClient:
     def _on_first_chunk(self) -> None:
         """Send what the first chunk of a stream has caused, before later responses are handled.
 
-        A user waits for the first chunk. It is often read together with the next chunks of a fast
-        tool, which would delay it by 65 us in a hub and a bridge (bench/orchestra_bridge.py).
-        Transports that send everything at once do nothing here.
+        Called when the first chunk of a stream was passed on. A user waits for this chunk. It is
+        often read together with the next chunks of a fast tool, which would delay it by 65 us in a
+        hub and a bridge (bench/orchestra_bridge.py). A transport that sends all output at once need
+        not override this method, which does nothing.
         """
 
     def _set_backpressure(self, is_full: bool) -> None:
@@ -127,10 +138,12 @@ class RpcClient:
                 self.send_credit(key, stream, size)
 
     def _on_response(self, key: Hashable, payload: bytes) -> None:
-        """Pass a response to its request. Drops a response that is late or has an unknown key."""
+        """Pass a response or chunk to its request. Drops it if it is late or its key is unknown."""
         pending = self._pending.get(key)
         if pending is None:
             return
+        # If is_chunk() is False, the peer may have written the fields in another order. Then
+        # encode them in the usual order, and look again.
         if pending.stream and (is_chunk(payload) or is_chunk(payload := _encode_again(payload))):
             pending.pass_on(payload)
             if not pending.has_chunk:
@@ -147,7 +160,7 @@ class RpcClient:
             pending.fail(exc)
 
     def is_pending(self, key: Hashable) -> bool:
-        """Return whether the last response to a request has not arrived yet."""
+        """Return whether the request with this key is still waiting for its last response."""
         return key in self._pending
 
     def _end_connection(self, reason: str) -> None:
@@ -164,7 +177,7 @@ class RpcClient:
 
     @property
     def in_progress(self) -> int:
-        """The number of requests and streams that were not answered yet."""
+        """The number of requests and streams whose last response has not arrived yet."""
         return len(self._pending)
 
     # Requests
@@ -172,10 +185,11 @@ class RpcClient:
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request and return its response, which has the request's id.
 
-        The request itself is sent with a new id. When it times out or this task is cancelled, the
-        peer gets a cancellation.
-        Raises TimedOut after timeout_s, Disconnected when the connection ends or has ended,
-        FrameTooLarge for a request that is too long, ProtocolError for an invalid response.
+        On the connection, the request has a new id. When it times out or this task is cancelled,
+        the peer gets a cancellation.
+        An error response is returned, not raised. Raises TimedOut after timeout_s, Disconnected
+        when the connection ends or has ended, FrameTooLarge for a request that is too long, and
+        ProtocolError for an invalid response.
         """
         # The caller's id need not be unique, so send the request with a new id.
         callers_id, id = request.request_id, new_request_id()
@@ -211,8 +225,10 @@ class RpcClient:
         """Send a serialized tool call or stream_start, and return its pending response.
 
         body: the PluginRequest, serialized without its id.
-        callback: called with the outcome; None if the caller awaits the pending response instead.
-            For a stream_start, it is called with each chunk, too.
+        timeout_s: the time limit of the call or of the whole stream.
+        callback: called with the response as bytes, or with the exception that ended the request.
+            For a stream_start, it is called with each chunk, too. None if the caller awaits the
+            pending response instead.
         stream: the id of the stream in a stream_start; "" for a tool call.
         Returns None while the output buffer is full. Raises Disconnected, FrameTooLarge.
         """
@@ -233,6 +249,7 @@ class RpcClient:
     ) -> PendingResponse:
         """Send a serialized request, and return its pending response.
 
+        payload: the request, with its id.
         kind: the kind of request, for error messages.
         callback: called with each response; None if the caller awaits the pending response.
         stream: the id of the stream; "" for a request with one response.
@@ -258,7 +275,10 @@ class RpcClient:
         return self._send_request(payload, id, deadline)
 
     def forget(self, key: Hashable) -> None:
-        """Drop a pending request, and send the peer a cancellation of it."""
+        """Drop a pending request, and send the peer a cancellation of it.
+
+        key: the key of the request. Nothing happens if it is not pending.
+        """
         pending = self._pending.pop(key, None)
         if pending is not None and not self.end_reason.done():
             self._send_cancel(key, pending.stream)
@@ -306,9 +326,12 @@ class RpcClient:
     async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
         """Send a stream_start, and yield its responses: the chunks, then the last response.
 
-        The peer sends at most WINDOW_BYTES of chunks that the caller has not taken yet.
+        If the caller is slow, the peer waits: it sends at most WINDOW_BYTES of chunks that the
+        caller has not taken yet. If the generator is closed before the last response, the peer gets
+        a cancellation.
         request: contains the stream_start. Its request id and stream id are replaced by new ones.
         timeout_s: the time limit of the whole stream.
+        Raises TimedOut, Disconnected, FrameTooLarge and ProtocolError.
         """
         id = request.stream_start.stream_id = request.request_id = new_request_id()
         request.stream_start.window = WINDOW_BYTES
@@ -337,7 +360,8 @@ class RpcClient:
     def send_credit(self, key: Hashable, stream: str, size: int) -> None:
         """Allow the peer to send `size` more bytes of a stream's chunks.
 
-        key: identifies the request that opened the stream.
+        While the output buffer is full, the credit waits.
+        key: the key of the request that opened the stream.
         stream: the id of the stream.
         """
         if self._writable is not None:

@@ -58,16 +58,16 @@ def _ignore_outcome(subject: None, value: object, error: BaseException | None) -
 
 
 class RpcServer:
-    """Handles the requests of one connection.
+    """Handles the requests of one connection. The connection calls receive() with each request.
 
-    A key identifies a request on its connection: the request's id, or the number of its QUIC
+    A *key* identifies a request on its connection: the request's id, or the number of its QUIC
     stream.
 
     handler: answers the requests that are not relayed.
-    peer: the side that sends the requests.
+    peer: the process that sends the requests.
     respond: called as respond(key, payload, is_last) to send a response. The payload is None for a
-        request that gets no response, because it was cancelled. is_last: whether no other response
-        follows.
+        request that gets no response, such as a StreamCancel. is_last says whether no other
+        response to the request follows.
     hold: called with True to pause reading, and with False to resume it.
     unread: returns how many bytes of responses the peer has not read.
     relay: forwards requests to another connection without decoding them; None to forward none. If
@@ -103,7 +103,10 @@ class RpcServer:
         self._idle: asyncio.Future[None] | None = None
 
     def receive_control(self, payload: bytes) -> None:
-        """Handle a serialized credit or cancellation of a stream. Ignores all other requests."""
+        """Handle a StreamCredit or StreamCancel. Ignores all other requests.
+
+        payload: the serialized request.
+        """
         try:
             request = PluginRequest.FromString(payload)
         except DecodeError as exc:
@@ -113,8 +116,9 @@ class RpcServer:
             self._control_stream(request)
 
     def receive(self, payload: bytes, key: Hashable = None) -> None:
-        """Begin to handle one serialized request.
+        """Begin to handle one serialized request. Its response is sent with `respond`.
 
+        An invalid request gets an error response. Raises nothing.
         key: the key of the request; None to use its id, as bytes.
         """
         if self._relay is not None and self._try_relay(self._relay, payload, key):
@@ -185,7 +189,7 @@ class RpcServer:
 
     @property
     def in_progress(self) -> int:
-        """The number of requests in progress."""
+        """The number of requests that were received and have no last response yet."""
         return len(self._tasks)
 
     def cancel(self, key: Hashable) -> None:
@@ -252,7 +256,7 @@ class RpcServer:
         size: int,
         body: bytes | None,
     ) -> None:
-        """Send a response to a relayed request, and release the request after the last one.
+        """Send a response to a relayed request. After the last one, forget the request.
 
         key, id: the key and the id of the request.
         size: the size of the request in bytes.
@@ -339,9 +343,10 @@ class RpcServer:
         payload: bytes,
         is_last: bool = True,
     ) -> bool:
-        """Send a response with its id, or an error if it is too large to send.
+        """Send a response, or an error in its place if it is too large to send.
 
-        Returns whether the response was sent.
+        id: the id of the request, which the payload contains already.
+        Returns whether the response itself was sent.
         """
         if len(payload) > MAX_FRAME_BYTES:
             message = (
@@ -377,7 +382,10 @@ class RpcServer:
         self._respond(key, error_response(id, code, message).SerializeToString(), True)
 
     def _release(self, key: Hashable, size: int) -> None:
-        """Remove a request that is finished from all counts. size: its size in bytes."""
+        """Forget a request that has ended, and resume reading if that frees enough memory.
+
+        size: the size of the request in bytes.
+        """
         task = self._tasks.pop(key, None)
         if isinstance(task, PendingResponse) and (key, task) == self._windows.get(task.stream):
             del self._windows[task.stream]

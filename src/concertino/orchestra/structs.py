@@ -96,7 +96,11 @@ class PackedObject(NamedTuple):
 
 
 def pack(value: Mapping[str, Any]) -> PackedObject:
-    """Encode a JSON object as a google.protobuf.Struct. Raises NotAStruct, PackedTooLarge."""
+    """Encode a JSON object as a google.protobuf.Struct.
+
+    Raises NotAStruct if a Struct cannot represent the value, and PackedTooLarge if the result does
+    not fit into a frame.
+    """
     struct, is_exact = _encode(value)
     # Most objects have no integers beyond 2^53, so the Struct alone is enough.
     if is_exact:
@@ -105,9 +109,9 @@ def pack(value: Mapping[str, Any]) -> PackedObject:
 
 
 def pack_json(text: bytes) -> PackedObject:
-    """Encode a JSON object, given as JSON text, as a google.protobuf.Struct.
+    """Do the same as pack() for a JSON object that is given as JSON text.
 
-    Raises NotAStruct, PackedTooLarge.
+    Raises NotAStruct, also if the text is not a JSON object, and PackedTooLarge.
     """
     value = _parse_json(text)
     if not isinstance(value, dict):
@@ -117,13 +121,13 @@ def pack_json(text: bytes) -> PackedObject:
 
 
 def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
-    """Return a JSON object that a message contains as a google.protobuf.Struct.
+    """Return the JSON object that a message contains as a google.protobuf.Struct. Reverses pack().
 
     struct: the bytes of the Struct.
-    json: the JSON text of the same object, which is sent if it has integers beyond 2^53; None or
-        empty if it was not sent. It is used if it encodes to the same Struct, and otherwise ignored
-        with a warning.
-    Raises InvalidStruct.
+    json: the JSON text of the same object, which a sender adds if the object has integers beyond
+        2^53; None or empty if there is none. It is used if it encodes to the same Struct, and
+        otherwise ignored with a warning.
+    Raises InvalidStruct if the bytes are not a Struct.
     """
     value = decode_struct(struct)
     if not json:
@@ -143,13 +147,12 @@ def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
 
 
 def unpack_json(struct: bytes, json: bytes | None = None) -> bytes:
-    """Return, as JSON text, a JSON object that a message contains as a google.protobuf.Struct.
+    """Do the same as unpack(), but return the JSON object as JSON text.
 
     struct: the bytes of the Struct.
-    json: the JSON text of the same object, which is sent if it has integers beyond 2^53; None or
-        empty if it was not sent. It is used if it encodes to the same Struct, and otherwise ignored
-        with a warning.
-    Raises InvalidStruct.
+    json: the JSON text of the same object, which a sender adds if the object has integers beyond
+        2^53; None or empty if there is none.
+    Raises InvalidStruct if the bytes are not a Struct.
     """
     return encode(unpack(struct, json))
 
@@ -198,7 +201,10 @@ def _type_name(value: object) -> str:
 
 
 def encode_struct(value: Mapping[str, Any]) -> bytes:
-    """Encode a JSON object as a Struct. Integers beyond 2^53 are rounded. Raises NotAStruct."""
+    """Encode a JSON object as a Struct. Integers beyond 2^53 are rounded.
+
+    Raises NotAStruct if a Struct cannot represent the value.
+    """
     return _encode(value)[0]
 
 
@@ -287,7 +293,10 @@ class _Encoder:
         return total
 
     def add_items(self, value: list[Any] | tuple[Any, ...], depth: int) -> int:
-        """Add the items of an array, which are the content of a ListValue. Returns their size."""
+        """Add the items of an array, which are the content of a ListValue. Returns their size.
+
+        depth: how many objects and arrays are nested up to this one.
+        """
         if depth > MAX_DEPTH:
             raise NotAStruct(f"more than {MAX_DEPTH} levels")
 
@@ -300,7 +309,10 @@ class _Encoder:
         return total
 
     def add_value(self, value: Any, depth: int) -> int:
-        """Add any JSON value, which is the content of a Value. Returns its size in bytes."""
+        """Add any JSON value, which is the content of a Value. Returns its size in bytes.
+
+        depth: how many objects and arrays contain this value.
+        """
         pieces = self.pieces
         if isinstance(value, str):
             text = _encode_utf8(value)
@@ -364,7 +376,7 @@ def _encode_utf8(text: str) -> bytes:
 
 
 def decode_struct(data: bytes) -> dict[str, Any]:
-    """Decode the bytes of a Struct. Raises InvalidStruct."""
+    """Decode the bytes of a Struct. Raises InvalidStruct if they are not one."""
     result: dict[str, Any] = {}
     if _decode_flat(data, result):
         return result

@@ -65,7 +65,7 @@ def encode_tool_call(
 
     name: the name of the tool.
     arguments: the arguments from pack() or pack_json(); None for a call without arguments.
-    caller: from encode_caller().
+    caller: the result of encode_caller().
     trace_parent: the W3C trace context of the call; empty if it has none.
     provider: the AI provider whose plugin must run the tool; empty if any plugin may run it.
     """
@@ -91,7 +91,7 @@ def _encode_text(tag: bytes, text: str) -> bytes:
 
 
 def encode_result(struct: bytes, structured: int = 0) -> bytes:
-    """Return the PluginResponse for a successful call, serialized without its id.
+    """Return the PluginResponse for a successful call of a tool, serialized without its id.
 
     struct: the result, as the bytes of a Struct.
     structured: a value of the enum ToolResponse.Structured, which says what the result contains
@@ -119,8 +119,8 @@ def read_text_result(payload: bytes) -> str | None:
     """Return the text of a response that encode_text_result() has encoded.
 
     payload: the response, with or without its id.
-    Returns None for any other response, and also for texts of some lengths. The caller then decodes
-    the response with the package protobuf.
+    Returns None for any other response. Also returns None for texts of some lengths, which this
+    function cannot recognize. The caller then decodes the response with the package protobuf.
     """
     try:
         start = payload[1] + 2 if payload[0] == 0x0A and payload[1] < 0x80 else 0

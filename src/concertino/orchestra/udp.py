@@ -1,9 +1,9 @@
 """UdpSocket: a UDP transport that delivers all datagrams that have arrived in one call.
 
-quic_link.py and quic_listener.py use it. asyncio's own transport delivers one datagram in each
-iteration of the loop. If QUIC handles many datagrams at once, it can answer several of them with
-one packet. For 64 concurrent calls from a Go client, this halves the CPU time of a call
-(bench/orchestra_go.py).
+quic_link.py and quic_listener.py use it, the two sides of connections over QUIC. asyncio's own
+transport delivers one datagram in each iteration of the loop. If QUIC handles many datagrams at
+once, it can answer several of them with one packet. For 64 concurrent calls from a Go client, this
+halves the CPU time of a call (bench/orchestra_go.py).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ TURN_S, TURN_DATAGRAMS = 0.002, 64
 class UdpHandler(Protocol):
     """Receives the datagrams of a UdpSocket.
 
-    The other methods are those of asyncio.DatagramProtocol. datagrams_received() takes the place of
-    datagram_received(): it is called with an iterator over (data, address of the sender).
+    It is like asyncio.DatagramProtocol, but with datagrams_received() in place of
+    datagram_received(). datagrams_received() is called with an iterator over (data, address of the
+    sender), which reads the datagrams from the socket.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
@@ -43,7 +44,7 @@ class UdpHandler(Protocol):
 
 
 class UdpSocket(asyncio.DatagramTransport):
-    """A transport over a UDP socket, without an output buffer.
+    """A transport over a UDP socket, without an output buffer. It reads from its creation on.
 
     A datagram that the system does not accept at once is dropped. QUIC sends it again, as it does
     with a datagram that is lost on the network.
@@ -89,7 +90,11 @@ class UdpSocket(asyncio.DatagramTransport):
                 return
 
     def sendto(self, data: Any, addr: Any = None) -> None:
-        """Send a datagram. addr: ignored if the socket is connected."""
+        """Send a datagram, or drop it if the system does not accept it now.
+
+        addr: the address of the receiver; ignored if the socket is connected.
+        Raises nothing: errors are passed to the handler's error_received().
+        """
         try:
             if self._is_connected:
                 self._socket.send(data)
@@ -128,8 +133,8 @@ def _is_connected(sock: socket.socket) -> bool:
 def split_quic_address(address: str) -> tuple[str, int]:
     """Split `HOST:PORT` or `[IPv6]:PORT` into the host and the port.
 
-    Raises ValueError for any other form. Its message also names `unix:PATH`, because the functions
-    of link.py, whose users get the error, accept such an address as well.
+    Raises ValueError for any other form. The text of the error also names `unix:PATH`. The users of
+    link.py get this error, and its functions also accept such an address.
     """
     try:
         return split_address(address)
@@ -140,12 +145,13 @@ def split_quic_address(address: str) -> tuple[str, int]:
 
 
 async def resolve_udp(host: str, port: int, flags: int = 0) -> tuple[socket.AddressFamily, Address]:
-    """Return the UDP address of a host: its first IPv4 address, or its first address of any kind.
+    """Return the UDP address of a host and port, as (address family, address).
 
-    Go programs do the same (net.ResolveUDPAddr), so both sides choose the same address for
-    `localhost`.
+    If the host has several addresses, the result is its first IPv4 address, or its first address if
+    none is IPv4. Go programs do the same (net.ResolveUDPAddr), so both sides choose the same
+    address for `localhost`.
     flags: flags of getaddrinfo(), such as AI_PASSIVE.
-    Raises OSError.
+    Raises OSError if the host has no address.
     """
     loop = asyncio.get_running_loop()
     candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)

@@ -1,8 +1,9 @@
 """UnixLink, listen_unix_links(): RPC connections over a Unix socket, for processes of one user.
 
-The functions of link.py call open_unix_link() and listen_unix_links(). Concurrent requests share a
-connection, and a response has the request_id of its request. The socket has mode 0600 and is in a
-folder that other users cannot enter. Each side also checks the other's user id.
+Hubs, plugins and bridges send each other requests over such connections. The functions of link.py
+call open_unix_link() and listen_unix_links(). Concurrent requests share a connection, and a
+response has the request_id of its request. The socket has mode 0600 and is in a folder that other
+users cannot enter. Each side also checks the other's user id.
 
 Frames that are sent in the same loop iteration share one write() where possible. While the output
 buffer is full, the server side stops reading requests, and RpcClient.request() waits.
@@ -54,8 +55,8 @@ __all__ = ["listen_unix_links", "open_unix_link"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# Buffered output: above high_water_bytes the producer of more output pauses, and below
-# low_water_bytes it continues.
+# Limits of buffered output: above high_water_bytes, the code that produces output pauses, and below
+# low_water_bytes, it continues.
 LIMITS = Limits(high_water_bytes=2**20, low_water_bytes=2**18)
 # Time limit for a frame to arrive completely, from its first byte, in seconds.
 FRAME_S = 30.0
@@ -72,8 +73,9 @@ END_OF_STREAM = "the connection ended"
 class _FrameConnection(SocketConnection):
     """A Connection for frames of the plugin protocol: a length, then a message (frames.py).
 
-    Both sides use it. A frame must arrive completely within FRAME_S. A frame that is late or too
-    long is reported with on_disconnect(); then the receiver must close the connection.
+    Both sides of a connection use it. The object that handles the frames, the receiver, is passed
+    to open(). A frame must arrive completely within FRAME_S. If a frame is late or too long, the
+    receiver's on_disconnect() is called, and must close the connection.
     """
 
     terminator = b""
@@ -88,8 +90,8 @@ class _FrameConnection(SocketConnection):
         self._frame_timer: asyncio.TimerHandle | None = None
         # Whether flush() will be called at the end of this loop iteration.
         self.is_flush_scheduled = False
-        # The single_id of the last read batch in which a frame was written at once; see
-        # send_payload().
+        # While a read batch has only one message, its single_id is a number, different for each
+        # batch. This is the number of the last batch in which a frame was written at once.
         self._last_single_id = 0
 
     def open(self, receiver: Receiver) -> None:
@@ -146,13 +148,18 @@ class _FrameConnection(SocketConnection):
     # Writing
 
     def send_payload(self, payload: bytes) -> int:
-        """Send a message as a frame. Returns the number of bytes left in the buffer.
+        """Send a message as a frame. Returns how many bytes of output are buffered then.
 
-        The first frame of a loop iteration is written at once. Later frames of the iteration are
-        buffered, and share one write at its end. While the messages of one read are handled (a
-        read batch, runtime/tasks.py), all frames share one write at the end of the batch. If the
-        batch has only one message, the first frame is written at once, because the answer to one
-        message is usually one frame.
+        Frames share write() calls where that costs no time:
+
+        - While the messages of one read are handled (a read batch, runtime/tasks.py), frames are
+          buffered, and share one write at the end of the batch.
+        - If the batch has only one message, the first frame is written at once, because the answer
+          to one message is usually one frame.
+        - Otherwise, the first frame of a loop iteration is written at once. Later frames of the
+          iteration are buffered, and share one write at its end.
+
+        payload: the serialized message, at most MAX_FRAME_BYTES.
         """
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
@@ -174,18 +181,18 @@ class _FrameConnection(SocketConnection):
     def send_lone_payload(self, payload: bytes) -> int:
         """Send a message that is probably the only one of this loop iteration.
 
-        Unlike send_payload(), this method schedules no flush for later frames, which saves a
-        callback. The frame is written at once unless other frames are waiting to be flushed.
-        Returns the number of bytes left in the buffer.
+        This method does the same as send_payload(), but without a callback at the end of the
+        iteration, which takes time. So later frames of the iteration do not share one write.
+        Returns how many bytes of output are buffered then.
         """
         if self._batch.in_progress or self.is_flush_scheduled:
             return self.send_payload(payload)
         return self.send(len(payload).to_bytes(HEADER_BYTES, "big") + payload, None)
 
     def flush_batch(self) -> None:
-        """Send what the messages of the current read have caused so far, on any connection.
+        """Write the frames that were buffered in the current read batch, on all connections.
 
-        Only the first call in a read does this.
+        Only the first call in a read batch does this. Later calls in the batch do nothing.
         """
         self._batch.flush_once()
 
@@ -204,7 +211,7 @@ class _FrameConnection(SocketConnection):
 
 
 async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
-    """Connect to the listener at a path.
+    """Connect to the listener at a path, and return the connection.
 
     timeout_s: how long connecting may take, in seconds.
     Raises Disconnected if nobody listens there or connecting takes too long, and HandshakeFailure
@@ -234,7 +241,14 @@ async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
 
 
 class UnixLink(RpcClient):
-    """A ForwardingConnection over a Unix socket, and the Receiver of its frames."""
+    """A connection over a Unix socket that sends requests. open_unix_link() returns it.
+
+    It implements ForwardingConnection (rpc_interface.py). It is also the receiver of the frames
+    that arrive: its _FrameConnection calls the on_... methods.
+
+    sock: the connected socket.
+    peer: the process that answers the requests.
+    """
 
     def __init__(self, sock: socket.socket, peer: RemotePeer) -> None:
         super().__init__(peer)
@@ -275,7 +289,7 @@ class UnixLink(RpcClient):
     # Receiver
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
-        """Pass each response to its request, which has the same id."""
+        """Pass each response to its request, which has the same id. batch: serialized responses."""
         for payload in batch:
             # 0x0A is the tag of request_id, which nearly every serializer writes first.
             if len(payload) > 1 and payload[0] == 0x0A:
@@ -297,8 +311,8 @@ class UnixLink(RpcClient):
 
     def on_disconnect(self, exc: Exception) -> None:
         self._connection.abort()
-        # With call_soon(), because the caller may be a task or a read batch, in which no other task
-        # can be resumed.
+        # _on_end() resumes the tasks that wait for responses, which is not possible inside a task
+        # or a read batch. The caller may be one, so use call_soon().
         self.loop.call_soon(self._on_end, errno_message(exc))
 
 
@@ -310,6 +324,7 @@ def listen_unix_links(
 ) -> RpcListener:
     """Listen at a path, in a folder of mode 0700, and handle the requests that arrive.
 
+    path: where the socket is created. The folder must exist.
     handler: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `handler`.
@@ -411,8 +426,9 @@ class _UnixRpcListener:
 
 
 class _UnixServerConnection:
-    """The server's side of one connection, and the Receiver of its frames.
+    """The server's side of one connection, and the receiver of its frames.
 
+    peer: the process that sends the requests.
     handler: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `handler`.
@@ -475,8 +491,8 @@ class _UnixServerConnection:
     def abort(self, reason: str) -> None:
         """Close the connection because of an error; remaining output is dropped."""
         self._connection.abort()
-        # With call_soon(), because the caller may be a task or a read batch, in which no other task
-        # can be resumed.
+        # _on_end() may resume tasks, which is not possible inside a task or a read batch. The
+        # caller may be one, so use call_soon().
         self._loop.call_soon(self._on_end, reason)
 
     def _on_end(self, reason: str) -> None:

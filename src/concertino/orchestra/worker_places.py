@@ -1,9 +1,10 @@
 """WorkerPlaces: how many requests a worker may have in progress, in all and for each caller.
 
-NatsWorker (nats_worker.py) asks it before it accepts a request. A caller may have three times as
-many requests as there are free places, and three times as many bytes as are free. So a single
-caller gets three quarters of a worker, two callers get three sevenths each, and there is always a
-place for one more caller.
+A worker is a process that answers the requests to a plugin in a NATS cluster (nats_worker.py). It
+asks its WorkerPlaces before it accepts a request. A caller may have three times as many requests as
+there are free places, and three times as many bytes as are free. So a single caller gets three
+quarters of a worker, two callers get three sevenths each, and there is always a place for one more
+caller.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ __all__ = ["WorkerPlaces"]
 # How many requests a worker may have in progress. If it gets more, it refuses them, and the caller
 # tries another worker.
 MAX_IN_FLIGHT = 1024
-# The largest total size of the requests in progress, and of those that are arriving in pieces. It
-# limits only requests in pieces: MAX_IN_FLIGHT requests that are sent whole do not exceed it.
+# The largest total size of all requests in progress, in bytes. Large requests arrive in pieces, and
+# count as a whole from their first piece on. Requests that are sent whole cannot reach this limit:
+# MAX_IN_FLIGHT of the largest of them have just this size.
 MAX_BYTES_IN_FLIGHT = MAX_IN_FLIGHT * MAX_WHOLE_BYTES
 # How many times the free places a caller may have.
 SHARE_OF_FREE = 3
@@ -35,6 +37,7 @@ class WorkerPlaces:
     def find_refusal(self, caller: str, size: int) -> str:
         """Return the reason to refuse a request; "" if there is a place for it.
 
+        caller: the name of the caller.
         size: the size of the request in bytes.
         """
         free = MAX_IN_FLIGHT - self._count
@@ -50,11 +53,11 @@ class WorkerPlaces:
         return ""
 
     def take(self, caller: str, size: int) -> None:
-        """Count a request that was accepted."""
+        """Count a request that was accepted. caller, size: as for find_refusal()."""
         self._change(caller, 1, size)
 
     def release(self, caller: str, size: int) -> None:
-        """Stop counting a request, because it has ended."""
+        """Stop counting a request, because it has ended. caller, size: as for take()."""
         self._change(caller, -1, -size)
 
     def _change(self, caller: str, count: int, size: int) -> None:
