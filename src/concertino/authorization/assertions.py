@@ -21,7 +21,7 @@ except ModuleNotFoundError:
 
 __all__ = ["sign_assertion"]
 
-# How long an assertion is valid, in seconds.
+# How long an assertion is valid, in seconds. It is used at once, but clocks may differ.
 LIFE_S = 300
 # Signature algorithm -> the kind of key that it needs.
 KEYS = {
@@ -31,10 +31,10 @@ KEYS = {
 
 
 def sign_assertion(key: str, algorithm: str, client_id: str, issuer: str) -> str:
-    """Return a signed assertion (RFC 7523), by which a client proves who it is in one request.
+    """Return a signed JWT (RFC 7523), by which a client proves who it is in one request.
 
     key: the client's private key, in PEM.
-    algorithm: the signature algorithm, one of KEYS.
+    algorithm: the signature algorithm, such as "ES256"; KEYS has all.
     client_id: the id under which the client is registered.
     issuer: the issuer identifier of the authorization server that gets the assertion.
     Raises AuthorizationError if the key cannot sign with this algorithm.

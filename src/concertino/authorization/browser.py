@@ -13,9 +13,10 @@ __all__ = ["open_page"]
 
 
 def open_page(url: str) -> bool:
-    """Open a web page in the user's browser. Returns whether a browser was started.
+    """Open a web page in the user's browser, and return at once.
 
-    The URL is passed as one argument of a program, and not through a shell.
+    Returns whether a browser was started. If not, the caller must show the URL to the user. The URL
+    is passed as one argument of a program, and not through a shell.
     Raises AuthorizationError unless it is an https URL, or an http URL of this machine.
     """
     check_page(url)

@@ -40,7 +40,10 @@ class Challenge(Struct, frozen=True):
 
 
 def parse_challenges(text: str) -> list[Challenge]:
-    """Return the challenges in a header WWW-Authenticate. Malformed ones are left out."""
+    """Return the challenges in a header WWW-Authenticate, in order. Malformed parts are skipped.
+
+    text: the value of the header; "" for a response without it.
+    """
     challenges: list[Challenge] = []
     parameters: dict[str, str] = {}
     at = 0
@@ -71,7 +74,11 @@ def _end_of(match: re.Match[str] | None, default: int) -> int:
 
 
 def bearer_challenge(text: str) -> Mapping[str, str]:
-    """Return the parameters of the first Bearer challenge in a header; empty if there is none."""
+    """Return the parameters of the first Bearer challenge in a header; {} if there is none.
+
+    text: the value of the header WWW-Authenticate; "" for a response without it.
+    Returns parameter name in lower case -> value.
+    """
     for challenge in parse_challenges(text):
         if challenge.scheme == "bearer":
             return challenge.parameters

@@ -26,10 +26,10 @@ MAX_RESPONSE = 16 * 1024
 
 
 def check_page(url: str) -> str:
-    """Return the URL of a login page, if it is safe to open it in a browser.
+    """Return the URL of a login page unchanged, if it is safe to open it in a browser.
 
-    Raises AuthorizationError unless it is an https URL, or an http URL of this machine. A malicious
-    server could name a URL such as `file:...`, `javascript:...` or one that starts a program.
+    A malicious server could name a URL such as `file:...`, `javascript:...` or one that starts a
+    program. Raises AuthorizationError unless it is an https URL, or an http URL of this machine.
     """
     try:
         parsed = parse_url(url)
@@ -43,16 +43,23 @@ def check_page(url: str) -> str:
 class CodeRequest:
     """A request for an authorization code, with the checks of its response.
 
+        request = CodeRequest(metadata, client_id, redirect_uri, resource, scopes)
+        ...                                     # the user opens request.page in a browser
+        code = request.read_response(address)   # the URL to which the browser was redirected
+
     metadata: the metadata of the authorization server, which must be the sender of the response.
     client_id: the id of the client that requests access.
     redirect_uri: the URL to which the authorization server redirects the browser.
     resource: the identifier of the MCP server for which the tokens will be (RFC 8707).
-    scopes: the scopes to request; empty to leave the choice to the authorization server.
+    scopes: the scopes to request; () to leave the choice to the authorization server.
 
     Attributes:
     page: the URL of the page on which the user permits access.
     verifier: the PKCE code verifier, which proves to the token endpoint that this client has
         requested the code.
+
+    Creating the object raises AuthorizationError if the server does not support PKCE, or if its
+    page must not be opened.
     """
 
     def __init__(
@@ -94,9 +101,12 @@ class CodeRequest:
     def read_response(self, address: str) -> str:
         """Return the authorization code in the URL to which the browser was redirected.
 
-        Raises AuthorizationError if the URL has no code, or if the response belongs to another
-        request or comes from another authorization server. In the latter two cases the `error` of
-        the response is not shown, because anybody could have written it.
+        address: the whole URL, or its path and query.
+        Raises AuthorizationError in these cases:
+        - The response belongs to another request (`state`), or comes from another authorization
+          server (`iss`). The text does not show its `error`, because anybody could have written it.
+        - The response has an `error`, which the text shows.
+        - The response has no code.
         """
         query = urlsplit(address).query
         if not self.expects(query):

@@ -30,9 +30,9 @@ __all__ = ["DevicePrompt", "request_by_device"]
 # Called with the URL of the page to open and the code to type there. It shows them to the user.
 DevicePrompt = Callable[[str, str], object]
 # The pause between two requests to the token endpoint if the server names none, and by how much it
-# grows when the server answers `slow_down`.
+# grows when the server answers `slow_down`, in seconds. RFC 8628 defines both.
 INTERVAL_S, SLOWER_S = 5.0, 5.0
-# The longest wait for the user.
+# The longest wait for the user, in seconds.
 MAX_WAIT_S = 1800.0
 
 
@@ -62,12 +62,12 @@ async def request_by_device(
     fields: Mapping[str, str],
     prompt: DevicePrompt,
 ) -> TokenResponse:
-    """Return the tokens, once the user has permitted access on another device.
+    """Wait until the user has permitted access on another device, and return the tokens.
 
     endpoint: the token endpoint of the authorization server.
     metadata: the metadata of the authorization server.
-    fields: the fields of the request: `resource`, and `scope` unless no scopes are requested.
-    prompt: called once, with the URL of the page and the code for the user.
+    fields: the fields of the request: `resource`, and `scope` if scopes are requested.
+    prompt: called once, with the URL of the page and the code for the user; shows them to the user.
     Raises AuthorizationError if the server refuses or the user does not respond in time, and
     OSError if the server cannot be reached.
     """

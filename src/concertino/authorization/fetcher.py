@@ -36,10 +36,12 @@ DISCOVERY_HEADERS = {"MCP-Protocol-Version": MODERN.name}
 class Fetcher:
     """Sends the HTTP requests of a login, each on a connection of its own.
 
+    All methods return the response with any status. They raise AuthorizationError if the policy
+    refuses a URL, or if the response is too large, and OSError if the server cannot be reached in
+    time.
+
     policy: checks the URL of each request and of each redirect.
     within_s: the time limit of each request with all of its redirects, in seconds.
-    All methods raise AuthorizationError if the policy refuses a URL, or if the response is too
-    large, and OSError if the server cannot be reached in time.
     """
 
     def __init__(self, policy: AddressPolicy, within_s: float = WITHIN_S) -> None:
@@ -48,13 +50,20 @@ class Fetcher:
         self._requests = SingleRequests()
 
     async def get(self, url: str) -> FetchedResponse:
-        """Send a GET request for metadata, and follow up to MAX_REDIRECTS redirects."""
+        """Send a GET request for metadata, and follow up to MAX_REDIRECTS redirects.
+
+        Raises AuthorizationError if there are more redirects.
+        """
         return await limit(url, self._get(url), self._within_s)
 
     async def post_form(
         self, url: str, fields: Mapping[str, str], headers: Mapping[str, str]
     ) -> FetchedResponse:
-        """Send a form with POST. Redirects are not followed."""
+        """Send a form with POST. Redirects are not followed.
+
+        fields: the fields of the form, not yet encoded.
+        headers: headers in addition to Content-Type.
+        """
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return await self._post(url, lines, urlencode(fields).encode())
 

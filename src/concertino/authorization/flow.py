@@ -44,28 +44,36 @@ OFFLINE = "offline_access"
 
 
 class PageOpener:
-    """Shows the page of a login to the user. Subclasses implement how."""
+    """Shows the page of a login to the user. Subclasses implement how, such as in a browser."""
 
     def show(self, page: str) -> None:
-        """Show the page of this URL, for example in a browser, and return at once.
+        """Show the page of a login to the user, for example in a browser, and return at once.
 
-        When the user has permitted access there, the browser is redirected to a RedirectListener.
+        When the user has permitted access on the page, the authorization server redirects the
+        browser to a RedirectListener, which LoginFlow has started.
+        page: the URL of the page.
         """
         raise NotImplementedError
 
     def show_code(self, page: str, code: str) -> None:
-        """Show the URL of a page that the user opens on any device, and the code to type there."""
+        """Tell the user which page to open on any device, and which code to type there.
+
+        Returns at once.
+        page: the URL of the page.
+        code: the code, which has no control characters.
+        """
         raise NotImplementedError
 
 
 class Discovery(Struct, frozen=True):
     """What a client learns about the authorization of a server before it logs in.
 
-    resource: the metadata of the server.
+    resource: the protected resource metadata of the MCP server.
     issuer: the metadata of its authorization server.
-    challenge: the parameters of the Bearer challenge in the server's response.
-    has_default_endpoints: True if neither the server nor its origin has metadata. Then `issuer`
-        names the default endpoints of 2025-03-26, which may not exist.
+    challenge: the parameters of the Bearer challenge in the MCP server's response; {} if it had
+        none.
+    has_default_endpoints: True if neither the MCP server nor its origin has metadata. Then `issuer`
+        names the endpoints that revision 2025-03-26 defines for this case. They may not exist.
     """
 
     resource: ResourceMetadata
@@ -80,6 +88,7 @@ async def make_fetcher(server: ServerUrl) -> Fetcher:
     The server or its metadata names the URLs of these requests. A malicious server could name one
     in the private network of this machine. Therefore the Fetcher refuses private addresses if the
     server itself has a public one, and addresses of this machine unless the server is on it.
+    server: the URL of the MCP server, whose name is looked up now.
     """
     return Fetcher(AddressPolicy(await find_reach(server)))
 
@@ -87,6 +96,10 @@ async def make_fetcher(server: ServerUrl) -> Fetcher:
 class LoginFlow:
     """Obtains access tokens for one MCP server.
 
+        discovery = await flow.discover(challenge, previous)
+        login = await flow.log_in(discovery, previous)
+
+    server: the URL of the MCP server.
     settings: how to log in.
     fetcher: sends the requests to the servers that take part in the login.
     opener: shows pages to the user; None if no user is there. Then only logins without a user, or
@@ -102,12 +115,14 @@ class LoginFlow:
         self._opener = opener
 
     async def discover(self, challenge: Mapping[str, str], previous: Login | None) -> Discovery:
-        """Fetch the metadata of the server and of its authorization server.
+        """Fetch the metadata of the MCP server and of its authorization server.
 
-        challenge: the parameters of the Bearer challenge in the server's response; empty if it had
+        challenge: the parameters of the Bearer challenge in the MCP server's response; {} if it had
             none.
-        previous: the previous login; None if there was none.
-        Raises AuthorizationError, and OSError if a server cannot be reached.
+        previous: the previous login; None if there was none. If the MCP server names several
+            authorization servers, that of the previous login is preferred.
+        Raises AuthorizationError if the metadata cannot be used, and OSError if a server cannot be
+        reached.
         """
         url = challenge.get("resource_metadata", "")
         try:
@@ -159,10 +174,12 @@ class LoginFlow:
     async def log_in(self, discovery: Discovery, previous: Login | None) -> Login:
         """Obtain access tokens, and return the new login.
 
+        Waits for the user if the settings need one. The login is not stored.
         discovery: what discover() has returned.
         previous: the previous login; None if there was none. If it is of the same authorization
             server, its client registration is used again, and its scopes are requested again.
-        Raises AuthorizationError, and OSError if a server cannot be reached.
+        Raises AuthorizationError if the login fails or the user does not respond, and OSError if a
+        server cannot be reached.
         """
         settings, issuer = self._settings, discovery.issuer.issuer
         if discovery.has_default_endpoints and settings.client_secret and settings.issuer != issuer:
@@ -321,7 +338,10 @@ class LoginFlow:
 def with_tokens(login: Login, tokens: TokenResponse) -> Login:
     """Return a copy of a login with new tokens.
 
-    It keeps the old refresh token if the authorization server has not sent a new one.
+    The copy keeps the old refresh token if the authorization server has not sent a new one. Scopes
+    that were granted in addition are added to its scopes.
+    login: the login.
+    tokens: the response of the token endpoint.
     """
     granted = login.scopes if tokens.scope is None else (*login.scopes, *tokens.scope.split())
     return Login(

@@ -32,9 +32,10 @@ Result = TypeVar("Result")
 
 
 class SecretStore(Protocol):
-    """A store of small secrets by name. Its methods raise AuthorizationError if they fail.
+    """A store of small secrets by name.
 
-    is_available: whether secrets can be stored here. If not, they are stored in files.
+    Its methods may block, and raise AuthorizationError if they fail.
+    is_available: whether this store can store secrets. If not, LoginStore stores them in files.
     """
 
     is_available: bool
@@ -105,9 +106,9 @@ async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHI
     """Call a function that accesses a SecretStore in a thread, and return its result.
 
     A thread is necessary, because a locked keyring blocks its caller until the user unlocks it. The
-    thread cannot be ended, so it is a daemon.
+    thread cannot be ended, so it is a daemon, which does not delay the end of the process.
     access: the function.
-    within_s: the time limit, in seconds.
+    within_s: the time limit, in seconds. After it the function continues in its thread.
     Raises AuthorizationError after the time limit, and the exceptions of the function.
     """
     loop = asyncio.get_running_loop()
@@ -142,9 +143,11 @@ async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHI
 
 
 def find_keyring() -> SecretStore:
-    """Return a SecretStore for the system's keyring; its is_available is False if there is none.
+    """Return a SecretStore for the system's keyring.
 
-    Raises AuthorizationError if CONCERTINO_LOGINS is `keyring` and there is none, or if the
+    If there is no keyring, or if the environment variable CONCERTINO_LOGINS is `file`, its
+    `is_available` is False.
+    Raises AuthorizationError if the variable is `keyring` and there is no keyring, or if the
     variable has an unknown value.
     """
     return _find(os.environ.get(VARIABLE, ""))
@@ -152,7 +155,7 @@ def find_keyring() -> SecretStore:
 
 @cache
 def _find(choice: str) -> SecretStore:
-    """Return the SecretStore for a value of CONCERTINO_LOGINS, which is `choice`."""
+    """Return the SecretStore for a value of CONCERTINO_LOGINS; "" if it is not set."""
     if choice not in ("", "file", "keyring"):
         raise AuthorizationError(f"{VARIABLE}: expected file or keyring, got {choice!r}")
     if choice != "file" and find_spec("keyring") is not None:

@@ -22,8 +22,10 @@ __all__ = ["LazyCredentials"]
 class LazyCredentials:
     """Provides the header Authorization for one server, with OAuth if the server requires it.
 
-    It makes an OAuthCredentials when that is needed, and passes its calls on to it from then on.
+    Implements Credentials (http_client/credentials.py), which describes the methods. It makes an
+    OAuthCredentials when that is needed, and from then on passes all calls on to it.
 
+    server: the URL of the MCP server.
     settings: how to log in; None to use only logins that `concertino login` has stored.
     """
 

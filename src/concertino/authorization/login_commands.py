@@ -26,14 +26,15 @@ ACCEPT = "application/json, text/event-stream"
 async def log_in(
     url: str, settings: OAuth, opener: PageOpener, store: LoginStore | None = None
 ) -> Login:
-    """Log in at an MCP server, and store the login.
+    """Log in at an MCP server, store the login, and return it.
 
+    Waits until the user has permitted access, if the settings need a user.
     url: the URL of the server.
     settings: how to log in.
     opener: shows pages to the user.
     store: stores the login; None for the store of this user.
-    Raises AuthorizationError if the login fails, ValueError for a malformed URL, and OSError if a
-    server cannot be reached.
+    Raises AuthorizationError if the login fails or the server needs none, ValueError for a
+    malformed URL, and OSError if a server cannot be reached.
     """
     server = parse_url(url)
     store = store or LoginStore()
@@ -128,8 +129,9 @@ async def _revoke(server: ServerUrl, login: Login) -> None:
 
 
 def list_logins(store: LoginStore | None = None) -> list[tuple[str, Login]]:
-    """Return all stored logins as pairs (name in the store, login), sorted by server.
+    """Return (key, login) for each stored login, sorted by server.
 
+    The key is the name of the login in the store. Blocks while the system's keyring is locked.
     store: the stored logins; None for those of this user.
     Raises AuthorizationError if a login cannot be read.
     """

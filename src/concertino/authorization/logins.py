@@ -35,11 +35,13 @@ from concertino.user_files import read_private_file, user_folder, write_private_
 
 __all__ = ["ClientIdentity", "Login", "LoginStore", "login_key", "logins_folder"]
 
-# The largest file of a login.
+# The largest file of a login, in bytes.
 MAX_BYTES = 256 * 1024
-# The shortest and the longest pause between two attempts to get a lock that another process holds.
+# The shortest and the longest pause between two attempts to get a lock that another process holds,
+# in seconds.
 LEAST_POLL_S, MOST_POLL_S = 0.005, 0.05
-# How long to wait for a lock. The process that holds it sends a few requests of at most 5 s each.
+# How long to wait for a lock, in seconds. The process that holds it sends a few requests of at most
+# 5 s each.
 LOCK_WITHIN_S = 60.0
 
 T = TypeVar("T")
@@ -48,11 +50,13 @@ T = TypeVar("T")
 class ClientIdentity(Struct, frozen=True, kw_only=True):
     """A client as an authorization server knows it.
 
+    client_id: the id of the client.
+    client_secret: the secret of the client; "" if it has none.
     auth_method: how the client authenticates at the token endpoint: a value of
         `token_endpoint_auth_method` in RFC 7591, such as `client_secret_basic`.
     redirect_uri: the redirect URI of the registration; "" if any may be used.
     is_registered_by_us: whether this program has registered the client, and not the user.
-    expires_at: when the secret expires, in seconds since 1970; 0 if it does not.
+    expires_at: when the secret expires, in seconds since 1970; 0 if it does not expire.
     """
 
     client_id: str
@@ -73,6 +77,7 @@ class Login(Struct, frozen=True, kw_only=True):
     revocation_endpoint: the URL at which it revokes tokens; "" if there is none.
     client: this client's registration at the authorization server.
     scopes: the scopes that were requested, and scopes that were granted in addition.
+    access_token, refresh_token: the tokens; "" for a token that the client does not have.
     expires_at: when the access token expires, in seconds since 1970; None if that is not known.
     obtained_at: when the access token was obtained, in seconds since 1970.
     """
@@ -93,9 +98,9 @@ class Login(Struct, frozen=True, kw_only=True):
         return f"<Login at {self.server}>"
 
     def is_valid(self, margin_s: float = 0) -> bool:
-        """Return whether there is an access token that is still valid in `margin_s` seconds.
+        """Return whether there is an access token that will still be valid in `margin_s` seconds.
 
-        By default, whether there is one that is valid now.
+        With 0, returns whether there is one that is valid now.
         """
         if not self.access_token:
             return False
@@ -106,13 +111,14 @@ class Login(Struct, frozen=True, kw_only=True):
         return replace(self, access_token="", refresh_token="", expires_at=None)
 
     def without_refresh(self) -> Login:
-        """Return a copy without the refresh token."""
+        """Return a copy without the refresh token, but with the access token."""
         return replace(self, refresh_token="")
 
 
 def login_key(server: str, client_id: str, grant: str) -> str:
     """Return the name under which LoginStore stores the login of a client at a server.
 
+    server: the URL of the MCP server.
     client_id: the id in the user's settings; "" if there is none.
     grant: how access is obtained, such as "authorization_code" (settings.py has all values).
     """
@@ -129,14 +135,18 @@ def _is_of_person(key: str, login: Login) -> bool:
 
 
 def logins_folder() -> Path:
-    """Return the folder of the logins: `$XDG_STATE_HOME/concertino/logins`."""
+    """Return the directory of the logins: `$XDG_STATE_HOME/concertino/logins`.
+
+    The default of the variable is ~/.local/state. Raises RuntimeError for a user without a home
+    directory.
+    """
     return user_folder("XDG_STATE_HOME", ".local/state", os.environ) / "concertino" / "logins"
 
 
 class _LoginFile(Struct, frozen=True):
     """The content of the file of a login.
 
-    login: the login; without secrets if they are in the keyring.
+    login: the login; without its tokens and the client's secret if they are in the keyring.
     keyring: whether the complete login is in the system's keyring.
     """
 
@@ -145,17 +155,22 @@ class _LoginFile(Struct, frozen=True):
 
 
 class LoginStore:
-    """The stored logins of this user.
+    """Reads and writes the logins of this user, which are in files or in the system's keyring.
+
+        async with store.lock(key):
+            login = await store.load(key)
+            ...
+            await store.save(key, changed_login)
 
     The parameter `key` of the methods is the name of a login, from login_key().
-    folder: the folder of their files; None for logins_folder().
+    folder: the directory of the files; None for logins_folder().
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = logins_folder() if folder is None else folder
 
     def has(self, key: str) -> bool:
-        """Return whether a login is stored."""
+        """Return whether a login of this name is stored. Does not read the keyring."""
         return self._path(key).exists()
 
     def names(self) -> list[str]:
@@ -165,9 +180,9 @@ class LoginStore:
     def newest(self, server: str) -> str:
         """Return the name of the last login that a person has made at a server.
 
-        If there is none, returns the name under which `concertino login` would store one. Ignores
-        files that cannot be read.
-        server: the URL of the server.
+        A login of a program with its own credentials does not count. If there is none, returns the
+        name under which `concertino login` would store one. Files that cannot be read are ignored.
+        server: the URL of the MCP server.
         """
         newest, obtained_at = login_key(server, "", PERSON_GRANTS[0]), -math.inf
         for key in self.names():
@@ -289,7 +304,9 @@ class LoginStore:
     async def lock(self, key: str) -> AsyncGenerator[None]:
         """Hold the lock of a login inside `async with`, to read, refresh and write the login.
 
-        Raises AuthorizationError if another process holds the lock for longer than LOCK_WITHIN_S.
+        If another process holds the lock, waits without blocking the event loop.
+        Raises AuthorizationError if it holds the lock for longer than LOCK_WITHIN_S, or if the file
+        of the lock cannot be made.
         """
         path = self._path(key).with_suffix(".lock")
         try:

@@ -40,8 +40,10 @@ ABSENT = frozenset((404, 405, 410))
 class ResourceMetadata(Struct, frozen=True):
     """The protected resource metadata of an MCP server (RFC 9728).
 
-    resource: the resource identifier of the server.
-    authorization_servers: the issuers that the server accepts tokens from.
+    resource: the resource identifier of the server, a URL.
+    authorization_servers: the issuer identifiers of the authorization servers whose tokens the
+        server accepts.
+    scopes_supported: the scopes that clients should request.
     """
 
     resource: str
@@ -52,7 +54,7 @@ class ResourceMetadata(Struct, frozen=True):
 class IssuerMetadata(Struct, frozen=True, kw_only=True):
     """The metadata of an authorization server (RFC 8414).
 
-    RFC 8414 describes the members. A member that the metadata does not have is None, "" or False,
+    RFC 8414 describes the fields. A field that the metadata does not have is None, "" or False,
     according to its type.
     """
 
@@ -70,7 +72,7 @@ class IssuerMetadata(Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
 
     def check_pkce(self) -> None:
-        """Raise AuthorizationError unless the server supports PKCE with SHA-256."""
+        """Raise AuthorizationError unless the metadata names PKCE with SHA-256 (S256)."""
         if "S256" not in (self.code_challenge_methods_supported or ()):
             raise AuthorizationError(
                 f"{self.issuer}: the authorization server does not say that it supports PKCE with "
@@ -79,13 +81,14 @@ class IssuerMetadata(Struct, frozen=True, kw_only=True):
 
 
 class IssuerNotFound(AuthorizationError):
-    """An authorization server has no metadata."""
+    """Raised if an authorization server has no metadata at any of its well-known URLs."""
 
 
 class MetadataRefused(AuthorizationError):
-    """A server has refused a request for its metadata, for example with the status 403.
+    """Raised if a server has refused a request for its metadata, for example with the status 403.
 
-    It may have metadata that this client may not read, or have none and refuse all unknown paths.
+    Either it has metadata that this client may not read, or it has none, and refuses all paths that
+    it does not have.
     """
 
 
@@ -99,10 +102,12 @@ async def discover_resource(
     """Return the protected resource metadata of an MCP server; None if it has none.
 
     fetcher: sends the requests.
+    server: the URL of the MCP server.
     url: the parameter `resource_metadata` of the server's challenge; "" if it had none. Then the
-        metadata is looked for at the two well-known URLs.
-    Raises MetadataRefused if a well-known URL is refused and the other one has no metadata either,
-    AuthorizationError for metadata that cannot be used, and OSError if a server cannot be reached.
+        metadata is looked for at the two well-known URLs: with the path of the server, and without.
+    Raises MetadataRefused if the request for one well-known URL is refused, and the other one has
+    no metadata. Raises AuthorizationError for metadata that cannot be used, and OSError if a server
+    cannot be reached.
     """
     origin, path = _split(server)
     refusal = ""
@@ -125,7 +130,10 @@ async def discover_resource(
 
 
 def own_resource(server: ServerUrl) -> ResourceMetadata:
-    """Return the metadata of a server of 2025-03-26, which is its own authorization server."""
+    """Return metadata for an MCP server that has none, such as one of revision 2025-03-26.
+
+    It says that the server is its own authorization server.
+    """
     origin, path = _split(server)
     return ResourceMetadata(f"{origin}{path}", (origin,))
 
@@ -179,10 +187,13 @@ def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
 
 
 async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
-    """Return the metadata of an authorization server. issuer: its issuer identifier, a URL.
+    """Return the metadata of an authorization server.
 
-    Raises IssuerNotFound if there is none, MetadataRefused if it may not be read,
-    AuthorizationError if it names another issuer, and OSError if the server cannot be reached.
+    fetcher: sends the requests.
+    issuer: the issuer identifier of the server, a URL.
+    Raises IssuerNotFound if the server has no metadata, MetadataRefused if it refuses the request,
+    AuthorizationError if the metadata names another issuer, and OSError if the server cannot be
+    reached.
     """
     refusal = ""
     places = _issuer_places(issuer)

@@ -30,14 +30,15 @@ __all__ = ["OAuthCredentials"]
 
 _log = logging.getLogger("concertino.authorization")
 
-# How long before its expiry a token is refreshed. A token that is valid for less than ten minutes
-# is refreshed when nine tenths of its time have passed.
+# How long before its expiry a token is refreshed, in seconds. A token that is valid for less than
+# ten minutes is refreshed when nine tenths of its time have passed.
 MARGIN_S = 60.0
-# If such an early refresh has failed, the next one is tried after this time.
+# If such an early refresh has failed, the next one is tried after this time, in seconds.
 PAUSE_S = 30.0
-# The largest number of requests for more scopes because of one operation.
+# How many times this client logs in with more scopes because of one operation, such as a tool. Then
+# a server that is never satisfied cannot make it log in endlessly.
 MAX_STEP_UPS = 2
-# For how many operations the number of these requests is remembered.
+# For how many operations the number of these logins is remembered.
 MAX_OPERATIONS = 1000
 
 
@@ -45,7 +46,8 @@ class OAuthCredentials:
     """Provides access tokens for one MCP server: from the stored login, or by a new login.
 
     It implements Credentials (http_client/credentials.py). The connection calls header() for each
-    request, and on_refusal() if the server has refused one.
+    request, prepare() if that returns None, and on_refusal() if the server has refused a request.
+    server: the URL of the MCP server.
     settings: how to log in; None to use only logins that `concertino login` has stored.
     store: the stored logins; None for those of this user.
     """
@@ -64,7 +66,7 @@ class OAuthCredentials:
         self._lock = asyncio.Lock()
         # Until this time, by the monotonic clock, tokens are refreshed only after their expiry.
         self._paused_until = 0.0
-        # Operation -> the number of requests for more scopes because of it.
+        # Operation -> how many times this client has logged in with more scopes because of it.
         self._step_ups: dict[str, int] = {}
 
     def _choose_key(self) -> str:
@@ -82,10 +84,10 @@ class OAuthCredentials:
     # Credentials
 
     def header(self) -> str | None:
-        """Return the value of the header Authorization for a request.
+        """Return the value of the header Authorization for a request, without waiting.
 
-        Returns "" if no usable login is stored. Returns None if a token must be read or refreshed
-        first; then await prepare().
+        Returns "" if no usable login is stored: send the request without the header. Returns None
+        if a token must be read or refreshed first: await prepare().
         """
         login = self._login
         if login is not None and login.is_valid(self._margin_s(login)):
@@ -106,10 +108,11 @@ class OAuthCredentials:
         return min(MARGIN_S, (login.expires_at - login.obtained_at) / 10)
 
     async def prepare(self) -> str:
-        """Read and refresh the stored login if necessary, and return what header() returns then.
+        """Read and refresh the stored login if necessary, and return the header Authorization.
 
-        Returns "" without a usable login. The server then refuses the request, and its challenge
-        says how to log in.
+        Returns "" if there is no usable login. Then send the request without the header: the server
+        refuses it, and its challenge says how to log in.
+        Raises AuthorizationError and OSError if the token has expired and cannot be refreshed.
         """
         async with self._lock:
             if (header := self.header()) is not None:
@@ -132,9 +135,15 @@ class OAuthCredentials:
     async def on_refusal(self, refusal: Refusal) -> str | None:
         """Refresh the login or log in again, after the server has refused a request.
 
+        - Status 403 with the error `insufficient_scope`: logs in with more scopes.
+        - Any other 403: returns None.
+        - Status 401: refreshes the token, or else logs in again.
+
+        If another request or process has obtained a newer token meanwhile, only returns that.
+        refusal: the refused request, and the server's challenge.
         Returns the header Authorization with which to repeat the request; None if repeating cannot
-        help. Raises AuthorizationError if there is no new token, and OSError if a server cannot be
-        reached.
+        help. Raises AuthorizationError if there is no new token, LoginRequired among others, and
+        OSError if a server cannot be reached.
         """
         challenge = bearer_challenge(refusal.challenge)
         sent = refusal.sent.removeprefix("Bearer ")
@@ -207,9 +216,10 @@ class OAuthCredentials:
             return self._valid_header()
 
     async def _log_in(self, flow: LoginFlow, discovery: Discovery) -> None:
-        """Log in without a user or with `settings.authorize`. The caller holds the lock.
+        """Log in and store the login, if that needs no user or `settings.authorize` asks the user.
 
-        Raises AuthorizationError if only the command `concertino login` can log in.
+        The caller holds the lock. Raises LoginRequired, or another AuthorizationError, if only the
+        command `concertino login` can log in.
         """
         settings = self._settings
         if settings.grant == "device_code" or (

@@ -18,9 +18,9 @@ from concertino.errors import AuthorizationError
 __all__ = ["RedirectListener"]
 
 PATH = "/callback"
-# How long the user may take to log in.
+# How long the user may take to log in, in seconds.
 WITHIN_S = 300.0
-# How long a browser may take to send the head of its request.
+# How long a browser may take to send the head of its request, in seconds.
 HEAD_WITHIN_S = 10.0
 # The limits for requests, which any program on this machine may send.
 MAX_HEAD_BYTES = 16 * 1024
@@ -32,9 +32,13 @@ REFUSED = "This is not the answer to the login that is under way."
 class RedirectListener:
     """Listens at a port of this machine, and receives the redirect at the end of a login.
 
-    Use it with `async with`.
-    port: the port to use if it is free; 0 for any free port. If the client is registered with a
-        redirect URI, pass the port in it, so that the registration stays valid.
+        async with RedirectListener() as listener:
+            request = CodeRequest(..., listener.redirect_uri, ...)
+            address = await listener.wait(request.expects)
+
+    port: the port to use; 0 for any free port. If another program uses the port, any free port is
+        used. If the client is registered with a redirect URI, pass the port in that URI, so that
+        the registration stays valid.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -49,7 +53,10 @@ class RedirectListener:
 
     @property
     def redirect_uri(self) -> str:
-        """Return the URL of this listener, which is the redirect URI of the request for a code."""
+        """Return the URL of this listener, to which the authorization server redirects the browser.
+
+        Inside of `async with`, it has the port at which the listener listens.
+        """
         return f"http://127.0.0.1:{self._port}{PATH}"
 
     async def __aenter__(self) -> RedirectListener:
@@ -77,8 +84,10 @@ class RedirectListener:
     async def wait(self, expects: Callable[[str], bool], within_s: float = WITHIN_S) -> str:
         """Wait for the response to the login, and return the path and query of its URL.
 
-        expects: returns whether the query of a URL belongs to this login.
-        Raises AuthorizationError after within_s seconds.
+        expects: called with the query of each request; returns whether it belongs to this login.
+            All other requests are answered with status 400.
+        within_s: how long to wait, in seconds.
+        Raises AuthorizationError if no such request has come in this time.
         """
         self._belongs = expects
         try:

@@ -1,9 +1,13 @@
 """identify_client(): chooses the OAuth client with whose id this program logs in.
 
 An authorization server knows each program that requests tokens as a *client* with an id. There are
-four ways to get an id, and the first possible one is used: the client that the user has registered
-and named in the settings, a client id metadata document, the client of the previous login, and a
-client that is now registered dynamically (RFC 7591).
+four ways to get an id, and the first possible one is used:
+
+1. The client that the user has registered, and named in the settings.
+2. A client id metadata document: the id is the URL of the client's description.
+3. The client of the previous login.
+4. A new client, which is registered now (dynamic registration, RFC 7591).
+
 Spec: 2026-07-28 basic/authorization "Client Registration".
 """
 
@@ -56,15 +60,16 @@ async def identify_client(
     previous: ClientIdentity | None,
     previous_issuer: str,
 ) -> ClientIdentity:
-    """Return the OAuth client with whose id to log in at an authorization server.
+    """Choose the OAuth client with whose id to log in, and register one if there is none.
 
+    The docstring of this module has the order of preference.
     fetcher: sends the request for a registration.
     metadata: the metadata of the authorization server.
     settings: the user's settings, which may name a client.
     redirect_uri: the redirect URI of this login; "" if it needs none.
-    previous: the client of the previous login; None if there was none. If it was registered
-        dynamically at the same server and with the same redirect URI, it is used again.
-    previous_issuer: the authorization server of that login; "" if there was none.
+    previous: the client of the previous login; None if there was none. It can only be used again if
+        this program has registered it at the same server, with the same redirect URI.
+    previous_issuer: the authorization server of the previous login; "" if there was none.
     Raises AuthorizationError if there is no way to get a client, and OSError if the server cannot
     be reached.
     """

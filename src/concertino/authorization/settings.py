@@ -28,26 +28,32 @@ Authorize = Callable[[str], Awaitable[str]]
 class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
     """How a client obtains access to a server that requires authorization.
 
+        settings = OAuth(client_id="notes", client_secret=SECRET, grant="client_credentials")
+        client = Client(HttpParameters("https://mcp.example.com/mcp", auth=settings))
+
     All fields are optional. Without any, the client registers itself at the authorization server,
     and the user logs in with the command `concertino login`.
+
     client_id: the id of a client that was registered at the authorization server before.
     client_secret: the secret of that client.
     issuer: the URL of the authorization server at which this client is registered. If it is set, no
         login is made at another authorization server, and none gets the client's secret.
     client_metadata_url: an https URL that identifies this client and returns its description (a
         client id metadata document), for authorization servers that accept such documents.
-    private_key: a private key in PEM, which signs assertions in place of a secret. It requires the
-        extra auth.
-    key_algorithm: the algorithm of these signatures.
-    grant: how access is obtained: by the user in a browser (`authorization_code`), by the user on
-        another device (`device_code`), or with the client's own secret or key
-        (`client_credentials`).
+    private_key: a private key in PEM, with which the client authenticates in place of a secret (RFC
+        7523). It requires the extra auth.
+    key_algorithm: the signature algorithm for the private key.
+    grant: how access is obtained:
+        - "authorization_code": the user permits access in a browser.
+        - "device_code": the user permits access on another device.
+        - "client_credentials": with the client's own secret or key, without a user.
     scopes: the scopes to request in addition to the scopes that the server names.
     redirect_uri: the URL to which the authorization server redirects the browser; "" for a free
         port of this machine.
-    authorize: a function that gets the URL of the page of a login. It shows the page to the user,
-        and returns an awaitable of the URL to which the browser was redirected. Set redirect_uri,
-        too. Without `authorize`, only `concertino login` can log in with a browser.
+    authorize: an async function for an application that logs its user in itself. It is called with
+        the URL of the login page. It shows the page to the user, and returns the URL to which the
+        browser was redirected. Set redirect_uri, too. If it is None, only `concertino login` can
+        log in with a browser.
     Raises ValueError if fields contradict each other. The text shows no secrets.
     """
 

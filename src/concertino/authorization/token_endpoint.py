@@ -35,9 +35,12 @@ MAX_LIFE_S = 366 * 86400.0
 
 
 class TokenResponse(Struct, frozen=True):
-    """A response of the token endpoint (RFC 6749, section 5.1).
+    """A response of the token endpoint with tokens (RFC 6749, section 5.1).
 
-    expires_in: how long the access token is valid, in seconds; None if the server does not say so.
+    access_token: the access token.
+    token_type: the type of the access token, which must be "Bearer".
+    expires_in: how long the access token is valid, in seconds; None if the server does not say it.
+    refresh_token: the refresh token; "" if the server has sent none.
     scope: the granted scopes, separated by spaces; None if all requested scopes were granted.
     """
 
@@ -56,9 +59,9 @@ class _ErrorResponse(Struct, frozen=True):
 
 
 class TokenError(AuthorizationError):
-    """An authorization server has refused a request.
+    """Raised if an authorization server has refused a request.
 
-    code: the member `error` of its response, such as `invalid_grant`; "" without one.
+    code: the field `error` of its response, such as `invalid_grant`; "" if it has none.
     """
 
     def __init__(self, text: str, code: str) -> None:
@@ -73,11 +76,16 @@ _error_decoder = Decoder(_ErrorResponse)
 def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool) -> str:
     """Return how a client authenticates at the token endpoint of an authorization server.
 
-    This is a value of `token_endpoint_auth_method` (RFC 7591): "private_key_jwt" for a client with
-    a private key; "client_secret_basic" or else "client_secret_post", whichever the server accepts,
-    for a client with a secret; "none" for a client with neither.
+    The result is a value of `token_endpoint_auth_method` (RFC 7591):
+
+    - "private_key_jwt" for a client with a private key;
+    - "client_secret_basic" for a client with a secret, or "client_secret_post" if the server
+      accepts only that;
+    - "none" for a client with neither.
+
     metadata: the metadata of the authorization server.
-    has_secret, has_key: whether the client has a secret, and a private key.
+    has_secret: whether the client has a secret.
+    has_key: whether the client has a private key.
     Raises AuthorizationError if the server accepts neither method for the secret.
     """
     if not has_secret and not has_key:
@@ -101,7 +109,7 @@ class TokenEndpoint:
     issuer: the issuer identifier of the authorization server.
     url: the URL of the endpoint.
     client: the client that requests tokens.
-    settings: the settings with the private key of the client, if it has one.
+    settings: the user's settings, which have the private key if the client authenticates with one.
     """
 
     def __init__(
@@ -155,8 +163,10 @@ class TokenEndpoint:
     async def post(self, url: str, fields: Mapping[str, str]) -> FetchedResponse:
         """Send a form to another endpoint of the authorization server, authenticated as the client.
 
-        Raises AuthorizationError if the URL must not be used, and OSError if the server cannot be
-        reached.
+        url: the URL of the endpoint.
+        fields: the fields of the form.
+        Returns the response with any status. Raises AuthorizationError if the URL must not be used,
+        and OSError if the server cannot be reached.
         """
         form, headers = self._authenticate(dict(fields))
         return await self._fetcher.post_form(url, form, headers)
@@ -194,7 +204,7 @@ class TokenEndpoint:
 
 
 def make_error(response: FetchedResponse) -> Exception:
-    """Return the exception for an error response.
+    """Return the exception for an error response, for the caller to raise.
 
     It is a ConnectionError if the server has failed or is busy (HTTP 5xx, 429), because the caller
     may then try again; otherwise a TokenError.

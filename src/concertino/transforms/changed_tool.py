@@ -1,7 +1,7 @@
 """ChangedTool: translates the definition, calls and errors of one renamed or changed tool.
 
-The definition and the calls are translated without decoding all members, so that members unknown
-to this package are kept.
+The definition and the calls are translated without decoding all fields, so that fields unknown to
+this package are kept.
 """
 
 from __future__ import annotations
@@ -22,35 +22,37 @@ from concertino.transforms.tool_text import TAGS
 __all__ = ["ChangedTool"]
 
 _members = Decoder(dict[str, Raw]).decode
-# Members of a schema, other than `properties` and `required`, that may contain names of arguments.
+# Keywords of a schema, other than `properties` and `required`, that may contain names of arguments.
 RULES = frozenset(
     """allOf anyOf oneOf not if then else dependentRequired dependentSchemas dependencies examples
     patternProperties""".split()  # noqa: SIM905
 )
-# Members of a schema that contain texts for people.
+# Keywords of a schema whose values are texts for people.
 TEXTS = ("description", "title", "$comment")
-# Members of a schema that contain values, which are not changed like texts.
+# Keywords of a schema whose values are data, which is not changed like texts.
 VALUES = ("enum", "const", "default", "required")
 # The text that replaces the name and the value of a hidden argument.
 HIDDEN = "[hidden]"
-# Shorter values are not treated as secrets, because they occur in too many texts by chance.
+# Values of hidden arguments with fewer characters are not removed from messages, because they occur
+# in too many texts by chance.
 LEAST_SECRET = 3
-# The characters and words before and after the name of an argument in error messages of servers.
+# What precedes and follows the name of an argument in error messages of servers. The name alone may
+# be any word of the text.
 BEFORE = r"(?:['\"`.$/\[]|^\s*|\b(?:field|argument|parameter|property|key|input)s?:?\s+)"
 AFTER = r"(?=['\"`.\]/:,]|\s*$|\s+(?:is|must|should|was|field|argument|parameter|property)\b)"
 
 
 class ChangedTool:
-    """One tool with its changes.
+    """One tool with its changes. Translates its definition, its calls and its errors.
 
     name: the server's name of the tool.
     change: the changes.
-    hidden: the arguments that clients do not see -> their values.
+    hidden: the server's name of each argument that clients do not see -> its value.
 
     Attributes:
     client_name: the name of the tool that clients see.
 
-    For an argument, the code calls the server's name `own`, and the name that clients see `shown`.
+    In the code, `own` is the server's name of an argument, and `shown` the name that clients see.
     """
 
     def __init__(
@@ -82,7 +84,10 @@ class ChangedTool:
     # The definition
 
     def show(self, tool: RawTool) -> RawTool:
-        """Return the definition of the tool as clients see it."""
+        """Return the definition of the tool as clients see it.
+
+        tool: the server's definition.
+        """
         change = self._change
         shown = dict(tool)
         shown["name"] = Raw(encode(self.client_name))
@@ -136,7 +141,11 @@ class ChangedTool:
         return own not in self._hidden and (own in self._renamed or own not in self._own_names)
 
     def show_headers(self, headers: ParamHeaders) -> ParamHeaders:
-        """Return the arguments that clients repeat in headers, by the names that clients see."""
+        """Return the arguments that clients repeat in HTTP headers, by the names that clients see.
+
+        headers: path of an argument, with the server's names -> the header that repeats it. The
+            result has the same form. Hidden arguments are left out.
+        """
         return {
             (self._renamed.get(own, own), *rest): header
             for (own, *rest), header in headers.items()
@@ -144,7 +153,10 @@ class ChangedTool:
         }
 
     def _show_argument(self, own: str, schema: Raw) -> Raw:
-        """Return the schema of an argument as clients see it. own: the server's name of it."""
+        """Return the schema of an argument as clients see it.
+
+        own: the server's name of the argument.
+        """
         change = self._change.arguments.get(own)
         if change is None or (change.description is None and change.default is UNSET):
             return self._reword_raw(schema) if self._hidden else schema
@@ -182,7 +194,11 @@ class ChangedTool:
         return texts
 
     def unknown_arguments(self, tool: RawTool) -> list[str]:
-        """Return the arguments that have changes but are missing in the tool's input schema."""
+        """Return the arguments that have changes but are missing in the tool's input schema.
+
+        tool: the server's definition.
+        Returns the server's names; [] if the schema has no `properties`.
+        """
         try:
             schema = _members(tool["inputSchema"])
             known = _members(schema["properties"])
@@ -193,11 +209,15 @@ class ChangedTool:
     # Calls
 
     def to_server_params(self, params: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Translate the params of a call for the server. Raises RpcError for a refused argument.
+        """Return the params of a client's call as the server must get them.
 
-        A missing or null member `arguments` counts as an empty object. Any other value that is not
-        an object is refused: a server might treat it as an empty object, and so run without the
-        hidden arguments.
+        They have the server's names, and the values of hidden arguments and the defaults are added.
+        If `arguments` is missing or null, it counts as an empty object.
+        params: the params of the client's call.
+        Raises RpcError in these cases:
+        - The call has a hidden argument, or one under the old name of a renamed argument.
+        - `arguments` is not an object. A server might treat it as an empty object, and so run
+          without the hidden arguments.
         """
         own_params = {**params, "name": Raw(encode(self.name))}
         if not self._change.arguments:
@@ -219,7 +239,10 @@ class ChangedTool:
 
     @property
     def changes_texts(self) -> bool:
-        """Return whether messages of the server may contain names that clients do not know."""
+        """Return whether messages of the server may contain names that clients must not see.
+
+        If not, reword() and reword_error() need not be called.
+        """
         return self.client_name != self.name or bool(self._renamed or self._hidden)
 
     def reword(self, text: str) -> str:
@@ -231,7 +254,7 @@ class ChangedTool:
         return self._reword(text)
 
     def reword_error(self, error: RpcError) -> RpcError:
-        """Translate an error of the server for clients."""
+        """Translate the message and the data of an error of the server for clients."""
         data = error.data
         if data is not None:
             data = self.reword_value(data)
@@ -239,7 +262,7 @@ class ChangedTool:
 
     # Any: a JSON value.
     def reword_value(self, value: Any) -> Any:
-        """Translate all strings in a JSON value, including the names of members."""
+        """Translate all strings in a JSON value, as reword() does, including the keys of objects."""
         if isinstance(value, str):
             return self.reword(value)
         if isinstance(value, dict):

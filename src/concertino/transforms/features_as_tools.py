@@ -82,8 +82,11 @@ RESOURCE_TOOLS = (
 class FeaturesAsTools(BackendWrapper):
     """A Backend that adds tools which give access to the prompts and resources of another Backend.
 
+        run(FeaturesAsTools(server, prompts=True, resources=True))
+
     The additional tools are at the end of the list of tools. If a tool of the other backend has the
-    same name, the additional tool is called.
+    same name, it is hidden, and the additional tool is called.
+    inner: the other Backend.
     prompts: whether to add list_prompts and get_prompt.
     resources: whether to add list_resources and read_resource.
     """
@@ -111,7 +114,7 @@ class FeaturesAsTools(BackendWrapper):
         self._page: tuple[Struct | Raw, Raw] | None = None
 
     def features(self) -> ServerFeatures:
-        """Return the features of the inner backend, and tools."""
+        """Return the features of the inner backend, with tools in addition."""
         features = self.inner.features()
         if features.tools or not self._tools:
             return features
@@ -191,7 +194,11 @@ class FeaturesAsTools(BackendWrapper):
         call: Call,
         context: Context,
     ) -> Struct | Raw:
-        """Turn a call of a tool into a call of another method, and its result into content."""
+        """Handle a call of an additional tool: send another request, and return its result.
+
+        method: the method of the request, such as `prompts/get`.
+        members: the arguments of the tool that become the params. The first one is required.
+        """
         arguments = call.arguments
         if not isinstance(arguments.get(members[0]), str):
             return error_result(f"Missing required field: {members[0]}")

@@ -17,17 +17,23 @@ from concertino.transforms.tool_text import summary_of
 
 __all__ = ["describe_found"]
 
-# Members of a JSON Schema that do not restrict the arguments.
+# Keywords of a JSON Schema that do not restrict the arguments.
 NOTES = ("title", "$schema", "examples", "description")
 
 
 def describe_found(tools: Sequence[RawTool], budget: int) -> str:
-    """Return the names, descriptions and input schemas of tools as JSON, the best tool first.
+    """Return the names, descriptions and input schemas of tools as JSON, in the given order.
 
-    budget: the size of the JSON in estimated tokens. If it is not enough for all tools, each one is
-        shortened step by step: first the description to its first sentence, then the schema to one
-        without texts, then the tool to its name and that sentence, and at last to its name alone.
-        A tool is left out if even its name does not fit.
+    If the budget is not enough for all tools, a tool is shortened until it fits:
+
+    1. The description is cut to its first sentence.
+    2. The schema loses its texts.
+    3. The schema is left out.
+    4. Only the name is left.
+
+    A tool is left out if even its name does not fit.
+    tools: the definitions of the tools, the best tool first.
+    budget: the largest size of the JSON, in estimated tokens.
     """
     shown: list[str] = []
     left = budget - estimate('{"tools":[]}')
@@ -43,7 +49,7 @@ def describe_found(tools: Sequence[RawTool], budget: int) -> str:
     return '{"tools":[' + ",".join(shown) + "]}"
 
 
-# Any: the members of tools and schemas are any JSON values.
+# Any: the values in tools and schemas are any JSON values.
 def _make_forms(tool: RawTool) -> list[str]:
     """Return the JSON of a tool in several forms, from the longest to the shortest."""
     value: dict[str, Any] = decode(encode(tool))
@@ -59,9 +65,9 @@ def _make_forms(tool: RawTool) -> list[str]:
 
 
 def _without_notes(schema: Any) -> Any:
-    """Return a schema without its texts.
+    """Return a schema without the keywords in NOTES.
 
-    An argument that has the name of such a member, for example `title`, is kept.
+    An argument that has the name of such a keyword, for example `title`, is kept.
     """
     if isinstance(schema, list):
         return [_without_notes(item) for item in cast("list[Any]", schema)]

@@ -55,7 +55,11 @@ def _actions_of_verbs() -> Mapping[str, frozenset[str]]:
 
 
 def actions_of(terms: Iterable[str]) -> frozenset[str]:
-    """Return the actions of the first verb among the terms of a tool's name; empty without one."""
+    """Return the actions of a tool: those of the first verb in its name.
+
+    terms: the stems of the words in the tool's name, as terms_of() returns them.
+    Returns an empty set if no term is a known verb.
+    """
     by_verb = _actions_of_verbs()
     return next((by_verb[term] for term in terms if term in by_verb), frozenset[str]())
 
@@ -64,7 +68,8 @@ def rate_actions(parts: Iterable[Mapping[str, float]], *, reads: float) -> Mappi
     """Return how strongly a task asks for each action, such as {"create": 1.0, "read": 0.4}.
 
     The largest rating is 1, and actions that no word asks for are left out.
-    parts: for each word of the task, the word and its synonyms, with how close each is to it.
+    parts: one mapping for each word of the task: the stem of the word, and those of its synonyms ->
+        how close each is to the word, from 0 to 1.
     reads: the rating of "read" before the words of the task are counted; above 0 for a question.
     """
     by_verb = _actions_of_verbs()

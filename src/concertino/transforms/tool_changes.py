@@ -19,13 +19,18 @@ __all__ = ["ArgumentChange", "ToolChange"]
 class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
     """The changes that a Transform makes to one argument of a tool.
 
+        ArgumentChange(name="owner", default="octocat")
+        ArgumentChange(env="GITHUB_OWNER")                 # clients do not see this argument
+
+    A field that is not given changes nothing. At most one of default, value and env may be given.
+
     name: the new name of the argument.
     description: the new description.
     default: the value that the tool gets if the client does not send the argument; any JSON value.
     value: the value that the tool always gets; any JSON value. The argument is hidden: clients do
         not see it, and may not send it.
-    env: like `value`, but the value is the text of this environment variable, which is read when
-        the Transform is created.
+    env: the name of an environment variable, whose value the tool always gets, as with `value`. The
+        variable is read when the Transform is created.
 
     Raises ValueError if more than one of default, value and env is given, if a hidden argument gets
     a name or a description, or for a value of another type.
@@ -67,10 +72,13 @@ class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
 class ToolChange(Struct, frozen=True, metaclass=HintingStructMeta):
     """The changes that a Transform makes to a tool. A field that is None changes nothing.
 
-    name: the new name. The tool cannot be called by its old name any more.
+    name: the new name. Clients cannot call the tool by its old name any more.
     title, description: the new texts.
-    tags: further words by which a search finds the tool, sent as `concertino/tags` in its `_meta`.
+    tags: more words by which a ToolSearch finds the tool. Clients get them as `concertino/tags` in
+        the tool's `_meta`. () to change nothing.
     arguments: the server's name of an argument -> its changes.
+
+    Raises ValueError for a value of another type, and if two arguments would get the same name.
     """
 
     name: str | None = None

@@ -18,8 +18,9 @@ from concertino.transforms.tool_words import MAX_QUERY, WORD, is_verb, terms_of
 __all__ = ["ToolFamilies"]
 
 SEPARATOR = re.compile(r"[_./]+")
-# The smallest number of tools in a family, and how many parts of a name may be the family's name.
+# The smallest number of tools in a family.
 LEAST_SIZE = 4
+# How many parts of a tool's name may be the family's name: `jira`, or `jira_sprint`.
 LEVELS = 2
 # A word of this many letters or more names a server if the server's name begins with it.
 LEAST_LETTERS = 4
@@ -32,11 +33,12 @@ SATURATION = 8.0
 
 
 class ToolFamilies:
-    """The families of a list of tools: the tools whose names begin with the same words.
+    """The families of a list of tools. A family is the tools whose names begin with the same words.
 
     An object never changes.
     names: the names of the tools. A tool's index in this list is its number.
-    postings: term -> number of a tool -> how many times the term occurs in the tool.
+    postings: term (stem of a word) -> number of a tool -> how often the term occurs in the tool's
+        texts; important texts may count more than once.
     """
 
     def __init__(
@@ -68,8 +70,9 @@ class ToolFamilies:
     def tools_of_named_servers(self, query: str) -> frozenset[int]:
         """Return the numbers of the tools of all servers that a query names.
 
-        The beginning of a name is enough if it has at least LEAST_LETTERS letters, such as `argo`
-        for `argocd`.
+        The beginning of a server's name is enough if it has at least LEAST_LETTERS letters, such as
+        `argo` for `argocd`.
+        query: the task in the words of the user.
         """
         words = WORD.findall(query[:MAX_QUERY].lower())
         text = f" {' '.join(words)} "
@@ -98,8 +101,8 @@ class ToolFamilies:
         """Return for each tool how probably a task is for its family, as a number from 0 to 1.
 
         The list has the order of the tools. A tool without a family has 0.
-        parts: for each word of the task, the terms with its meaning -> how close each is to it,
-            from 0 to 1.
+        parts: one mapping for each word of the task: the terms with the meaning of the word -> how
+            close each is to the word, from 0 to 1.
         """
         rates: dict[str, float] = {}
         for part in parts:

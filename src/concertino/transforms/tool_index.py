@@ -42,7 +42,7 @@ FIELDS: Mapping[str, tuple[float, float]] = {
     "argument_texts": (0.2, 0.6),
     "tags": (1.5, 0.3),
 }
-# How soon further occurrences of a word in a tool count less (BM25's k1).
+# How soon more occurrences of a word in a tool count less (BM25's k1).
 SATURATION = 1.2
 # The share of a query's words that a tool has, weighted by their rarity, is raised to this power
 # and multiplies the score. So tools that have all words of the query come first.
@@ -60,26 +60,28 @@ GROUP_SIZE = 5
 ACTION_FLOOR = 0.8
 ACTION_UNKNOWN = 0.9
 QUESTION = 1.0
-# If a query contains the name of a server, the scores of its tools are multiplied by this.
+# If a query contains the name of a server, the scores of its tools are multiplied by this number.
 SERVER_NAMED = 2.0
 # The score of a tool is multiplied by 1 + this number * the rating of its family (0 to 1).
 FAMILY = 0.7
-# A word of the query that occurs in no tool is replaced by similar words. LIKENESS is the smallest
-# share of common groups of three letters; the share times LIKE_WEIGHT is the weight of the word.
+# A word of the query that occurs in no tool is replaced by words of tools that are spelled
+# similarly. Their likeness is the share of the groups of three letters that both have. LIKENESS is
+# the smallest likeness; a word's likeness times LIKE_WEIGHT is its weight.
 LIKENESS = 0.6
 LIKE_WEIGHT = 0.6
-# Further words of a query are ignored.
+# The largest number of terms in a query; the rest is ignored.
 MAX_TERMS = 64
 
 
 class ToolText(Struct, frozen=True):
-    """The searchable texts of a tool.
+    """The searchable texts of a tool. Each field is one string; "" if the tool has no such text.
 
+    name, title: those of the tool.
     summary: the first sentence of its description.
     description: the rest of its description.
     arguments: the names of its arguments.
-    argument_texts: the descriptions of its arguments, and the texts that they may have as values.
-    tags: further words for the search, from the tool's `_meta`.
+    argument_texts: the descriptions of its arguments, and the strings that they may have as values.
+    tags: more words for the search, from the tool's `_meta`.
     """
 
     name: str
@@ -92,7 +94,10 @@ class ToolText(Struct, frozen=True):
 
 
 class ToolIndex:
-    """An immutable set of tools that can be searched."""
+    """An immutable set of tools that can be searched.
+
+    tools: the texts of the tools. The index of a tool in this order is its number.
+    """
 
     def __init__(self, tools: Iterable[ToolText]) -> None:
         texts = list(tools)
@@ -135,13 +140,15 @@ class ToolIndex:
         self._trigrams = {term: _trigrams_of(term) for term in self._postings if len(term) > 3}
 
     def search(self, query: str, limit: int) -> list[int]:
-        """Return the numbers of the best tools for a query, at most `limit` numbers.
+        """Return the numbers of the best tools for a query, the best one first.
 
-        The number of a tool is its index among the tools given to the constructor.
+        query: the task in the words of the user.
+        limit: the largest number of tools to return.
+        Returns [] if no tool has a word of the query, or one with the same meaning.
         """
         scores = self._score(query)
-        # Rounded, so that equal scores are equal in spite of rounding errors. Among tools with
-        # equal scores, the one that comes first in the list of tools is first here, too.
+        # Round the scores, so that floating-point errors do not affect the order. Tools with equal
+        # scores keep the order of the constructor's argument.
         ranked = sorted(scores, key=lambda number: (-round(scores[number], 6), number))
         return ranked[:limit]
 
@@ -255,9 +262,13 @@ class ToolIndex:
         return {**alike, **related}
 
     def _split_query(self, query: str) -> dict[str, bool]:
-        """Return the terms of a query -> whether similarly spelled terms may replace them."""
+        """Return the terms of a query -> whether similarly spelled terms may replace them.
+
+        They may not replace a name, which is spelled correctly and means nothing else.
+        """
         terms: dict[str, bool] = {}
         for number, word in enumerate(words_of_query(query)):
+            # The first word of a sentence has a capital letter, too.
             is_name = number > 0 and word[:1].isupper()
             for term in terms_of(word):
                 terms.setdefault(term, not is_name)

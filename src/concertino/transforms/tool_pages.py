@@ -1,6 +1,6 @@
-"""Reads and writes pages of `tools/list` without decoding all members.
+"""Reads and writes pages of `tools/list` without decoding all fields.
 
-So members that this package does not know, in a page or in a tool, are kept and reach the client.
+So fields that this package does not know, in a page or in a tool, are kept and reach the client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concertino.protocol.pagination import read_all_pages
 
 __all__ = ["RawTool", "ToolPage", "decode_tool_page", "is_same_page", "name_of", "read_tool_pages"]
 
-# The definition of a tool: member -> its undecoded JSON.
+# The definition of a tool: field -> its undecoded JSON.
 RawTool: TypeAlias = Mapping[str, Raw]
 
 _members = Decoder(dict[str, Raw]).decode
@@ -27,8 +27,9 @@ _text = Decoder(str | None).decode
 class ToolPage(Struct, frozen=True):
     """One page of the result of `tools/list`.
 
-    source: the result from the server.
-    members: all its members but `tools`, undecoded.
+    source: the whole page, as the backend has returned it.
+    members: all fields of the page except `tools`: name -> undecoded JSON.
+    tools: the definitions of the tools.
     """
 
     source: Struct | Raw
@@ -42,12 +43,12 @@ class ToolPage(Struct, frozen=True):
         return None if cursor is None else _text(cursor)
 
     def to_json(self, tools: Sequence[RawTool]) -> Raw:
-        """Return the JSON of this page with other tools."""
+        """Return the JSON of this page with other tools, and all other fields unchanged."""
         return Raw(encode({**self.members, "tools": tools}))
 
 
 def decode_tool_page(result: Struct | Raw) -> ToolPage:
-    """Decode a page of tools. Raises ProtocolError if the result is not a page of tools."""
+    """Decode the result of `tools/list`. Raises ProtocolError if it is not a page of tools."""
     try:
         members = _members(result if isinstance(result, Raw) else encode(result))
         tools = _tools(members.pop("tools"))
@@ -57,7 +58,10 @@ def decode_tool_page(result: Struct | Raw) -> ToolPage:
 
 
 def is_same_page(before: Struct | Raw, now: Struct | Raw) -> bool:
-    """Return whether two results are the same page: the same object, or equal bytes."""
+    """Return whether two results of `tools/list` are the same: one object, or equal JSON.
+
+    Then what was made from the first one can be used again.
+    """
     if before is now:
         return True
     return isinstance(before, Raw) and isinstance(now, Raw) and bytes(before) == bytes(now)
@@ -74,8 +78,8 @@ def name_of(tool: RawTool) -> str | None:
 async def read_tool_pages(fetch: Callable[[str | None], Awaitable[Struct | Raw]]) -> list[ToolPage]:
     """Fetch all pages of `tools/list`, and return them in order.
 
-    fetch: returns the result for a cursor; called with None for the first page.
-    Raises ProtocolError if a result is not a page of tools.
+    fetch: called with the cursor of a page, and with None for the first page; returns the result.
+    Raises ProtocolError if a result is not a page of tools or if the list never ends.
     """
     pages: list[ToolPage] = []
 

@@ -23,8 +23,9 @@ __all__ = ["Meanings", "find_meanings"]
 VOCABULARY = Path(__file__).with_name("tool_meanings.txt")
 # How many other words may be between two words of a phrase, as in `throw the old one away`.
 MAX_GAP = 3
-# The weight of a line of the vocabulary if a phrase of several words is found, or a single word.
+# The weight of a line of the vocabulary, of which a phrase of several words was found.
 PHRASE_WEIGHT = 0.8
+# The weight of a line of which only a single word was found.
 WORD_WEIGHT = 0.5
 # If the line has n words of tools, each one gets the weight divided by n**SHARE. So several words
 # count more than one word, but not n times as much.
@@ -56,13 +57,13 @@ class _Entry(Struct, frozen=True):
 
 
 class Meanings(Struct, frozen=True):
-    """What the phrases in a query mean, from find_meanings().
+    """What the phrases in a query mean: the result of find_meanings().
 
-    terms: (stem, weight) pairs for the words that tools with these meanings may use. A stem may
-        occur more than once.
-    phrased: the stems of all words that belong to a phrase of several words in the query. A word
-        may mean something else by itself, such as `throw` in `throw away`, so ToolIndex does not
-        look for the verbs among them.
+    terms: (stem, weight) for each word that tools with these meanings may use. A stem may occur
+        more than once.
+    phrased: the stems of the words in the query that belong to a phrase of several words. Such a
+        word may mean something else by itself, such as `throw` in `throw away`. So ToolIndex does
+        not look for the verbs among them.
     """
 
     terms: tuple[tuple[str, float], ...]
@@ -70,10 +71,11 @@ class Meanings(Struct, frozen=True):
 
 
 def find_meanings(query: str) -> Meanings:
-    """Return the meanings of the phrases in a query.
+    """Find the phrases of the vocabulary in a query, and return their meanings.
 
     A line of the vocabulary (tool_meanings.txt) counts once, even if several of its phrases are
     found.
+    query: the task in the words of the user, of which MAX_QUERY characters are read.
     """
     stems = _stems_of(query[:MAX_QUERY])
     by_first = _read_vocabulary()
@@ -133,7 +135,7 @@ def _read_vocabulary() -> Mapping[str, Iterable[_Entry]]:
         if not text or text.startswith("#"):
             continue
         words, _, phrases = text.partition(" < ")
-        # Without duplicates, in order.
+        # Use dict.fromkeys() to remove duplicates, because it keeps the order.
         terms = tuple(dict.fromkeys(map(stem_of, words.split())))
         for phrase in phrases.split(","):
             stems = tuple(_stems_of(phrase))

@@ -49,12 +49,13 @@ from concertino.types.results import (
 __all__ = ["BUDGET_TOKENS", "FOUND_TOKENS", "ToolListOptions", "ToolSearch", "ToolsMode"]
 
 ToolsMode = Literal["auto", "all", "search"]
-# Defaults: the longest list that is shown as a whole, and the longest result of find_tools.
+# The default of the longest list that is shown as a whole, in tokens.
 BUDGET_TOKENS = 10_000
+# The default of the longest result of find_tools, in tokens.
 FOUND_TOKENS = 2_000
 # The largest number of tools in the result of a search.
 MAX_FOUND = 10
-# The largest number of different lists that are kept, with their indexes.
+# How many different lists are kept, with their indexes. Users may see different lists.
 MAX_LISTS = 4
 
 FIND = Tool(
@@ -91,8 +92,10 @@ META_TOOLS = ListToolsResult([FIND, CALL])
 class ToolListOptions(Struct, frozen=True):
     """The options of a ToolSearch, as a server file sets them.
 
-    mode: "search" replaces the list of tools by the tools find_tools and call_tool, "all" shows the
-        whole list, and "auto" replaces it only if it is longer than budget_tokens.
+    mode: what clients see as the list of tools:
+        - "search": only the tools find_tools and call_tool.
+        - "all": the whole list.
+        - "auto": the two tools if the list is longer than budget_tokens, and else the whole list.
     budget_tokens: the longest list that "auto" shows as a whole, in estimated tokens.
     """
 
@@ -119,13 +122,19 @@ class _ToolList(Struct):
 class ToolSearch(BackendWrapper):
     """A Backend that shows find_tools and call_tool instead of a long list of tools.
 
-    mode: `search` always shows the two tools, `all` always the whole list, and `auto` shows the two
-        tools if the list is longer than budget_tokens.
-    budget_tokens: the longest list that `auto` shows as a whole.
-    found_tokens: the longest result of find_tools, which contains at most ten tools.
+        run(ToolSearch(compose(github=github, notion=notion)))
 
-    Numbers of tokens are estimates (token_estimate.py). Clients can still call each tool by its own
-    name. Raises ValueError with the name of an invalid argument.
+    Clients can still call each tool by its own name.
+
+    inner: the Backend with the long list of tools.
+    mode: what clients see as the list of tools:
+        - "search": always the two tools.
+        - "all": always the whole list.
+        - "auto": the two tools if the list is longer than budget_tokens, and else the whole list.
+    budget_tokens: the longest list that "auto" shows as a whole, in estimated tokens.
+    found_tokens: the longest result of find_tools, in estimated tokens. It contains at most ten
+        tools.
+    Raises ValueError, which names the invalid argument.
     """
 
     @hint_keywords
@@ -159,8 +168,9 @@ class ToolSearch(BackendWrapper):
     def call_starter(self) -> CallStarter | None:
         """Return a CallStarter that passes calls of the real tools to the inner CallStarter.
 
-        So these calls cost no more than without the search. Returns None if the inner backend has
-        only `handle`, or if a subclass of this class has overridden `handle`.
+        backend/call_hooks.py describes a CallStarter, with which the runtime begins calls. With it,
+        calls of the real tools cost no more than without the search. Returns None if the inner
+        backend has only `handle`, or if a subclass of this class has overridden `handle`.
         """
         inner = call_starter_of(self.inner)
         if inner is None or not has_method_of(self, ToolSearch.handle, self.handle):
@@ -181,10 +191,10 @@ class ToolSearch(BackendWrapper):
         return CallStarter(begin, {}, inner.redacts)
 
     def _is_own(self, call: Call) -> bool:
-        """Return whether this class handles a call, instead of passing it on directly.
+        """Return whether a call is for this class, and must not be passed on directly.
 
-        These are tools/list and calls of find_tools and call_tool, unless the mode is `all`. How
-        long the list of tools is, only their handlers find out.
+        Such calls are tools/list, and tools/call for find_tools and call_tool, unless the mode is
+        "all". Whether the list is long enough is found out later, because it must be read for that.
         """
         if self._mode == "all":
             return False
@@ -206,7 +216,7 @@ class ToolSearch(BackendWrapper):
     async def _list(self, call: Call, context: Context) -> Struct | Raw:
         """Return find_tools and call_tool, or the inner list if it is short enough."""
         if "cursor" in call.params:
-            # Further pages exist only if the whole list is shown.
+            # Only the whole list has a second page, so it is shown.
             return await self.inner.handle(call, context)
         listed = await self._read(call, context)
         return META_TOOLS if self._is_searched(listed) else listed.sources[0]

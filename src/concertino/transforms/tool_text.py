@@ -1,7 +1,7 @@
 """read_tool_text(): extracts the searchable texts of a tool from its definition.
 
 ToolSearch calls it for each tool of a list, and builds a ToolIndex of the results. Definitions come
-from any server, so members of wrong types are ignored.
+from any server, so fields of wrong types are ignored.
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ from concertino.transforms.tool_index import ToolText
 
 __all__ = ["TAGS", "read_tool_text", "summary_of"]
 
-# The member of a tool's `_meta` that contains its tags.
+# The key in a tool's `_meta` that contains its tags.
 TAGS = "concertino/tags"
 SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
-# The longest summary in characters, and how many levels of nested arguments are searched.
+# The longest summary, in characters.
 MAX_SUMMARY = 200
+# How many levels of nested arguments are searched.
 MAX_DEPTH = 3
-# The largest number of characters of a text, and of arguments, that are searched. Further ones
-# rarely say what the tool is for, and a server could fill the memory with them.
+# How many characters of a text, and how many arguments, are searched at most. The rest rarely says
+# what the tool is for, and a server could fill the memory with it.
 MAX_TEXT = 10_000
 MAX_ARGUMENTS = 200
 
 
 def read_tool_text(tool: Mapping[str, Any]) -> ToolText:
-    """Return the searchable texts of a tool. tool: decoded JSON, which may have any members."""
+    """Return the searchable texts of a tool.
+
+    tool: the definition of the tool as decoded JSON, in which any field may be missing or have a
+        wrong type.
+    """
     description = _text(tool.get("description")).lstrip()
     summary = summary_of(description)
     names: list[str] = []

@@ -25,7 +25,8 @@ __all__ = [
 ]
 
 WORD = re.compile(r"[^\W_]+")
-# The longest query in characters: the time of the patterns below grows with its square.
+# How many characters of a query are read. The time of the patterns below grows with the square of
+# this number.
 MAX_QUERY = 1000
 # The largest number of stems that are cached. The texts of a thousand tools have fewer.
 MAX_STEMS = 2**14
@@ -71,9 +72,10 @@ SHAPES = (
 def words_of_query(query: str) -> list[str]:
     """Return the words of a query by which tools are searched, in the order of the query.
 
-    Stop words, fillers and numbers are left out. Data in the query is replaced by words that tool
-    definitions use for it: `notes.txt`, for example, by `file`. Only the first MAX_QUERY characters
-    are read.
+    - Words that say nothing about a tool, such as `the` and `please`, and numbers are left out.
+    - Data in the query is replaced by words that tool definitions use for it: `notes.txt`, for
+      example, by `file`.
+    - Only the first MAX_QUERY characters are read.
     """
     text = query[:MAX_QUERY]
     for shape, words in SHAPES:
@@ -87,7 +89,10 @@ def _is_filler(word: str) -> bool:
 
 
 def terms_of(text: str) -> list[str]:
-    """Return the terms of a text or name in their order, without stop words."""
+    """Return the terms (stems of words) of a text or name, in their order.
+
+    Names such as `createIssue` are split into words. Stop words, such as `the`, are left out.
+    """
     terms: list[str] = []
     for word in WORD.findall(text):
         # Split other words, such as createIssue, at their capital letters.
@@ -102,7 +107,10 @@ def terms_of(text: str) -> list[str]:
 
 @lru_cache(MAX_STEMS)
 def stem_of(word: str) -> str:
-    """Return the stem of an English word in lower case. Most forms of a word have the same stem."""
+    """Return the stem of an English word in lower case, such as "creat" for "creates".
+
+    Most forms of a word have the same stem. The stem need not be a word itself.
+    """
     word = FORMS.get(word, word)
     if len(word) < 4 or not word.isascii() or not word.isalpha():
         return word
@@ -167,5 +175,8 @@ def asks_to_read(query: str) -> bool:
 
 
 def related_terms(term: str) -> Mapping[str, float]:
-    """Return the terms with the meaning of a term, with weights. The term itself has 1.0."""
+    """Return the terms with a similar meaning -> their weights, from the vocabulary.
+
+    The result also contains the term itself, with the weight 1.0.
+    """
     return _related_by_term().get(term) or {term: 1.0}

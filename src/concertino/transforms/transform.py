@@ -11,7 +11,7 @@
     )
 
 `allow` and `deny` are applied first, to the server's names, and the changes of tools after them.
-Lists are changed without decoding all members. The result is reused as long as the server's list
+Lists are changed without decoding all fields. The result is reused as long as the server's list
 stays the same.
 """
 
@@ -45,19 +45,25 @@ MAX_PAGES = 100
 
 
 class Transform(BackendWrapper):
-    """A Backend that changes the tools of another one.
+    """A Backend that changes the tools of another one: their names, texts and arguments.
 
+        run(Transform(server, tools={"create_issue": "report_bug"}, deny="delete_*"))
+
+    - A call that contains a hidden argument is refused.
+    - Error messages contain the names that clients see, and neither the names nor the values of
+      hidden arguments.
+    - If the server does not have a changed tool or argument, a warning is logged.
+
+    inner: the other Backend, here called the server.
     tools: the server's name of a tool -> its changes, or only its new name. If another tool has
-        that name, clients no longer see the other tool.
-    allow, deny: patterns of the tools that clients may or may not see and call, as in a Guard. They
+        the new name already, clients no longer see that other tool.
+    allow: patterns of the tools that clients may see and call, as in a Guard; () for all. Patterns
         are matched against the server's own names.
-    environment: the environment variables for hidden arguments with `env`; by default the process's
-        own.
-
-    Error messages contain the names that clients see, and neither the names nor the values of
-    hidden arguments. A call that contains a hidden argument is refused. If the server does not have
-    a changed tool or argument, the log gets a warning. Raises ValueError if two tools would get the
-    same name, and ConcertinoError if an environment variable is not set.
+    deny: patterns of the tools that clients may not see and call, even if `allow` matches them.
+    environment: the environment variables for hidden arguments with `env`; None for those of this
+        process.
+    Raises ValueError if two tools would get the same name, and ConcertinoError if an environment
+    variable is not set.
     """
 
     @hint_keywords
@@ -99,7 +105,8 @@ class Transform(BackendWrapper):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Translate lists of tools, calls of changed tools and their errors; forward other calls.
 
-        Raises RpcError if a call names a tool by the old name of a renamed one.
+        Raises RpcError if a call uses the old name of a renamed tool or argument, or contains a
+        hidden argument. Also raises the errors of the server, translated.
         """
         if call.method == "tools/list":
             return self._show_page(call, await self.inner.handle(call, context))
@@ -136,7 +143,10 @@ class Transform(BackendWrapper):
     # Lists
 
     def _show_page(self, call: Call, result: Struct | Raw) -> Struct | Raw:
-        """Return the changed page for a page of the server; the same object for the same page."""
+        """Return the page of `tools/list` that clients get for a page of the server.
+
+        For the same page, returns the same object again.
+        """
         if not self._changed:
             return result
         cursor = bytes(call.params.get("cursor", b""))
