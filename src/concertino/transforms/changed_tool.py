@@ -262,7 +262,7 @@ class ChangedTool:
 
     # Any: a JSON value.
     def reword_value(self, value: Any) -> Any:
-        """Translate all strings in a JSON value, as reword() does, including the keys of objects."""
+        """Translate all strings in a JSON value as reword() does, also the keys of objects."""
         if isinstance(value, str):
             return self.reword(value)
         if isinstance(value, dict):

@@ -1,7 +1,11 @@
 """TokenVerifiers, which check the access tokens of requests to an MCP server over HTTP.
 
-StaticTokens accepts the tokens of a file, JwtVerifier accepts JSON Web Tokens that an issuer has
-signed, and Introspection asks the issuer about each token.
+    verifier = JwtVerifier("https://login.example.com", "https://mcp.example.com/mcp")
+    options = HttpOptions(authorization=Authorization((verifier,)))
+
+- StaticTokens accepts the tokens of a file.
+- JwtVerifier accepts JSON Web Tokens that an authorization server (the *issuer*) has signed.
+- Introspection asks the issuer about each token.
 """
 
 from __future__ import annotations

@@ -45,19 +45,20 @@ class IssuerClient:
     def check_url(self, url: str) -> None:
         """Raise ValueError if a URL that the operator has configured must not be used.
 
-        That is the case if it is malformed, or neither https nor of this machine.
+        It must not be used if it is malformed, or neither https nor of this machine.
         """
         _parse(url)
 
     async def get(self, url: str, decoder: Decoder[T], *, is_trusted: bool) -> T | None:
         """Send a GET request, and return its decoded response.
 
-        Returns None for a response with a status below 500 other than 200, such as 404.
         url: the URL, which the operator has configured, or which the issuer's metadata names.
         decoder: decodes the body of a response with the status 200.
         is_trusted: whether the operator has configured the URL. If not, its host must not be nearer
-            to this machine than the issuer.
-        Raises VerifierUnavailable if the issuer does not answer as expected.
+            to this machine than the issuer: a public issuer may not name a private address.
+        Returns None for a response with a status below 500 other than 200, such as 404.
+        Raises VerifierUnavailable if there is no response in time, or one with a status of 500 or
+        more, or if the body cannot be decoded.
         """
         return await self._send("GET", url, {}, b"", decoder, is_trusted)
 
@@ -70,8 +71,7 @@ class IssuerClient:
         fields: name -> value of each field of the form.
         headers: headers in addition to those that every request has: name -> value.
         decoder: decodes the body of a response with the status 200.
-        Returns the decoded response; None for a response with a status below 500 other than 200.
-        Raises VerifierUnavailable if the issuer does not answer as expected.
+        Returns and raises the same as get().
         """
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return await self._send("POST", url, lines, urlencode(fields).encode(), decoder, True)
@@ -100,8 +100,9 @@ class IssuerClient:
             raise VerifierUnavailable(str(exc)) from None
 
     async def _policy_for(self, url: ServerUrl, is_trusted: bool) -> AddressPolicy:
-        """Return the policy that checks the addresses of a URL.
+        """Return the policy that says to which addresses a request may be sent.
 
+        url: the URL of the request.
         is_trusted: whether the operator has configured the URL.
         """
         issuer = self._issuer

@@ -24,14 +24,17 @@ __all__ = ["Introspection"]
 class Introspection:
     """Verifies the access tokens of HTTP requests: asks their issuer about each (RFC 7662).
 
-    It is a TokenVerifier, for Authorization of concertino.http.
-    issuer: the URL of the issuer, an authorization server.
-    url: the URL of its introspection endpoint.
-    audience: one audience, or several; a token must be issued for one of them (`aud`). Usually it
-        is the public URL of this server.
+        verifier = Introspection(ISSUER, f"{ISSUER}/introspect", PUBLIC_URL, "notes", SECRET)
+        options = HttpOptions(authorization=Authorization((verifier,)))
+
+    Implements TokenVerifier (http/authorization.py).
+    issuer: the URL of the issuer, the authorization server that issues the tokens.
+    url: the URL of the issuer's introspection endpoint.
+    audience: for whom tokens must be issued (`aud`), usually the public URL of this server. If
+        there are several, a token must have one of them.
     client_id: the id under which this server is registered at the issuer.
     client_secret: the secret of that registration.
-    wall_clock: returns the seconds since the epoch; for tests.
+    wall_clock: returns the seconds since 1970; for tests.
     Raises ValueError for an invalid value.
     """
 
@@ -66,13 +69,14 @@ class Introspection:
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """Return the issuer, the only one whose tokens are accepted."""
+        """Return the issuers whose tokens are accepted: the one that this object was made with."""
         return (self._issuer,)
 
     async def verify(self, token: str) -> Principal:
-        """Return the principal (user) to whom a token was issued.
+        """Ask the issuer about a token, and return the principal (user) to whom it was issued.
 
-        Raises InvalidToken, and VerifierUnavailable if the issuer does not answer.
+        Raises InvalidToken if the token is not acceptable, and VerifierUnavailable if the issuer
+        does not answer or refuses to tell about tokens.
         """
         fields = {"token": token, "token_type_hint": "access_token"}
         claims = await self._client.post(self._url, fields, self._headers, _decoder)
@@ -81,7 +85,7 @@ class Introspection:
         if not claims.active:
             raise InvalidToken("the token is not valid, or not any more")
         if not claims.iss:
-            # This member of the response is optional. The response comes from the issuer anyway.
+            # This field of the response is optional. The response comes from the issuer anyway.
             claims = replace(claims, iss=self._issuer)
         return claims.to_principal(self._issuer, self._audience, self._wall_clock(), 0.0)
 

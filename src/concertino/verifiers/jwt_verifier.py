@@ -49,9 +49,12 @@ class _WrongSignature(InvalidToken):
 
 
 class _Header(Struct, frozen=True):
-    """The members of a token's header that are used.
+    """The fields of a token's header that are used.
 
-    crit: the names of header members that a verifier must understand.
+    alg: the algorithm of the signature.
+    typ: the type of the token.
+    kid: the id of the key that has signed the token; None if the token does not name it.
+    crit: the names of header fields that a verifier must understand.
     """
 
     alg: str
@@ -74,15 +77,18 @@ _decode_claims = Decoder(TokenClaims).decode
 class JwtVerifier:
     """Verifies the access tokens of HTTP requests: accepts JSON Web Tokens of one issuer.
 
-    It is a TokenVerifier, for Authorization of concertino.http.
-    issuer: the URL of the issuer, exactly as its tokens have it in `iss`.
-    audience: one audience, or several; a token must be issued for one of them (`aud`). Usually it
-        is the public URL of this server.
-    algorithms: the accepted algorithms of signatures, such as "RS256"; None for ALGORITHMS, which
-        are all supported ones.
+        verifier = JwtVerifier("https://login.example.com", "https://mcp.example.com/mcp")
+        options = HttpOptions(authorization=Authorization((verifier,)))
+
+    Implements TokenVerifier (http/authorization.py).
+    issuer: the URL of the issuer (an authorization server), exactly as its tokens have it in `iss`.
+    audience: for whom tokens must be issued (`aud`), usually the public URL of this server. If
+        there are several, a token must have one of them.
+    algorithms: the accepted algorithms of signatures, such as "RS256"; None for all in ALGORITHMS.
     jwks_url: the URL of the issuer's keys; None to read it from the issuer's metadata.
-    leeway_s: the accepted difference between clocks, in seconds.
-    wall_clock: returns the seconds since the epoch; for tests.
+    leeway_s: by how much the clocks of the issuer and of this server may differ, in seconds; at
+        most 300.
+    wall_clock: returns the seconds since 1970; for tests.
     Raises ValueError for an invalid value.
     """
 
@@ -120,15 +126,16 @@ class JwtVerifier:
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """Return the issuer, the only one whose tokens are accepted."""
+        """Return the issuers whose tokens are accepted: the one that this object was made with."""
         return (self._issuer,)
 
     def verify(self, token: str) -> Principal | Awaitable[Principal]:
-        """Return the principal (user) to whom a token was issued, after verifying the token.
+        """Verify a token, and return the principal (user) to whom it was issued.
 
-        Returns an awaitable of the principal if the issuer's keys must be fetched first.
+        If the issuer's keys must be fetched first, returns an awaitable of the principal.
 
-        Raises InvalidToken. The awaitable raises InvalidToken or VerifierUnavailable.
+        Raises InvalidToken if the token is not acceptable. The awaitable raises InvalidToken, or
+        VerifierUnavailable if the issuer does not answer.
         """
         header = self._read_header(token)
         keys = self._keys.find(header.kid, header.alg)
@@ -145,9 +152,10 @@ class JwtVerifier:
     async def _verify_with_new_keys(
         self, token: str, header: _Header, refusal: InvalidToken | None = None
     ) -> Principal:
-        """Fetch the issuer's keys, and return the principal of a token.
+        """Fetch the issuer's keys, verify a token with them, and return its principal.
 
-        refusal: raised if the issuer does not answer; None to raise VerifierUnavailable.
+        refusal: the error to raise if the issuer does not answer; None to raise
+            VerifierUnavailable.
         """
         try:
             await self._keys.fetch()

@@ -1,8 +1,9 @@
 """IssuerKeys: the public keys of an issuer, with which JwtVerifier verifies signatures.
 
 The keys are fetched when a token names a key that is not known. Anybody can send tokens with
-invented key ids. So at most one fetch is started in REFRESH_S, and all requests that need it wait
-for the same one. When the issuer does not answer, the keys that were fetched before stay in use.
+invented key ids. So at most one fetch is started in REFRESH_S, and all requests that need new keys
+wait for the same fetch. When the issuer does not answer, the keys that were fetched before stay in
+use.
 Source: RFC 7517; RFC 8414; OpenID Connect Discovery 1.0.
 """
 
@@ -49,20 +50,26 @@ TYPES: dict[str, type[RSAKey] | type[ECKey] | type[OKPKey]] = {
 
 
 class _KeySet(Struct, frozen=True):
-    """A JSON Web Key Set (RFC 7517). keys: the members of each key."""
+    """A JSON Web Key Set (RFC 7517).
+
+    keys: the fields of each key, as decoded JSON.
+    """
 
     keys: tuple[dict[str, Any], ...]
 
 
 class _Metadata(Struct, frozen=True):
-    """The used members of an issuer's metadata. jwks_uri: the URL of its key set."""
+    """The fields of an issuer's metadata that are used.
+
+    jwks_uri: the URL of the issuer's key set.
+    """
 
     issuer: str
     jwks_uri: str
 
 
 class IssuerKeys:
-    """The keys of one issuer.
+    """Fetches and keeps the public keys of one issuer (an authorization server).
 
     client: sends requests to the issuer.
     issuer: the URL of the issuer.
@@ -77,7 +84,7 @@ class IssuerKeys:
         self._issuer = issuer
         self._configured_url = jwks_url
         self._clock = clock
-        # The members of each key in the key set, and the key.
+        # The fields of each key in the key set, and the key.
         self._keys: list[tuple[dict[str, Any], PublicKey]] = []
         # When the keys were last fetched with success, and when the last fetch was started.
         self._fetched_at: float | None = None
@@ -86,10 +93,10 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def find(self, kid: str | None, algorithm: str) -> list[PublicKey]:
-        """Return the keys of the issuer, as far as they were fetched, that may have signed a token.
+        """Return the keys that may have signed a token, of those that were fetched.
 
-        If the keys are older than MAX_AGE_S, they are still returned, and a fetch is started in the
-        background.
+        Returns [] if there is none; then fetch() may find it. If the keys are older than MAX_AGE_S,
+        they are still returned, and a fetch is started in the background.
         kid: the key id in the token's header; None if it has none.
         algorithm: the signature algorithm in the token's header.
         """
@@ -109,9 +116,12 @@ class IssuerKeys:
     async def fetch(self) -> None:
         """Fetch the keys, because a token names a key that is not known.
 
-        Raises InvalidToken, without a fetch, if one was started less than REFRESH_S ago: the issuer
-        probably has no such key. Raises VerifierUnavailable if the issuer does not answer, or if it
-        has never answered and a fetch was started less than REFRESH_S ago.
+        If a fetch is running, waits for that. If the last fetch was started less than REFRESH_S
+        ago, does not fetch, and raises an error:
+        - InvalidToken if keys have been fetched: the issuer probably has no such key.
+        - VerifierUnavailable if the issuer has never answered.
+
+        Also raises VerifierUnavailable if the issuer does not answer now.
         """
         if self._fetching is None and not self.may_fetch():
             if self._fetched_at is None:
@@ -184,7 +194,7 @@ def _metadata_urls(issuer: str) -> list[str]:
 
 
 def _import_key(members: dict[str, Any]) -> PublicKey | None:
-    """Return a public key from its members; None for one that cannot be used here."""
+    """Return a public key for its fields in a key set; None for a key that must not be used."""
     kind = TYPES.get(str(members.get("kty")))
     if kind is None:
         return None

@@ -39,7 +39,8 @@ class StaticToken(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     name: the name of the token's owner, which becomes Principal.subject.
     sha256: the SHA-256 of the token, in hexadecimal.
     scopes: the scopes of the token; None for all scopes.
-    expires: when the token expires, in seconds since 1970; None if it does not.
+    expires: when the token expires, in seconds since 1970; None if it never expires.
+    Raises ValueError for a malformed field.
     """
 
     name: str
@@ -66,13 +67,19 @@ _decode = Decoder(_Content).decode
 
 
 class TokenFile:
-    """A file of tokens: reads it, writes it, and tells whether it has changed."""
+    """Reads and writes the file of tokens, and tells whether it has changed.
+
+    path: the path of the file.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def read(self) -> tuple[StaticToken, ...]:
-        """Return the entries in the file. Raises ValueError if it is unreadable or malformed."""
+        """Return the entries in the file.
+
+        Raises ValueError if the file cannot be read, is too large or is malformed.
+        """
         try:
             with self.path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
@@ -86,7 +93,11 @@ class TokenFile:
             raise ValueError(f"{self.path}: {exc}") from None
 
     def write(self, tokens: Collection[StaticToken]) -> None:
-        """Replace the file in one step. Only this user can read the new one. Raises OSError."""
+        """Replace the file in one atomic step by one that only this user can read.
+
+        tokens: all entries of the new file.
+        Raises OSError if the file cannot be written.
+        """
         data = format(encode(_Content(tuple(tokens))), indent=2) + b"\n"
         temporary = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -101,9 +112,9 @@ class TokenFile:
             raise
 
     def state(self) -> tuple[int, int, int]:
-        """Return a value that changes when the file changes.
+        """Return a value that is another one after the file was changed or replaced.
 
-        Raises ValueError if there is no file.
+        Raises ValueError if the file does not exist or cannot be reached.
         """
         try:
             status = self.path.stat()
@@ -115,8 +126,9 @@ class TokenFile:
 class StaticTokens:
     """Verifies the access tokens of HTTP requests: accepts the tokens in a file.
 
-    It is a TokenVerifier, for Authorization of concertino.http. The file is read again when it has
-    changed.
+        options = HttpOptions(authorization=Authorization((StaticTokens("tokens.json"),)))
+
+    Implements TokenVerifier (http/authorization.py). The file is read again when it has changed.
     path: the path of the file, which `concertino token` writes.
     Raises ValueError if the file cannot be read or is malformed.
     """
@@ -167,7 +179,9 @@ def make_token(
 
     name: the name of the token's owner.
     scopes: the scopes of the token; None for all scopes.
-    expires: when the token expires, in seconds since 1970; None if it does not.
+    expires: when the token expires, in seconds since 1970; None if it never expires.
+    Returns the token, which must be shown to its owner now, and the entry, from which the token
+    cannot be computed. Nothing is written to a file.
     Raises ValueError if a scope or the name is malformed.
     """
     token = PREFIX + secrets.token_urlsafe(32)

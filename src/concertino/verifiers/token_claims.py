@@ -16,20 +16,22 @@ from concertino.protocol.principal import Principal
 
 __all__ = ["TokenClaims"]
 
-# The longest name of a user (`sub`) or of a client.
+# The longest name of a user (`sub`) or of a client, in characters.
 MAX_NAME = 512
 
 
 class TokenClaims(Struct, frozen=True, kw_only=True):
     """The claims that decide whether a token is accepted, and to which user it belongs.
 
-    iss: the issuer.
+    A claim that the token does not have keeps its default.
+
+    iss: the issuer, the authorization server that has issued the token.
     sub: the user to whom the token was issued.
     aud: the servers for which the token was issued.
     exp, nbf, iat: when the token expires, becomes valid, and was issued, in seconds since 1970.
     client_id, azp: the OAuth client to which the token was issued.
-    scope, scp: the scopes of the token.
-    cnf: a key of the token's owner, without which the token proves nothing (RFC 7800).
+    scope, scp: the scopes of the token: words in a string, or a list.
+    cnf: a key that the sender of the token must have, too (RFC 7800). Such tokens are refused.
     active: whether the token is valid, in an introspection response (RFC 7662).
     """
 
@@ -49,12 +51,13 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
     def to_principal(
         self, issuer: str, audience: frozenset[str], now: float, leeway_s: float
     ) -> Principal:
-        """Return the principal (user and client) to whom the token was issued.
+        """Check the claims, and return the principal (user and client) that has got the token.
 
+        If the token names no user, the client counts as the user.
         issuer: the issuer that the token must have.
-        audience: the audiences of which the token must have one.
+        audience: the token must have at least one of these audiences (`aud`).
         now: the time in seconds since 1970.
-        leeway_s: the accepted difference between clocks, in seconds.
+        leeway_s: by how much the clocks may differ, in seconds.
         Raises InvalidToken if the token is not valid now and for this issuer and audience.
         """
         if self.iss != issuer:
