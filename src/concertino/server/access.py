@@ -67,10 +67,10 @@ def read_access(tags: Any, visible: Any, scopes: Any, owner: str) -> Access:
 def check_tags(tags: Any) -> frozenset[str]:
     """Return tags as a set.
 
-    Raises ValueError unless `tags` is a collection of texts of 1 to MAX_TAG characters.
+    Raises ValueError unless `tags` is a collection of strings of 1 to MAX_TAG characters.
     """
     # A str is iterable too, but tags="admin" is a mistake. For a value that is not a collection,
-    # use [None], which the check of the texts refuses.
+    # use [None], which the check below refuses.
     is_group = isinstance(tags, Iterable) and not isinstance(tags, (str, bytes, Mapping))
     found: list[Any] = list(cast("Iterable[Any]", tags)) if is_group else [None]
     if not all(isinstance(tag, str) and 0 < len(tag) <= MAX_TAG for tag in found):
@@ -85,8 +85,8 @@ def check_tags(tags: Any) -> frozenset[str]:
 class VisibleCheck:
     """Calls an author's `visible` function, and returns whether a caller may use the feature.
 
-    If the function raises, or returns anything but a bool, the caller may not use the feature, and
-    this is logged once.
+    If the function raises, or returns anything but a bool, the caller may not use the feature. The
+    first time, this is logged.
     function: the option `visible` of a tool, prompt or resource.
     owner: the name of the tool, prompt or resource, for the log.
     """
@@ -120,8 +120,8 @@ class LimitedTool(BackendWrapper):
     """The guard of a tool with `visible` or `scopes`. It refuses callers who may not use the tool.
 
     server: the server of the tool.
-    guard: handles calls that are allowed, for example a rate limit of the tool; None if the tool
-        has no guard besides this one.
+    guard: the tool's other guard, such as a rate limit, which handles the calls of allowed callers;
+        None if it has none.
     call_tool: calls the tool without any guard.
     access: the tool's `visible` and `scopes`.
     """
@@ -166,14 +166,14 @@ def switch(
 ) -> list[ChangeKind]:
     """Show or hide tools, prompts, resources and templates, which are called features here.
 
-    registries: the registries of the server, grouped by the kind of change that clients are
-        notified of.
-    switches: the server's record of enabled and disabled tags.
+    registries: kind of change of which clients are notified, such as "tools" -> the registries of
+        the server whose changes are of this kind.
+    switches: the tags that earlier calls have switched on and off.
     features: names, URIs, templates, or functions of features.
     tags: selects all features with one of these tags.
     enabled: True to enable, False to disable.
-    Returns the kinds of change to report to clients, for the registries whose set of enabled
-    features has changed.
+    Returns the kinds of change to report to clients. These are the kinds in whose registries the
+    set of enabled features has changed.
     Raises NotRegistered for an unknown name, LookupError for an unknown function, and ValueError
     for invalid tags or if neither features nor tags are given. If it raises, nothing is changed.
     """

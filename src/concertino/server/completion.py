@@ -42,12 +42,12 @@ MAX_VALUES = 100
 
 
 class Completer(Struct, frozen=True):
-    """Suggests values of one argument: from a list, or with a function.
+    """Suggests values of one argument: from a list, or with an author's function.
 
     choices: all possible values; empty if there is a function.
-    function: the author's function, or None.
-    bind: returns the arguments for the function. It gets the text that the user has typed so far,
-        the values of the other arguments, and the Context. None if there is no function.
+    function: the author's function; None if there is a list.
+    bind: returns the arguments for one call of the function. It gets the text that the user has
+        typed so far, the values of the other arguments, and the Context. None if there is a list.
     """
 
     choices: tuple[str, ...] = ()
@@ -56,7 +56,11 @@ class Completer(Struct, frozen=True):
 
 
 def type_completers(arguments: StringArguments) -> dict[str, Completer]:
-    """Return a Completer for each parameter whose type enumerates its values, by name."""
+    """Return a Completer for each parameter whose type is a Literal, an Enum or bool.
+
+    arguments: the parameters of the handler.
+    Returns name of the parameter -> Completer.
+    """
     completers = {name: Completer(tuple(arguments.choices(name))) for name in arguments.schemas}
     return {name: completer for name, completer in completers.items() if completer.choices}
 
@@ -64,9 +68,9 @@ def type_completers(arguments: StringArguments) -> dict[str, Completer]:
 def function_completer(handler: Handler, owner: str) -> Completer:
     """Return the Completer for an author's function.
 
-    handler: the function. Its parameter gets the text that the user has typed so far. It may have a
-        second parameter for the values of the other arguments, as a dict, and a parameter of the
-        type Context.
+    handler: the function. Its first parameter gets the text that the user has typed so far. It may
+        have a second parameter for the values of the other arguments, a dict, and a parameter of
+        the type Context.
     owner: the name of the completion for error messages.
     Raises RegistrationError for any other parameters.
     """
@@ -117,7 +121,8 @@ async def complete(
     """Handle a call of `completion/complete`.
 
     context: the context of the call; the author's function gets it if it has a parameter for it.
-    find: returns the prompt or resource template whose argument is completed.
+    find(kind, name): returns the prompt or resource template; None if there is none that the caller
+        may use. The kind is "prompt" or "resource template".
     in_thread: runs a `def` in a thread.
     Raises RpcError -32602 for an unknown prompt, template or argument.
     """
@@ -190,7 +195,7 @@ def _make_completion(value: Any, is_all: bool = True) -> Completion:
             raise InvalidResult(
                 f"expected texts to choose from, got {type(item).__name__} among them"
             )
-    # Add what the author has not said.
+    # Set `total` and `has_more` if the author has not.
     if total is None and has_more is None:
         total, has_more = len(values) if is_all else None, len(values) > MAX_VALUES
     elif len(values) > MAX_VALUES:

@@ -45,6 +45,8 @@ Source = bytes | str | PathLike[str]
 def user(content: str | ContentBlock | ResourceContents) -> PromptMessage:
     """Return a message of a prompt in the role of the user.
 
+        return [user(f"Review this code: {code}"), assistant("Here is my review:")]
+
     content: a text; a content block, such as an image or a link to a resource; or the contents of a
         resource.
     """
@@ -61,6 +63,7 @@ def assistant(content: str | ContentBlock | ResourceContents) -> PromptMessage:
 
 
 def _as_block(content: str | ContentBlock | ResourceContents) -> ContentBlock:
+    """Return the content of a message as one content block."""
     if isinstance(content, str):
         # msgspec does not encode subclasses of str, so convert to a plain str.
         return TextContent(str.__str__(content))
@@ -68,7 +71,7 @@ def _as_block(content: str | ContentBlock | ResourceContents) -> ContentBlock:
 
 
 def image(source: Source, mime_type: str | None = None) -> ImageContent:
-    """Return an image as a content block.
+    """Return an image as a content block, for the result of a tool or a message of a prompt.
 
     source: the bytes of the image, or the path of a file.
     mime_type: the MIME type; by default it is recognized from the first bytes.
@@ -79,9 +82,9 @@ def image(source: Source, mime_type: str | None = None) -> ImageContent:
 
 
 def audio(source: Source, mime_type: str | None = None) -> AudioContent:
-    """Return sound as a content block.
+    """Return sound as a content block, for the result of a tool or a message of a prompt.
 
-    A client of revision 2024-11-05, which has no audio, gets an embedded resource instead.
+    MCP 2024-11-05 has no audio, so a client of this revision gets an embedded resource instead.
     source: the bytes of the sound, or the path of a file.
     mime_type: the MIME type; by default it is recognized from the first bytes.
     Raises ValueError if the format is not recognized, OSError if the file cannot be read.
@@ -91,18 +94,20 @@ def audio(source: Source, mime_type: str | None = None) -> AudioContent:
 
 
 def blob(source: Source, uri: str, mime_type: str = "application/octet-stream") -> EmbeddedResource:
-    """Return bytes of any kind as an embedded resource.
+    """Return bytes of any kind as a content block, for the result of a tool or a prompt.
 
+    The block is an embedded resource, because MCP has no other content block for bytes.
     source: the bytes, or the path of a file.
-    uri: any URI to name the resource, such as `report://2026/q3.pdf`. The server need not have a
+    uri: any URI to name the bytes, such as `report://2026/q3.pdf`. The server need not have a
         resource with this URI.
-    mime_type: the type of the bytes; they are not examined.
+    mime_type: the MIME type. It is not recognized from the bytes.
     Raises OSError if the file cannot be read.
     """
     return EmbeddedResource(ResourceContents(uri, blob=_read_bytes(source), mime_type=mime_type))
 
 
 def _read_bytes(source: Source) -> bytes:
+    """Return the bytes, or the content of the file."""
     if isinstance(source, bytes):
         return source
     with open(source, "rb") as file:

@@ -59,10 +59,14 @@ CREATE TABLE IF NOT EXISTS entries (
 
 
 class Contexts:
-    """Many small key-value stores ("contexts"), each of which has a handle.
+    """Many small key-value stores ("contexts"), with which tools store values between calls.
 
-    A handle is a random text that a server gives to a client, and that the client passes to later
-    calls. The contexts have nothing to do with the class Context.
+        contexts = Contexts()
+        handle = await contexts.set(None, "theme", "dark")
+        theme = await contexts.get(handle, "theme")
+
+    A handle is a random string that names a context. A tool gives it to the client, which passes it
+    to later calls. The contexts have nothing to do with the class Context.
 
     path: an SQLite file. It is created if it does not exist, and only its owner may read it. If the
         path is None, everything is in memory.
@@ -75,8 +79,13 @@ class Contexts:
     clock: returns the time in seconds. The default for a file is the time since the epoch, because
         the file outlives the process; the default for memory is a monotonic clock.
 
-    All methods raise ToolError with one of these codes: CONTEXT_NOT_FOUND, KEY_NOT_FOUND,
-    CONTEXT_FULL, VALUE_TOO_LARGE, INVALID_VALUE, INVALID_KEY, CONTEXT_UNAVAILABLE.
+    The methods raise ToolError with one of these codes:
+
+    - CONTEXT_NOT_FOUND, KEY_NOT_FOUND: there is no such context, or no such key in it.
+    - CONTEXT_FULL: the context has max_keys keys.
+    - INVALID_KEY, INVALID_VALUE, VALUE_TOO_LARGE: set() cannot store this.
+    - CONTEXT_UNAVAILABLE: the database has failed.
+
     The constructor raises ValueError for a number that is not positive.
     """
 
@@ -151,6 +160,7 @@ class Contexts:
         """Return the value that is stored in a context under a key.
 
         context: the handle of the context.
+        key: the name of the value.
         Raises ToolError with the code CONTEXT_NOT_FOUND or KEY_NOT_FOUND if there is no value.
         """
         found = await self.all(context)
@@ -164,11 +174,18 @@ class Contexts:
         return found[key]
 
     async def all(self, context: str) -> dict[str, Any]:
-        """Return all keys of a context with their values, sorted by key."""
+        """Return all keys of a context with their values, sorted by key.
+
+        context: the handle of the context.
+        Raises ToolError with the code CONTEXT_NOT_FOUND if there is no such context.
+        """
         return await self._ask(partial(self._all, context))
 
     async def delete(self, context: str) -> None:
-        """Delete a context with its values. Does nothing if there is no such context."""
+        """Delete a context with its values. Does nothing if there is no such context.
+
+        context: the handle of the context.
+        """
         await self._ask(partial(self._delete, context))
 
     async def close(self) -> None:
@@ -181,8 +198,8 @@ class Contexts:
     def add_tools(self, server: Server) -> None:
         """Add the tools `set_context` and `get_context` to a server.
 
-        Handlers that are registered later get this object in a parameter with the annotation
-        Contexts. The database is closed when the server ends.
+        Tools, prompts and resources that are registered later get this object in a parameter with
+        the annotation Contexts. The database is closed when the server ends.
         Raises RegistrationError if the server has started, or if this method was called with the
         same server before, also on another Contexts.
         """
@@ -247,7 +264,10 @@ class Contexts:
             ) from None
 
     def _transaction(self, query: Callable[[], T]) -> T:
-        """Delete the contexts that are too old, then run a query, in one transaction."""
+        """Delete the contexts that are too old, then run a query, in one transaction.
+
+        Returns the result of the query.
+        """
         database = self._database or self._open()
         database.execute("BEGIN IMMEDIATE")
         try:

@@ -33,9 +33,10 @@ def custom_binder(
 ) -> Callable[[Raw | bytes, object], Bound]:
     """Return a function bind(raw, context) for a tool with a hand-written input schema.
 
-    bind() validates the arguments of a call and returns the arguments for the handler, as
-    ArgumentDecoder.bind() does. The handler gets all arguments as one dict. If it has a parameter
-    of the type Context, it also gets the context.
+    bind() validates `raw`, the arguments of a call as JSON, and returns the positional and keyword
+    arguments for the handler. It raises InvalidArguments for invalid arguments.
+    handler: gets all arguments of a call as one dict. If it has a parameter of the type Context, it
+        also gets the context of the call.
     schema: the input schema.
     Raises RegistrationError for a schema that cannot be enforced, and for a handler that has any
     parameters besides the dict and the Context.
@@ -65,6 +66,7 @@ def result_validator(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
     """Return a function that validates structured content against an output schema.
 
     The function takes the content as JSON, and raises InvalidResult if it is invalid.
+    schema: the output schema.
     Raises RegistrationError for a schema that cannot be enforced.
     """
     find_violations = violation_finder(schema, "output_schema")

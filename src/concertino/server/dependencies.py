@@ -60,21 +60,27 @@ if TYPE_CHECKING:
 __all__ = ["Depends"]
 
 T = TypeVar("T")
+# The providers of one call, in the order in which to open them.
 Order = tuple[Provider, ...]
 _END = object()
 
 
 class Depends:
-    """Marks a parameter that a provider fills: `Annotated[Session, Depends(get_session)]`.
+    """Marks a parameter that a function, the provider, fills in each call.
 
-    The provider is called in each call of the tool, prompt, resource or completion that has the
-    parameter. It is called once, even if several parameters need its value. Clients do not see the
-    parameter.
+        async def get_session() -> AsyncIterator[Session]:
+            async with Session() as session:
+                yield session
 
-    provider: a function, `def` or `async def`, that returns the value; or a generator that yields
-        the value once, and whose code after the `yield` runs when the call has its result or has
-        failed. The provider may itself have parameters for the Context, for values of lifespan
-        functions, and with Depends.
+        @server.tool
+        async def query(text: str, session: Annotated[Session, Depends(get_session)]) -> str: ...
+
+    The parameter may belong to a tool, prompt, resource or completion. Clients do not see it. In
+    each call, the provider is called once, even if several parameters need its value.
+
+    provider: a `def` or `async def` that returns the value; or a generator that yields it once. The
+        code after the `yield` runs when the call has its result or has failed. The provider may
+        itself have parameters for the Context, for values of lifespan functions, and with Depends.
     Raises RegistrationError if `provider` cannot be called.
     """
 
@@ -127,14 +133,15 @@ class Dependencies:
 
         In each call, the wrapper calls the providers, and passes their values to the handler in
         these parameters. Returns None if the handler has no parameters with Depends.
-        inline: whether a `def` runs on the event loop.
+        inline: whether the handler and its providers, if they are `def`, run on the event loop and
+            not in a thread.
         in_thread: runs a `def` in a thread; by default in one of the server's threads.
         Raises RegistrationError for a provider with a parameter that nothing fills, and for a
         provider that depends on itself, directly or through others. The text names the function
         with its file and line.
         """
-        # The registration, which follows, raises a better error for a handler that cannot be
-        # called.
+        # For a handler that cannot be called, the caller raises a better error when it registers
+        # the handler afterwards.
         if not callable(handler) or lacks_self(handler):
             return None
         wanted = _find_depends(handler, self._classes())
@@ -153,7 +160,8 @@ class Dependencies:
 
         provider: the function that is replaced.
         replacement: the function to call instead.
-        Raises LookupError if no handler of this server depends on the provider.
+        Raises LookupError if no handler of this server depends on the provider, and
+        RegistrationError if the replacement depends on itself.
         """
         key = _key(provider)
         if key not in self._providers:
@@ -205,7 +213,7 @@ class Dependencies:
             the replaced provider.
         path: the keys of the providers that need this one, beginning with a handler's provider.
         Raises RegistrationError if nothing fills a parameter of the function, or if the function
-            depends on itself.
+        depends on itself.
         """
         owner = _describe(function)
         if lacks_self(function):
@@ -245,13 +253,17 @@ class Dependencies:
         return (Context,) if lifespans is None else (Context, *lifespans.classes)
 
     def _fill_lifespan_values(self, function: Handler, skip: Collection[str]) -> Handler:
+        """Return a wrapper that fills the function's parameters for lifespan values.
+
+        skip: the names of parameters that providers fill.
+        """
         lifespans = self._lifespans()
         return function if lifespans is None else lifespans.fill(function, skip)
 
     def sort(self, providers: Iterable[Provider]) -> Order:
-        """Return the order in which to open providers and all providers that they need.
+        """Return these providers and all that they need, in the order in which to open them.
 
-        A provider that is overridden is replaced.
+        A provider that override() has replaced is replaced in the result.
         Raises RegistrationError if a replacement makes a provider depend on itself.
         """
         found: dict[object, Provider] = {}
@@ -274,13 +286,14 @@ class Dependencies:
         return tuple(found.values())
 
     def _name_of(self, key: object) -> str:
+        """Return the name of a provider for messages. Its key usually is the function."""
         return getattr(key, "__qualname__", repr(key)).rpartition("<locals>.")[2]
 
 
 class DependentHandler(FinishingHandler):
     """A handler whose parameters with Depends are filled in each call.
 
-    handler: the author's function; lifespan values are filled already.
+    handler: the author's function, or a wrapper of it that fills the lifespan values.
     needs: its parameters with Depends: name -> provider.
     dependencies: the providers of the server, with the overrides.
     in_thread: runs a `def` in a thread; None to run it on the event loop.
@@ -297,7 +310,7 @@ class DependentHandler(FinishingHandler):
         self._needs = needs
         self._dependencies = dependencies
         self._in_thread = in_thread
-        # A cache: the overrides, and the providers in order with these overrides.
+        # A cache: the overrides, and the order of the providers with these overrides.
         self._sorted = dependencies.overrides, dependencies.sort(needs.values())
         self._is_generator = is_generator(handler)
         self._is_async = _is_async(handler)
@@ -362,6 +375,7 @@ class DependentHandler(FinishingHandler):
         await scope.close(None)
 
     def _runs_in_one_thread(self, order: Order) -> bool:
+        """Return whether the handler and all providers are `def`, so that one thread runs them."""
         return not self._is_async and not any(provider.is_async for provider in order)
 
     def _prepare(self, bound: Bound) -> tuple[Order, Context, Callable[[Values], Any]]:
@@ -384,7 +398,7 @@ class DependentHandler(FinishingHandler):
 class _Arguments:
     """The parameters of a handler that providers do not fill.
 
-    A parameter for the Context is added if the handler has none, because providers may need it.
+    If the handler has no parameter for the Context, one is added, because providers may need it.
 
     handler: the function.
     needs: the names of the parameters that providers fill.
@@ -422,7 +436,7 @@ class _Arguments:
     def split(self, bound: Bound) -> tuple[Context, list[Any], dict[str, Any]]:
         """Return the context of a call, and the handler's positional and keyword arguments.
 
-        bound: the arguments for `signature`.
+        bound: the positional and keyword arguments for a function with the signature `signature`.
         """
         args, kwargs = bound
         arguments = {**kwargs, **dict(zip(self._names, args, strict=False))}
@@ -445,13 +459,14 @@ async def _iterate_by_steps(
 
 
 def _is_async(function: Handler) -> bool:
+    """Return whether a function is an `async def`, also if it is a generator."""
     if is_generator(function):
         return isasyncgenfunction(function_of(function))
     return is_async(function)
 
 
 def _unchanged(value: Any) -> Any:
-    """Return the value. Used as `finish` for handlers whose value is not converted."""
+    """Return the value. It is the `finish` of handlers whose value is not converted."""
     return value
 
 

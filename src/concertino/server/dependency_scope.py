@@ -6,10 +6,11 @@ runs the code after the `yield`.
 
 There are two ways to run a call with dependencies:
 
-- If the handler and all providers are `def`, everything runs in one thread (call_in_thread), so
-  that a provider can yield an object that belongs to a thread, such as a connection of sqlite3.
+- If the handler and all providers are `def`, everything runs in one thread (call_in_thread).
+  Therefore a provider can yield an object that must stay in one thread, such as a connection of
+  sqlite3.
 - Otherwise (Scope) each `def` runs in any thread, and each `async def` runs in the task of the
-  call, so that a TaskGroup or a timeout may contain the `yield` of a provider.
+  call. Therefore the `yield` of a provider may stand in a TaskGroup or a timeout.
 
 When a handler raises, the exception is thrown into the generators, as a `with` statement does, but
 they cannot suppress it. If the code after a `yield` raises, the exception is only logged, because
@@ -34,9 +35,11 @@ from concertino.server.functions import Handler, InThread, maybe_await
 from concertino.server.lifespan import async_manager, sync_manager
 
 T = TypeVar("T")
+# Key of a provider -> the value that it has returned or yielded for one call.
 Values = Mapping[object, Any]
 log = logging.getLogger("concertino.dependencies")
-# The result of a call waits at most this many seconds for each of its providers to be closed.
+# The result of a call waits at most this many seconds for each of its providers to be closed. If
+# all of them run in one thread, it waits this time for all of them together.
 CLEANUP_S = 5.0
 
 
@@ -45,10 +48,11 @@ class Provider(Struct, frozen=True, eq=False, weakref=True):
 
     key: identifies the provider's value among the values of a call.
     description: the function's name, file and line, for messages.
+    function: the function, perhaps in a wrapper that fills its lifespan values.
     is_async: whether it is an `async def`.
     is_generator: whether it yields the value, and must be closed after the call.
     contexts: the names of its parameters for the Context.
-    needs: its other parameters: (name, the provider whose value it gets).
+    needs: its other parameters, as pairs (name, the provider whose value the parameter gets).
     """
 
     key: object
@@ -83,7 +87,10 @@ class Scope:
         self._open: list[tuple[Provider, Any]] = []
 
     async def open(self, order: Sequence[Provider], context: Context) -> Values:
-        """Call all providers in this order, and return their values by key."""
+        """Call all providers in this order, and return their values by key.
+
+        Raises the exception of a provider that fails. Then close() closes those that are open.
+        """
         values: dict[object, Any] = {}
         for provider in order:
             call = partial(provider.function, **provider.arguments(values, context))
@@ -112,10 +119,11 @@ class Scope:
         return value
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Call a `def` and return its value; it runs in a thread, unless in_thread is None.
+        """Call a `def` and return its value. It runs in a thread, unless in_thread is None.
 
-        If the call is cancelled meanwhile, wait until the function has ended, so that no dependency
-        is closed while the thread still uses it.
+        If the task is cancelled while a thread runs the function, this method waits until the
+        function has ended, and then raises CancelledError. Otherwise a dependency could be closed
+        while the thread still uses it.
         """
         if self._in_thread is None:
             return function()
@@ -128,10 +136,11 @@ class Scope:
             raise
 
     async def close(self, failure: BaseException | None) -> None:
-        """Close all open providers in reverse order. Log the exceptions of those that fail.
+        """Close all open providers in reverse order. If a provider raises, log its exception.
 
-        failure: the exception of the call; None if it has a result.
-        Raises CancelledError, after closing all, if the call is cancelled meanwhile.
+        failure: the exception of the call, which is thrown into each provider; None if the call has
+            a result.
+        Raises CancelledError, after closing all, if the task is cancelled meanwhile.
         """
         cancelled: asyncio.CancelledError | None = None
         while self._open:
@@ -144,7 +153,7 @@ class Scope:
                 else:
                     await _exit_in_thread(provider, manager, failure, self._in_thread)
             except BaseException as exc:
-                # A generator raises `failure` again, which was thrown into it.
+                # A generator usually raises `failure` again, which was thrown into it.
                 if isinstance(exc, asyncio.CancelledError) and exc is not failure:
                     cancelled = exc
                 elif exc is not failure:
@@ -158,7 +167,7 @@ async def _exit_async(
     manager: AbstractAsyncContextManager[Any],
     failure: BaseException | None,
 ) -> None:
-    """Close a provider that is an `async def`; it is cancelled after CLEANUP_S seconds."""
+    """Close a provider that is an `async def`. Cancel it after CLEANUP_S seconds."""
     limit = asyncio.timeout(CLEANUP_S)
     try:
         async with limit:
@@ -195,7 +204,7 @@ async def _exit_in_thread(
         _log_late(provider)
 
 
-# The tasks that close providers. This set keeps them alive, because asyncio has only weak
+# The tasks of _exit_in_thread(). This set keeps them alive, because asyncio has only weak
 # references to tasks.
 _late: set[asyncio.Future[None]] = set()
 
@@ -250,14 +259,15 @@ async def call_in_thread(
     """Call a `def` handler, and the providers of its parameters, in one thread.
 
     Providers are the functions in Depends(provider); all of them must be `def`. They are closed in
-    the same thread. Returns finish(value) for the value that the handler returns. If closing takes
-    longer than CLEANUP_S seconds, this function returns while the thread is still closing the
-    providers.
+    the same thread. If closing takes longer than CLEANUP_S seconds, this function returns while the
+    thread is still closing the providers.
     order: all providers, in the order in which to open them.
     context: the context of the call.
-    call: calls the handler with the providers' values.
+    call: calls the handler with the providers' values: key -> value.
     finish: converts the handler's value to a result.
     in_thread: calls a function in a thread.
+    Returns finish(value) for the value that the handler returns. Raises the exception of the
+    handler or of a provider that could not be opened.
     """
     work = _ThreadCall(order, context, call, finish)
     if not any(provider.is_generator for provider in order):
@@ -288,8 +298,12 @@ async def call_in_thread(
 class _ThreadCall:
     """One call of a `def` handler whose providers are all `def`.
 
-    on_result: called in the thread when the call has its result, before the providers are closed.
-    closing: the provider that is being closed, for the log.
+    The arguments are those of call_in_thread().
+
+    Attributes:
+    on_result: called in the thread when the handler has returned or raised, before the providers
+        are closed; None to call nothing.
+    closing: the provider that is being closed, for the log; None before.
     """
 
     def __init__(
@@ -311,7 +325,7 @@ class _ThreadCall:
     def outcome(self) -> Any:
         """Return the result of the call, or raise its exception.
 
-        May be called after run() has called the function on_result, or has returned.
+        May be called when run() has called on_result(), or has returned.
         """
         if self._failure is not None:
             try:
@@ -324,8 +338,9 @@ class _ThreadCall:
     def run(self) -> Any:
         """Open the providers, call the handler, and close the providers. The thread runs this.
 
-        Raises nothing: outcome() raises the exception of the call. Returns the result only because
-        the thread pool measures it, to limit the memory for large results (runtime/threads.py).
+        Raises nothing; outcome() raises the exception of the call. Returns the result because the
+        thread pool measures what a thread returns, to limit the memory for large results
+        (runtime/threads.py).
         """
         opened = _SyncScope(self._order, self._context)
         try:
@@ -351,12 +366,13 @@ class _ThreadCall:
 def iterate_in_thread(
     order: Sequence[Provider], context: Context, call: Callable[[Values], Any]
 ) -> Iterator[Any]:
-    """Yield the chunks of a `def` generator whose providers are all `def`.
+    """Yield the chunks of a generator handler, if it and all of its providers are `def`.
 
-    The returned iterator must be used in one thread only.
+    Opens the providers before the first chunk, and closes them at the end. The returned iterator
+    must be used in one thread only.
     order: all providers, in the order in which to open them.
     context: the context of the call.
-    call: calls the generator function with the providers' values.
+    call: calls the generator function with the providers' values: key -> value.
     """
     opened = _SyncScope(order, context)
     failure: BaseException | None = None
@@ -398,12 +414,12 @@ class _SyncScope:
         return values
 
     def close(self, failure: BaseException | None) -> Iterator[Provider]:
-        """Close all open providers in reverse order. The caller iterates to the end.
+        """Close all open providers in reverse order. The caller must iterate to the end.
 
-        Each provider is yielded before it is closed, so that the caller can log its name. This
-        method logs exceptions of providers, and goes on with the next one.
-        failure: the exception with which the call has failed, which each provider gets; None if
-            the call has succeeded.
+        Each provider is yielded before it is closed, so that the caller can name it if closing
+        takes too long. If a provider raises, this method logs the exception and goes on.
+        failure: the exception of the call, which is thrown into each provider; None if the call has
+            a result.
         """
         while self._open:
             provider, manager = self._open.pop()
@@ -434,6 +450,10 @@ def _name_provider(error: RuntimeError, provider: Provider) -> RuntimeError:
 
 
 def _exit(manager: AbstractContextManager[Any], failure: BaseException | None) -> None:
+    """Close a `def` provider.
+
+    failure: the exception of the call; None if it has a result.
+    """
     manager.__exit__(*_exit_arguments(failure))
 
 
@@ -454,4 +474,5 @@ def _log_late(provider: Provider) -> None:
 
 
 def _log_failure(provider: Provider, error: BaseException) -> None:
+    """Log that a provider has raised when it was closed."""
     log.error("%s failed to clean up after a call", provider.description, exc_info=error)

@@ -32,11 +32,13 @@ class File:
     Symbolic links are resolved when this object is made, and not when the file is read.
 
     path: the file.
-    mime_type: the MIME type; if it is None, it is guessed from the file's name if possible.
-    Raises OSError for a path that cannot be used, and ValueError if it is not a regular file.
+    mime_type: the MIME type; None to guess it from the file's name.
+    Raises OSError if the path does not exist or cannot be read, and ValueError if it is not a
+    regular file.
 
     Attributes:
     name: the file's name without its folder.
+    mime_type: the MIME type; None if it could not be guessed.
     """
 
     def __init__(self, path: str, mime_type: str | None) -> None:
@@ -58,12 +60,14 @@ class File:
     def read(self, uri: str) -> ResourceContents:
         """Read the file and return its content. Blocks.
 
+        The content is text if it is UTF-8 and its MIME type is a text type or unknown, and bytes
+        otherwise.
         uri: the URI of the resource, for the result.
         Raises ResourceNotFound if there is no regular file any more, or if the path now contains a
-        symbolic link; ToolError if the file is too large.
+        symbolic link. Raises ToolError if the file has more than MAX_FILE_BYTES.
         """
         try:
-            # Use O_NONBLOCK, because a FIFO may have replaced the file, and opening it would block.
+            # O_NONBLOCK: a FIFO may have replaced the file, and opening it would wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(self._path, flags)
         except OSError:
@@ -76,8 +80,7 @@ class File:
                 raise ToolError(
                     f"the resource has {status.st_size} bytes; the limit is {MAX_FILE_BYTES} bytes"
                 )
-            # Call open() only after the check above, because it raises for a descriptor of a
-            # folder.
+            # open() only after the check above, because it raises for the descriptor of a folder.
             with open(descriptor, "rb", closefd=False) as file:
                 data = file.read(MAX_FILE_BYTES)
         finally:
@@ -96,7 +99,7 @@ class File:
 
 
 # MIME types that the standard library does not know in every version of Python (RFC 7763, RFC 9512,
-# RFC 8259, IANA).
+# RFC 8259, and IANA's list).
 TYPES = {
     ".md": "text/markdown",
     ".markdown": "text/markdown",
@@ -121,6 +124,7 @@ def _guess_type(name: str) -> str | None:
 
 
 def _may_be_text(mime_type: str | None) -> bool:
+    """Return whether content of this MIME type is sent as text if it is UTF-8."""
     if mime_type is None:
         return True
     kind = mime_type.partition(";")[0].strip().lower()

@@ -1,8 +1,8 @@
 """Handlers: calls the functions that an author has registered.
 
 A handler is the function behind a tool, resource, prompt or completion. call_handler() runs a
-handler on the event loop or in a thread. For the handlers of tools, Tools.call() in server/tools.py
-does this; call_handler() runs only those of long operations (server/operations.py).
+handler on the event loop or in a thread. Tools have a faster function for this, Tools.call() in
+server/tools.py; only tools that are long operations (server/operations.py) use call_handler().
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ Bound = tuple[tuple[Any, ...], dict[str, Any]]
 # other function's result.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
-# The name of the parameter for the Context that is added to wrappers of handlers without one.
+# A wrapper of a handler needs the Context even if the handler has no parameter for it. The wrapper
+# then has a parameter of this name.
 CONTEXT_PARAMETER = "concertino_context"
 # The usual names of the parameter for the Context.
 CONTEXT_NAMES = ("context", "ctx")
-# At most this many `def` handlers of a server run at the same time; further ones wait.
+# At most this many `def` handlers of a server run at the same time; others wait for a free thread.
 THREADS = 32
 
 _PACKAGE = __file__.rpartition("/")[0]
@@ -56,13 +57,14 @@ _log = logging.getLogger("concertino.server")
 class FinishingHandler(ABC):
     """A handler whose dependencies stay open until its return value was converted to a result.
 
-    The value may refer to a dependency, such as rows of a database session. Therefore the function
-    that converts the value to a result ("finish") is called before the dependencies are closed.
+    The return value may need an open dependency, such as rows that need their database session.
+    Therefore the handler gets `finish`, the function that converts the value to a result, and calls
+    it before it closes the dependencies.
     """
 
     @abstractmethod
     async def call(self, bound: Bound, finish: Callable[[Any], T]) -> T:
-        """Call the handler, and return finish(value) for the value that it returns."""
+        """Call the handler with the arguments `bound`, and return finish(value) for its value."""
 
     @abstractmethod
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +157,7 @@ def check_handler(
 
     documented: the parameters that the docstring describes: name -> text.
     parameters: the parameters that clients see: name -> schema.
-    Returns whether the handler has parameters but no annotations.
+    Returns whether the handler has such parameters but no annotations; tools.py then warns.
     """
     annotations: Mapping[str, Any] = getattr(function_of(handler), "__annotations__", {})
     unannotated = [name for name in CONTEXT_NAMES if name in parameters and name not in annotations]
@@ -225,15 +227,18 @@ async def call_handler(
 
 
 async def maybe_await(value: Any) -> Any:
-    """Return the value; if it is awaitable, await it and return its result."""
+    """Return the value; if it is awaitable, await it and return its result.
+
+    A `def` may return an awaitable, for example a lambda that calls an `async def`.
+    """
     return await value if isawaitable(value) else value
 
 
 def is_async(handler: Any) -> bool:
     """Return whether calling the handler returns a coroutine.
 
-    The function that a handler wraps (`__wrapped__`) is not examined, because a decorator may turn
-    an `async def` into a `def` that runs the coroutine to its end.
+    Examines the outermost function and not the one that it wraps (`__wrapped__`), because a
+    decorator may turn an `async def` into a `def` that runs the coroutine to its end.
     """
     handler = without_partials(handler)
     return iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
@@ -242,7 +247,8 @@ def is_async(handler: Any) -> bool:
 def lacks_self(handler: Handler) -> bool:
     """Return whether the handler has a parameter `self`, but no object that could fill it.
 
-    A parameter with an annotation is not taken for a method's `self`.
+    Such a handler is probably a method that was registered in the body of its class. A parameter
+    `self` with an annotation is an ordinary parameter.
     """
     if not isfunction(handler):
         return False

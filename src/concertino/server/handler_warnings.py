@@ -22,7 +22,7 @@ __all__ = ["describe_mistakes", "warn_of_missing_annotations"]
 def describe_mistakes(
     handler: Any, location: str, documented: Iterable[str], contexts: Iterable[str]
 ) -> list[str]:
-    """Return one sentence for each likely mistake.
+    """Return one sentence for each likely mistake in a handler.
 
     location: the file and line of the handler, from handler_location() in server/functions.py.
     documented: the names of the parameters that the docstring describes.

@@ -1,7 +1,8 @@
 """Logs warnings that common hosts will cut a server's instructions or leave out some of its tools.
 
-protocol/host_limits.py contains the limits and the texts. server/tools.py imports this module when
-there may be something to log.
+A host is the application that contains an MCP client, such as an editor. protocol/host_limits.py
+contains the limits of hosts and the texts. server/tools.py imports this module when there may be
+something to log.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def warn_at_start(
 
 
 def warn_of_list(log: logging.Logger, tools: Sequence[Tool]) -> None:
-    """Log a warning if the list of tools takes too much of a model's context."""
+    """Log a warning if the list of tools takes too much of a model's context.
+
+    tools: all tools of the server.
+    """
     texts = (encode([tool.name, tool.description, tool.input_schema]).decode() for tool in tools)
     if text := describe_list(texts, len(tools)):
         log.warning("%s", text)

@@ -44,7 +44,7 @@ MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 class LazyFeatures:
     """The resources, prompts and completion of a server.
 
-    features: the server's features before any function is registered.
+    features: what the server offers before any function is registered.
     tools: the server's tools.
     in_thread: runs a function in a thread.
     page_size: how many items one page of a list has.
@@ -52,8 +52,8 @@ class LazyFeatures:
     log: the server's logger.
 
     Attributes:
-    features: the features that are declared to clients now. A feature is never removed, because
-        clients remember it.
+    features: what the server offers now, such as its capabilities. A capability stays when the last
+        prompt or resource is removed, because clients remember it.
     handlers: MCP method -> the function that handles its calls.
     """
 
@@ -113,9 +113,10 @@ class LazyFeatures:
             return self._prompts
 
     def registries(self) -> dict[ChangeKind, list[Registry[Any]]]:
-        """Return the registries that are in use, including the tools.
+        """Return the registries of tools, resources and prompts that are in use.
 
-        They are grouped by the kind of change that clients are notified of.
+        The key of each list of registries is the kind of change of which clients are notified when
+        an entry is added to one of them.
         """
         resources, prompts = self._resources, self._prompts
         found: dict[ChangeKind, list[Registry[Any]]] = {"tools": [self._tools]}
@@ -126,15 +127,15 @@ class LazyFeatures:
         return found
 
     def is_disabled_resource(self, uri: str) -> bool:
-        """Return whether a URI belongs to disabled resources or templates only."""
+        """Return whether all resources and templates for a URI are disabled. False if none is."""
         return self._resources is not None and self._resources.is_disabled(uri)
 
     def update_features(self) -> None:
         """Update `features`. Called when something was registered or removed."""
         with self._lock:
             if self.features.cache_scope == "public" and self._is_limited():
-                # Callers see different lists, so their lists must not be shared. compose() reads
-                # the scope of lists from here.
+                # Callers see different lists, so a cached list must not be shared by them.
+                # compose() reads the scope of lists from here.
                 self.features = replace(self.features, cache_scope="private")
             resources, prompts = self._resources, self._prompts
             has_resources = resources is not None and bool(
@@ -179,6 +180,9 @@ class LazyFeatures:
 
         target: the name of the prompt, or the URI template of the resource.
         argument: the name of the argument.
+        handler: the author's function.
+        Raises RegistrationError if there is no such prompt, template or argument, and for a
+        function with unsuitable parameters.
         """
         from concertino.server.completion import function_completer
 
@@ -242,7 +246,7 @@ class FilledParameters:
         self._in_thread = in_thread
         # None before the first lifespan function.
         self.lifespans: Lifespans | None = None
-        # None before the first handler that is registered after the author has imported Depends.
+        # None until a handler is registered after the author has imported Depends.
         self._dependencies: Dependencies | None = None
 
     def add_lifespan(self, function: Callable[[], Any]) -> None:
@@ -268,12 +272,14 @@ class FilledParameters:
     def fill(self, handler: H, inline: bool, in_thread: InThread | None) -> H:
         """Return a wrapper that calls a handler with its lifespan values and dependencies.
 
-        The wrapper has all other parameters of the handler, which are those that clients see.
-        inline: whether a `def` runs on the event loop and not in a thread.
+        The wrapper has only the other parameters of the handler, which clients see. If the handler
+        has no parameters for such values, the handler itself is returned.
+        inline: whether a `def` handler runs on the event loop and not in a thread.
         in_thread: calls a function in a thread, and returns an awaitable of its result. None for
             the threads of this server.
         """
-        # If the module is not loaded, no annotation can contain Depends, so do not import it.
+        # If the module with Depends is not loaded, no annotation can contain Depends. Then do not
+        # import it, because that takes time.
         if "concertino.server.dependencies" in sys.modules:
             filled = self.dependencies().fill(handler, inline, in_thread)
             if filled is not None:

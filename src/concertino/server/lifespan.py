@@ -8,9 +8,9 @@
 A handler gets the yielded value in a parameter with the annotation `Database`. The code after the
 `yield` runs when the server ends.
 
-One task enters all functions in order and exits them in reverse order. The start() and close() of a
-backend may be called in different tasks, but a task group or a timeout inside a function must be
-entered and exited in the same task.
+A task group or a timeout inside a lifespan function must be entered and exited in the same task,
+but start() and close() of a server may be called in different tasks. Therefore a task of its own
+runs all functions up to their `yield`, waits, and runs them to their end.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Lifespans:
     """The lifespan functions of one server.
 
     Server.start() and Server.close() call open() and close() of this object.
+
+    Attribute:
     values: class -> the yielded value; empty before the functions have started and after their end.
     """
 
@@ -60,7 +62,7 @@ class Lifespans:
         self._task: asyncio.Task[None] | None = None
         # The exception that has ended the functions before the end of the server, or None.
         self._failure: BaseException | None = None
-        # An event that close() sets.
+        # Set by close(), for which the lifespan task waits. Both exist after the call of open().
         self._closing: asyncio.Event
         # A future that is done when all functions are entered.
         self._opened: asyncio.Future[None]
@@ -76,9 +78,11 @@ class Lifespans:
     def add(self, function: Function) -> None:
         """Add a generator function, which runs from the start of the server to its end.
 
-        Raises RegistrationError if the function is not a generator function, has parameters, has no
-        return annotation, or yields the same class as an earlier function. Also raises it after the
-        server has started.
+        Raises RegistrationError after the server has started, and for a function that
+
+        - is not a generator function, or has parameters,
+        - has no return annotation that names the yielded class, or
+        - yields the same class as an earlier function.
         """
         signature = read_signature(function)
         name = signature.name
@@ -113,14 +117,14 @@ class Lifespans:
         """Return a wrapper of a handler that passes the lifespan values in each call.
 
         The wrapper does not have the parameters for these values. If the handler has no such
-        parameters, the handler itself is returned. Calling the wrapper before open() raises
-        RuntimeError.
+        parameters, the handler itself is returned. A call of the wrapper raises RuntimeError before
+        open() and after close().
         skip: the names of parameters that are filled in another way.
         Raises RegistrationError if a parameter for a lifespan value is positional-only.
         """
         classes = self.classes
-        # The registration, which follows, raises a better error for a handler that cannot be
-        # called.
+        # For a handler that cannot be called, the caller raises a better error when it registers
+        # the handler afterwards.
         if not classes or not callable(handler) or lacks_self(handler):
             return handler
         filled: dict[str, type] = {
@@ -152,11 +156,13 @@ class Lifespans:
     async def open(self) -> None:
         """Run all functions up to their `yield` ("enter" them).
 
-        If one raises, exit the functions that were entered before, and raise its exception.
+        If one raises, run the functions that were entered before to their end ("exit" them), and
+        raise its exception.
         """
         if not self._functions:
             return
-        # Another Host has called open() of the same server. Wait for the end of that call.
+        # Another Host (a Host serves a server to clients) has called open() of the same server.
+        # Wait until that call has ended.
         if self._task is not None:
             opened = self._opened
             await asyncio.wait([opened])
@@ -225,8 +231,9 @@ class Lifespans:
     def _report(self, failures: list[BaseException], opened: asyncio.Future[None]) -> None:
         """Raise the exception that has ended the functions, and log the others.
 
-        If open() still waits, it gets the exception instead.
+        If open() still waits, open() raises the exception instead.
         failures: the exceptions of the functions, in order.
+        opened: the future for which open() waits.
         """
         # Whether the functions had to end, because close() was called or open() was cancelled.
         is_requested = self._closing.is_set() or opened.cancelled()
@@ -252,13 +259,13 @@ def _cause_of_end(failures: list[BaseException]) -> BaseException:
     if not isinstance(failures[0], asyncio.CancelledError):
         return failures[0]
 
-    # A task group, for example, cancels its body when one of its tasks fails, and raises the
-    # exception of that task at its end.
+    # When a task in a task group fails, the group first cancels its body, which raises
+    # CancelledError, and at its end raises the exception of the task.
     for failure in failures:
         if not isinstance(failure, asyncio.CancelledError):
             return failure
 
-    # If start() raised this CancelledError, its caller would seem to be cancelled.
+    # Do not return the CancelledError: if start() raised it, its caller would seem to be cancelled.
     error = RuntimeError("a lifespan function waited for something that was cancelled")
     error.__cause__ = failures[0]
     return error

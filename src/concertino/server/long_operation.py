@@ -28,6 +28,7 @@ __all__ = ["LongOperation", "State", "Work"]
 
 log = logging.getLogger("concertino.operations")
 T = TypeVar("T")
+# A function that calls the handler of an operation and returns the result of the tool.
 Work = Callable[[], Awaitable[CallToolResult]]
 State = Literal["in_progress", "completed", "failed", "cancelled", "timed_out"]
 
@@ -42,17 +43,24 @@ class _Outcome(NamedTuple):
 class LongOperation:
     """One long operation: one call of a tool of Operations.
 
-    id: the handle by which clients ask for the operation, its `operationId`.
     name: the name of the tool.
-    state: "in_progress" until the operation ends.
-    message: the last message that the handler has reported; before, the message of Operations.tool.
+    context: the context of the call.
+    message: the text of the status until the handler reports progress with another text.
     estimated_time: the expected duration for people; None if it is not known.
+
+    Attributes:
+    id: the handle by which clients ask for the operation, its `operationId`.
+    state: "in_progress" until the operation ends.
+    message: the last text that the handler has reported with its progress.
     last_progress: the last (progress, total) that the handler has reported; None before.
-    waits: the futures of context.wait() in the handler's thread; cancelled with the operation.
-    outcome: None until the handler has returned or raised.
+    waits: the futures for which the handler's thread waits in context.wait(). They are cancelled
+        with the operation.
+    context: the Context for the handler.
+    task: runs the handler. Operations sets it.
+    outcome: the result of the handler and its size; None until the handler has returned or raised.
     ended_at: when it ended, by the clock of Operations; None while it runs.
-    listeners: the contexts of the calls that wait for its end, which get its progress. The tuple is
-        never changed but replaced by a new one, because other threads read it.
+    listeners: the contexts of the calls that wait for the end. They get the progress of the
+        operation. The tuple is never changed but replaced, because other threads read it.
     """
 
     def __init__(
@@ -77,7 +85,7 @@ class LongOperation:
 
     @property
     def size(self) -> int:
-        """Return how many bytes the stored result has."""
+        """Return how many bytes the stored result has; 0 if there is none."""
         return 0 if self.outcome is None else self.outcome.size
 
     @property
@@ -101,6 +109,7 @@ class LongOperation:
             # The error may contain values that cannot be encoded, so this size is only an estimate.
             size = len(repr(result))
         except BaseException as exc:
+            # The operation was cancelled, and exc is the CancelledError of this task.
             if not self.is_running:
                 raise
             from concertino.backend.user_errors import exc_info_for_users

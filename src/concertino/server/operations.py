@@ -75,13 +75,17 @@ CLEANUP_S = 1.0
 class Operations:
     """The long operations of one server.
 
-    A long operation is a call of a tool whose work may continue after the call was answered. See
-    tool(), which registers such a tool.
+        operations = Operations(server)
+
+        @operations.tool(message="Rendering...", estimated_time="5 minutes")
+        async def render(scene: str, context: Context) -> str: ...
+
+    A long operation is a call of such a tool. Its work may continue after the call was answered.
 
     server: the server, to which the tools get_operation and cancel_operation are added. With them,
-        clients ask for the result of an operation later, and cancel it.
-    at_most: how many operations may run at the same time; a further call fails with the code
-        TOO_MANY_OPERATIONS.
+        clients ask for the result of an operation later, or cancel it.
+    at_most: how many operations may run at the same time. Other calls get an error result with the
+        code TOO_MANY_OPERATIONS.
     limit_s: how many seconds an operation may take before it is cancelled.
     kept_s: how many seconds a result is stored after the end of its operation.
     kept: how many results are stored; the oldest ones are dropped first.
@@ -151,18 +155,19 @@ class Operations:
         Otherwise the function continues to run, and the client gets a status that contains an
         operationId. With this id, it calls the tool get_operation to get the result later.
 
-        The function may be anything that Server.tool accepts, including generators. The tool has no
-        output schema, because it returns either the result or a status, but the function's result
-        is checked against its annotation. The options input_schema and output_schema are not
-        accepted.
+        The function may be anything that Server.tool accepts, including generators, but:
 
-        Progress that the function reports is sent to the calls of get_operation that are waiting
-        for the operation at that time. The function cannot ask the client anything; another tool
-        must do that before the operation starts.
+        - The tool has no output schema, because it returns either the result or a status. The
+          function's result is nevertheless checked against its annotation.
+        - The options input_schema and output_schema are not accepted.
+        - After the call was answered, progress that the function reports is sent only to the calls
+          of get_operation that wait for the operation at that time.
+        - The function cannot ask the client anything. Let another tool do that before the operation
+          starts.
 
         handler: the function, if the decorator is written without parentheses.
         message: the text of the status, until the function reports progress with another text.
-        estimated_time: the expected duration for people, such as "30 seconds"; None to tell none.
+        estimated_time: the expected duration for people, such as "30 seconds"; None if unknown.
         answer_after_s: how many seconds the call waits for the result before it returns the status;
             0 returns the status at once.
         Raises RegistrationError for an invalid function or option, ValueError for an invalid time.
@@ -211,8 +216,7 @@ class Operations:
         make_shaper = chunk_shaper if is_generator(handler) else result_shaper
         handler = self._server.fill(handler, inline=inline, in_thread=self._in_thread)
         shape = make_shaper(handler, inject=(Context,)).shape
-        # Only the results of the function get an envelope. The status that start() returns has
-        # none.
+        # Only the results of the function get an envelope, and not the status that start() returns.
         if options.pop("envelope", self._server.envelope):
             from concertino.server.result_envelope import wrap_result
 
@@ -237,8 +241,8 @@ class Operations:
                 operation.end("cancelled")
                 self._operations.pop(operation.id, None)
                 raise
-            # If the operation has ended, the client gets its result now and never the handle, so
-            # the result need not be stored.
+            # If the operation has ended, the client gets its result now and never gets the handle,
+            # so the result need not be stored.
             if operation.state != "in_progress":
                 self._operations.pop(operation.id, None)
             return self._read_result(operation)
@@ -283,6 +287,7 @@ class Operations:
         return run
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """Call a function in a thread, and return its result."""
         return await self._threads.run(function)
 
     # One operation
@@ -312,7 +317,10 @@ class Operations:
         operation: LongOperation,
         work: Work,
     ) -> None:
-        """Start the task and the time limit of an operation."""
+        """Start the task and the time limit of an operation.
+
+        work: calls the handler and returns the result of the tool.
+        """
         operation.task = task = asyncio.create_task(
             operation.run(work), name="concertino operation"
         )
@@ -417,7 +425,7 @@ class Operations:
         return shape_any({"status": operation.state, "operationId": operation.id})
 
     async def _lifespan(self) -> AsyncIterator[None]:
-        """Create the threads of operations for this run of the server, and end both at its end."""
+        """Create the threads for the operations when the server starts. End all when it ends."""
         self._threads = Threads(self._at_most)
         yield
         running = [item for item in self._operations.values() if item.is_running]
@@ -431,12 +439,11 @@ class Operations:
 
 
 def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
-    """Return the signature for the function `start` in Operations._add().
+    """Return the signature for the function `start` in Operations._add(), and a name.
 
-    It is the handler's signature with resolved annotations, except that `start` returns a
+    The signature is that of the handler with resolved annotations, except that `start` returns a
     CallToolResult. If the handler has no parameter for the Context, one is added.
-    The second element of the result is the name of the handler's own parameter for the Context, or
-    None.
+    The name is that of the handler's own parameter for the Context; None if it has none.
     """
     signature = read_signature(handler, (Context,))
     own = next((item.name for item in signature.parameters if item.injected), None)

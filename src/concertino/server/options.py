@@ -7,8 +7,10 @@ TypedDicts are used in three ways:
 - show_options() adds them to the signature and docstring of a method, for help().
 - check_options() in server/settings.py validates the values.
 
-An option that is left out means the same as None, or as False if it is a bool. A server whose tools
-have no options never imports this module.
+An option that is left out means the same as None, or as False if it is a bool. Only `envelope` is
+different: if it is left out, the argument `envelope` of Server decides. A server whose tools have
+    no
+options never imports this module.
 """
 
 # No `from __future__ import annotations` here: a TypedDict compiles each annotation that is a
@@ -41,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class ToolSettings(TypedDict, total=False):
     """
-    name: 1 to 128 of A-Z a-z 0-9 _ . - ; by default the function's name.
+    name: 1 to 128 of the characters A-Z a-z 0-9 _ . - ; by default the function's name.
     title: name for people.
     description: text for the model; by default the description in the function's docstring.
     read_only: hint that the tool changes nothing. Hints are for clients of MCP 2025-03-26 and
@@ -55,13 +57,13 @@ class ToolSettings(TypedDict, total=False):
     inline: run a `def` on the event loop instead of in a thread; for functions that take
         microseconds.
     input_schema: JSON Schema 2020-12 of the arguments, with type object at its root, instead of the
-        schema that the parameters' types give. The function then takes the arguments as one dict,
-        which was validated; this needs the extra `validate`.
+        schema that the parameters' types give. The function then takes all arguments as one dict,
+        which was validated. Needs the extra `validate` (install `concertino[validate]`).
     output_schema: JSON Schema 2020-12 of the return value, instead of the one that its type gives.
-        Return values are validated, which needs the extra `validate`.
+        Return values are validated. Needs the extra `validate`, too.
     envelope: send the return value as text:
         `{"success": true, "data": ..., "metadata": {"timestamp": ..., "version": ...}}`. If left
-        out, the option of Server decides.
+        out, the argument `envelope` of Server decides.
     """
 
     name: str | None
@@ -81,10 +83,10 @@ class ToolSettings(TypedDict, total=False):
 
 class ToolGuards(TypedDict, total=False):
     """
-    rate_limit: calls that are accepted per time, such as "10/60" for 10 calls within any 60
-        seconds. Further calls get an error result that says when to try again. None, here and for
-        the next three options, means that there is no limit.
-    max_in_flight: calls that may run at the same time; further calls get an error result.
+    rate_limit: how many calls are accepted per time, such as "10/60" for 10 calls within any 60
+        seconds. Other calls get an error result that says when to try again. None, here and for the
+        next three options, means that there is no limit.
+    max_in_flight: how many calls may run at the same time; other calls get an error result.
     timeout_s: seconds after which a call is cancelled. The client then gets an error result.
     max_result_bytes: size in bytes of JSON up to which a result is sent as a whole. A larger result
         is stored for up to an hour. The client gets the beginning of the result, and a link to the
@@ -102,14 +104,14 @@ class ToolGuards(TypedDict, total=False):
 
 class AccessOptions(TypedDict, total=False):
     """
-    tags: texts such as {"admin"}, for enable(tags=...) and disable(tags=...). Clients see them in
+    tags: strings such as {"admin"}, for enable(tags=...) and disable(tags=...). Clients see them in
         the `_meta` of the tool, prompt or resource, as `concertino/tags`.
     visible: a function that decides whether a caller may see and use the tool, prompt or resource.
-        It takes the Context of the caller's request, which is a call or asks for a list, and
-        returns a bool. It must be quick and cannot be an `async def`. None: every caller may.
-    scopes: the scopes that a caller's token must have, such as {"orders:write"}. Other callers with
-        a token do not see the tool, prompt or resource in lists, and get the status 403 if they
-        use it. Callers without a token, as on stdin and stdout, are not limited.
+        It is called for each list and each call, with the Context of that request, and returns a
+        bool. It must be quick and cannot be an `async def`. None: every caller may.
+    scopes: the scopes that a caller's token must have, such as {"orders:write"}. A caller whose
+        token lacks one does not see the tool, prompt or resource in lists, and gets the HTTP status
+        403 if it uses it. Callers without a token, as on stdin and stdout, are not limited.
     """
 
     tags: Collection[str] | None
@@ -177,7 +179,8 @@ class ResourceOptions(ResourceSettings, AccessOptions, total=False):
     """Options of Server.resource and Server.add_resource."""
 
 
-# Kind of feature -> the TypedDict of all its options, and the TypedDicts that this one combines.
+# Kind -> the TypedDict of all options of this kind, and the TypedDicts that it is made of, in the
+# order in which help() shows them.
 DECLARATIONS: Mapping[str, tuple[type, tuple[type, ...]]] = {
     "tool": (ToolOptions, (ToolSettings, ToolGuards, AccessOptions)),
     "prompt": (PromptOptions, (PromptSettings, AccessOptions)),
@@ -243,4 +246,5 @@ def _annotations(declaration: type) -> dict[str, Any]:
 
 
 def _default(kind: object) -> bool | None:
+    """Return the default of an option with the type `kind`, as help() shows it."""
     return False if kind is bool else None

@@ -18,10 +18,10 @@ INSTALLED = ("site-packages", "dist-packages")
 def project_version(file: str) -> str:
     """Return the version of the project of a Python file; "" if none is found. Raises nothing.
 
-    The project's pyproject.toml is looked for in the folder from which the file is imported: the
-    folder that contains the file, or its top-level package if it is part of one. If this folder is
-    named `src`, the folder above it is searched too. An installed module has the version of the
-    distribution that has the same name as the module.
+    An installed module has the version of the distribution with the same name. For any other file,
+    a pyproject.toml is looked for in the directory from which the file is imported: the directory
+    of the file or, if the file is part of a package, of its top-level package. If this directory is
+    named `src`, its parent is searched too.
     """
     root, name = find_root(file)
     try:
@@ -35,7 +35,7 @@ def project_version(file: str) -> str:
 
 
 def find_root(file: str) -> tuple[Path, str]:
-    """Return the folder from which a file is imported, and its top-level module or package."""
+    """Return the directory from which a file is imported, and its top-level module or package."""
     path = Path(file).absolute()
     folder, name = path.parent, path.stem
     while (folder / "__init__.py").is_file():

@@ -77,11 +77,11 @@ class Prompts:
     in_thread: runs a `def` handler in a thread.
     page_size: how many items one page of the list has.
     hints: how long clients may cache the list.
-    switches: the server's record of enabled and disabled tags.
+    switches: the tags that enable() and disable() have switched on and off.
 
     Attributes:
     prompts: the registered prompts by name.
-    can_complete: whether any argument has a completer.
+    can_complete: whether any argument has a Completer, which suggests its values.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class Prompts:
     ) -> None:
         """Register a prompt.
 
-        handler: the function that makes the messages. It has only the parameters that clients fill,
-            none for lifespan values and dependencies.
+        handler: the function that makes the messages, perhaps a wrapper of `function`. It has only
+            the parameters that clients fill, and none for lifespan values and dependencies.
         options: the options of the decorator `@server.prompt`, such as `title`.
-        function: the function that the author has passed, which `handler` may wrap.
+        function: the function that the author has passed.
         Raises RegistrationError for an invalid function or option.
         """
         name = options.get("name")
@@ -203,7 +203,7 @@ def _make_arguments(arguments: StringArguments) -> list[PromptArgument]:
 
 
 def _make_result(value: Any, description: str | None) -> GetPromptResult:
-    """Return the value of a prompt's function as a result.
+    """Return the result for the value that the function of a prompt has returned.
 
     description: the description of the prompt.
     """
@@ -215,7 +215,10 @@ def _make_result(value: Any, description: str | None) -> GetPromptResult:
 
 
 def _make_message(value: Any) -> PromptMessage:
-    """Return a value as a message; texts and content become messages of the user."""
+    """Return a value as a message. A text or content becomes a message of the user.
+
+    Raises InvalidResult for any other value.
+    """
     if isinstance(value, PromptMessage):
         return value
     if isinstance(value, str | ContentBlock | ResourceContents):

@@ -44,8 +44,8 @@ class EntryPage(Struct, Generic[E], eq=False):
     """One page of a registry's entries.
 
     next_cursor: the cursor of the next page; None on the last page.
-    result: a cache for the list result that is made of this page. Its type depends on the kind of
-        the registry.
+    result: the list result made of this page, such as a ListToolsResult. The user of the registry
+        stores it here, to make it only once; None before.
     """
 
     entries: list[E]
@@ -93,8 +93,8 @@ OPEN_ACCESS = Access()
 class TagSwitches:
     """Stores the last call of enable() or disable() for each tag.
 
-    All registries of a server share one object of this class. A switch also applies to entries that
-    are added later.
+    All registries of a server share one object of this class. The switch of a tag also applies to
+    entries with this tag that are added later.
     last: tag -> the last switch for this tag. The mapping is never changed but replaced by a new
         one, so that any thread may read it.
     """
@@ -105,10 +105,10 @@ class TagSwitches:
         self._lock = threading.Lock()
 
     def set(self, tags: Iterable[str], enabled: bool) -> Switch:
-        """Enable or disable tags, and return the new switch.
+        """Enable or disable tags, and return the new switch: its number, and `enabled`.
 
-        The caller passes the switch to Registry.switch(), for the entries that the same call of
-        enable() or disable() has selected by name.
+        The caller then passes the switch to Registry.switch() of each registry, which applies the
+        tags, and the switch itself to the entries that enable() or disable() has named.
         """
         with self._lock:
             self._count += 1
@@ -120,8 +120,8 @@ class TagSwitches:
 class Record(Struct, Generic[E], frozen=True):
     """What a registry knows about an entry.
 
-    number: the number of the entry; later entries have higher numbers.
-    function: the function that the author has passed; None for fixed content.
+    number: the number of the entry; entries that were added later have higher numbers.
+    function: the function that the author has passed; None for a resource with fixed content.
     access: who may use the entry.
     switch: the last call of enable() or disable() that has selected this entry by its name or
         function: a pair of its number and of whether it enables.
@@ -144,13 +144,13 @@ class Record(Struct, Generic[E], frozen=True):
 class Registry(Generic[E]):
     """Entries by name, in the order in which they were added.
 
-    Any thread may change it, and may read `entries` and `records` at any time: these mappings are
-    never changed but replaced by new ones.
+    Any thread may change a registry, and may read `entries` and `records` at any time: a change
+    replaces these mappings by new ones, and never changes the old ones.
 
     kind: the kind of entries, such as "tool", for messages and cursors.
     page_size: how many entries one page has.
     describe_conflict: returns the error text for a name that is already registered.
-    switches: the server's record of enabled and disabled tags.
+    switches: the tags that enable() and disable() have switched on and off.
 
     Attributes:
     entries: name -> entry, for the enabled entries.
@@ -174,8 +174,8 @@ class Registry(Generic[E]):
         self._page_size = page_size
         self._last_number = 0
         self.is_limited = False
-        # A cache: (the entries, index of the first entry -> page). It is valid as long as `entries`
-        # is the same object.
+        # A cache of pages: (the entries, index of a page's first entry -> the page). It is valid as
+        # long as `entries` is the same object.
         self._pages: tuple[Mapping[str, E], dict[int, EntryPage[E]]] = (self.entries, {})
         self._lock = threading.Lock()
 
@@ -248,7 +248,7 @@ class Registry(Generic[E]):
     # Entries and pages for one caller
 
     def find(self, name: str, context: Context) -> E | None:
-        """Return the entry with this name; None if there is none for the caller.
+        """Return the entry with this name; None if the caller may not see such an entry.
 
         context: the context of the caller's request.
         Raises InsufficientScope if the caller's token lacks a scope of the entry.
@@ -256,6 +256,7 @@ class Registry(Generic[E]):
         entry = self.entries.get(name)
         if entry is None or not self.is_limited:
             return entry
+        # None if another thread has removed the entry in this moment.
         record = self.records.get(name)
         if record is None or record.access.is_hidden(context):
             return None
@@ -296,7 +297,8 @@ class Registry(Generic[E]):
     def page(self, params: Mapping[str, Raw], context: Context) -> EntryPage[E]:
         """Return the page that a list request asks for, with the entries that the caller may see.
 
-        If all callers see the same entries, the same object is returned until an entry changes.
+        If no entry has `visible` or `scopes`, all callers get the same object until the
+        entries change. So `result` of the page is made only once.
         params: the params of the request. Without `cursor`, the first page is returned.
         context: the context of the request.
         Raises RpcError -32602 for a text that is not a cursor of this registry.
@@ -340,6 +342,7 @@ class Registry(Generic[E]):
         return EntryPage([entries[name] for name in page], cursor)
 
     def _make_cursor(self, name: str, number: int) -> str:
+        """Return the cursor of the page that begins after the entry with this name and number."""
         return b2a_base64(encode((self._kind, number, name)), newline=False).decode()
 
     def _parse_cursor(self, raw: Raw) -> Cursor | None:
@@ -374,11 +377,11 @@ def _number_before(last: Cursor, records: Mapping[str, Record[Any]]) -> int:
     last: the content of the cursor.
     """
     _, number, name = last
-    # Usually this is the number in the cursor. But the cursor may come from an earlier process, in
-    # which the entries had other numbers. If an entry has the name in the cursor, use the current
-    # number of that entry, which is the same unless the numbers have changed. If no entry has the
-    # number in the cursor, its entry was removed, and perhaps added again at the end of the list;
-    # the number still marks the right place.
+    # There are two cases in which name and number of the cursor belong to different entries:
+    # - The cursor comes from an earlier process, in which the entries had other numbers. Use the
+    #   current number of the entry with this name.
+    # - The entry was removed, and perhaps added again at the end of the list. Then no entry has the
+    #   number of the cursor, but the number still marks the right place.
     named = records.get(name)
     is_taken = any(record.number == number for record in records.values())
     return named.number if is_taken and named is not None else number

@@ -13,9 +13,14 @@ from concertino.schema.return_values import InvalidResult, check_struct, shape_a
 from concertino.server.settings import CacheHints
 from concertino.types.results import ReadResourceResult, ResourceContents, TextContent
 
+_CONTENTS = (ResourceContents, bytes, bytearray, memoryview)
+
 
 def make_not_found_error(uri: str, details: list[str] | None = None) -> RpcError:
-    """Return the error for a URI without a resource; `details` are sentences for its data."""
+    """Return the error for a URI without a resource.
+
+    details: sentences that say why no resource template fits; None for none.
+    """
     data = {"uri": uri, **({"details": "; ".join(details)} if details else {})}
     return RpcError(INVALID_PARAMS, "Resource not found", data)
 
@@ -26,18 +31,22 @@ def make_result(
     mime_type: str | None,
     hints: CacheHints,
 ) -> ReadResourceResult:
-    """Return the result for a value that the function of a resource has returned.
+    """Return the result for the content of a resource.
 
-    uri, mime_type: the URI that the client reads; the type of the content, None if it is unknown.
-    Raises the RpcError "Resource not found" for None.
+    value: the return value of the resource's function, or the content itself.
+    uri: the URI that the client reads.
+    mime_type: the MIME type of the content; None to choose it by the type of the value.
+    hints: how long clients may cache the result.
+    Raises the RpcError "Resource not found" if the value is None, and InvalidResult for a value
+    that is neither text, bytes, ResourceContents nor JSON.
     """
     if isinstance(value, ReadResourceResult):
         return check_struct(value)
     if value is None:
         raise make_not_found_error(uri)
 
-    # A list becomes one JSON text, unless it contains bytes or ResourceContents: then each item is
-    # a part of the result.
+    # A list becomes one JSON text. But if it contains bytes or ResourceContents, which are no JSON,
+    # each item becomes contents of its own.
     parts: list[Any] = [value]
     if isinstance(value, (list, tuple)) and any(
         isinstance(item, _CONTENTS) for item in cast("list[Any]", value)
@@ -45,9 +54,6 @@ def make_result(
         parts = list(cast("list[Any]", value))
     contents = [_make_contents(part, uri, mime_type) for part in parts]
     return ReadResourceResult(contents, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
-
-
-_CONTENTS = (ResourceContents, bytes, bytearray, memoryview)
 
 
 def _make_contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:

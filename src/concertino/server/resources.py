@@ -1,8 +1,9 @@
 """Resources: registers, lists and reads the resources of a server.
 
 A resource has a URI and a source of its content: a text or bytes, a file, or a function that
-returns the content. A resource template has a URI template, whose variables are the arguments of a
-function. LazyFeatures imports this module when the first resource is registered.
+returns the content. A resource template has a URI template, such as `note://{id}`, and a function
+whose arguments are the variables of the template. LazyFeatures imports this module when the first
+resource is registered.
 Spec: 2026-07-28 server/resources, server/utilities/caching; RFC 3986 for URIs, RFC 6570 for
 templates (schema/uri_template.py).
 """
@@ -56,7 +57,7 @@ from concertino.types.resources_and_prompts import (
 )
 from concertino.types.results import ReadResourceResult, ResourceContents
 
-# RFC 3986: a scheme, and the characters that a URI may contain.
+# An absolute URI by RFC 3986: a scheme, and the characters that a URI may contain.
 _URI = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*"
 )
@@ -73,7 +74,8 @@ class RegisteredResource(Struct, frozen=True):
     resource: the resource as `resources/list` returns it.
     source: where its content comes from.
     hints: how long clients may cache its content.
-    location: the file and line that registered it, for messages; "" if a function is its source.
+    location: the file and line of the code that has registered it, for messages; "" if its source
+        is a function, because that knows its own file and line.
     """
 
     resource: Resource
@@ -86,7 +88,7 @@ class RegisteredTemplate(Struct, frozen=True):
     """A resource template of a server.
 
     listing: the template as `resources/templates/list` returns it.
-    template: matches URIs, and extracts the values of the variables.
+    template: matches URIs with the URI template, and extracts the values of the variables.
     function: the handler.
     arguments: converts the values of the variables to the arguments of the handler.
     completers: variable -> the Completer that suggests its values.
@@ -104,14 +106,16 @@ class RegisteredTemplate(Struct, frozen=True):
 class Resources:
     """The resources of a server.
 
-    in_thread: runs a function in a thread: `def` handlers, and reading files.
+    in_thread: runs a function in a thread: `def` handlers, and functions that read files.
     page_size: how many items one page of a list has.
-    hints: how long clients may cache the lists, and resources without hints of their own.
-    switches: the server's record of enabled and disabled tags.
+    hints: how long clients may cache the lists, and the content of resources for which the author
+        has not set it.
+    switches: the tags that enable() and disable() have switched on and off.
 
     Attributes:
-    resources, templates: the registered resources and templates, by URI or template.
-    can_complete: whether any variable of a template has a completer.
+    resources: the registered resources by URI.
+    templates: the registered resource templates by URI template.
+    can_complete: whether any variable of a template has a Completer, which suggests its values.
     """
 
     def __init__(
@@ -163,13 +167,14 @@ class Resources:
         """Register a resource or a template. Exactly one of handler, text, blob and path is given.
 
         uri: an absolute URI, or, with a handler, a template.
-        handler: the function that returns the content. It has only the parameters that clients
-            fill, none for lifespan values and dependencies.
+        handler: the function that returns the content, perhaps a wrapper of `function`. It has only
+            the parameters that clients fill, and none for lifespan values and dependencies.
         text, blob: the content itself.
         path: the file that contains the content.
         options: the options of the decorator `@server.resource`, such as `mime_type`.
-        function: the function that the author has passed, which `handler` may wrap; None without a
-            handler.
+        function: the function that the author has passed; None without a handler.
+        Raises RegistrationError for an invalid argument, and if the URI or template is already
+        registered.
         """
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
@@ -308,7 +313,7 @@ class Resources:
         raise not_registered("resource or template", uri, known)
 
     def is_disabled(self, uri: str) -> bool:
-        """Return whether a URI belongs to disabled resources or templates only."""
+        """Return whether all resources and templates for a URI are disabled. False if none is."""
         resources, templates = self.resources, self.templates
         if uri in resources.entries:
             return False
@@ -367,8 +372,9 @@ class Resources:
         return page.result
 
     async def read(self, call: Call, context: Context) -> ReadResourceResult:
-        """Handle a call of `resources/read`: look for the URI itself, then for a template.
+        """Handle a call of `resources/read`.
 
+        A resource with exactly the URI is preferred to templates that match it.
         Raises RpcError -32602 for malformed params, and if the caller may use no such resource.
         """
         try:
@@ -395,7 +401,10 @@ class Resources:
         context: Context,
         finish: Callable[[Any], ReadResourceResult],
     ) -> ReadResourceResult:
-        """Return finish(content) for the content of a resource, from any kind of source."""
+        """Return finish(content) for the content of a resource, from any kind of source.
+
+        uri: the URI of the resource.
+        """
         if isinstance(source, File):
             return finish(await self._in_thread(lambda: source.read(uri)))
         if isinstance(source, tuple):
@@ -407,9 +416,9 @@ class Resources:
     async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
         """Return the content of a URI that matches a template.
 
-        If several templates match, this method uses the first one whose function accepts the values
-        of the variables. Raises the RpcError "Resource not found" if there is none; its details
-        name the values that were not accepted.
+        If several templates match, the one that was registered first is used, of those whose
+        functions accept the values of the variables. Raises the RpcError "Resource not found" if
+        there is none; its details name the values that were not accepted.
         """
         details: list[str] = []
         for entry, access in self.templates.visible_entries(context):
@@ -452,9 +461,10 @@ def _check_one_source(
 def _choose_hints(options: ResourceSettings, default: CacheHints, access: Access) -> CacheHints:
     """Return how long clients may cache a resource's content, and who may share it.
 
-    default: the hints of the server, which replace the options that are not set.
-    access: the options that limit who may read the resource. If one is set, the content must not be
-        shared.
+    options: the options `ttl_s` and `cache_scope` of the resource or template.
+    default: the hints of the server, for the options that are not set.
+    access: `visible` and `scopes`, which limit who may read the resource. If one of them is set,
+        the content must not be shared.
     Raises RegistrationError for invalid options.
     """
     scope = options.get("cache_scope") or default.scope
@@ -525,6 +535,8 @@ def _make_fixed_contents(
 ) -> tuple[list[ResourceContents], int]:
     """Return the contents of a resource that is a text or bytes, and their size in bytes.
 
+    owner: the name of the resource, for errors.
+    text, blob: one of the two; the other is None.
     Raises RegistrationError for another type, and for a text with a lone surrogate.
     """
     if text is not None:

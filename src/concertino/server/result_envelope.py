@@ -25,13 +25,16 @@ Shape = Callable[[Any], CallToolResult]
 def wrap_result(shape: Shape, version: str) -> Shape:
     """Return a function that calls `shape` and wraps the result into an envelope.
 
-    The new result is one text block with JSON, indented by two spaces. The member `data` of the
-    JSON is the structured content. If there is none, `data` is the text of a single text block,
-    null for no content, or else the list of content blocks.
+    The new result is one text block with JSON, indented by two spaces. The key `data` of the JSON
+    has the structured content. If there is none, `data` is
 
-    Error results, and CallToolResults that the handler itself has returned, are not wrapped.
+    - the text, if the content is a single text block,
+    - null, if there is no content,
+    - otherwise the list of content blocks.
+
+    Error results are not wrapped, nor is a CallToolResult that the handler itself has returned.
     shape: converts a value that the handler has returned to a result.
-    version: the server's version, for the metadata.
+    version: the server's version, for `metadata`.
     """
 
     def shape_with_envelope(value: Any) -> CallToolResult:
@@ -51,7 +54,7 @@ def wrap_result(shape: Shape, version: str) -> Shape:
 
 
 def _extract_data(result: CallToolResult) -> Any:
-    """Return the member `data` of the envelope for a result."""
+    """Return the value of `data` in the envelope for a result."""
     if result.structured_content is not UNSET:
         return result.structured_content
     if not result.content:

@@ -1,18 +1,8 @@
 """Server: an MCP server made of typed Python functions.
 
-    server = Server("calculator")
-
-    @server.tool
-    def add(a: int, b: int) -> int:
-        "Add two numbers."
-        return a + b
-
-    server.run()
-
-Server is the public interface for authors; its base class in server_backend.py handles the calls of
-clients. tools.py, resources.py, prompts.py and completion.py register and call the functions of
-each kind. A Server is a Backend (backend/interface.py), so it can be composed with other backends,
-wrapped by guards, and served on any connection.
+This module has the methods that authors of servers call. The methods that handle the requests of
+clients are in the base class (server_backend.py). tools.py, resources.py, prompts.py and
+completion.py register the functions of each kind, and call them.
 """
 
 from __future__ import annotations
@@ -69,9 +59,9 @@ L = TypeVar("L", bound=Callable[[], Any])
 
 
 def _show_options(kind: str) -> Callable[[F], F]:
-    """Return a decorator that makes help() show the options of a method.
+    """Return a decorator that makes help() show the options of a method with `**options`.
 
-    The options are looked up only when help() is called, because that takes 0.6 ms.
+    Looking them up takes 0.6 ms, so it is done when help() is called and not at import.
     kind: "tool", "prompt" or "resource".
     """
 
@@ -84,26 +74,37 @@ def _show_options(kind: str) -> Callable[[F], F]:
 
 
 class Server(ServerBackend):
-    """An MCP server made of Python functions; a Backend.
+    """An MCP server made of Python functions.
 
-    Decorate functions with `tool`, `resource` or `prompt`, then call `run()`. The constructor has
-    these arguments; those that are None are not sent to clients:
+        server = Server("calculator")
 
-    name, version: identify the server for programs. Without a version, or with "0.0.0", the server
-        has the version of the project to which the calling file belongs. That version stands in the
-        pyproject.toml next to the file or its package, or belongs to the installed distribution. If
-        neither exists, the version stays "0.0.0".
-    title, description, website_url: describe the server for people.
+        @server.tool
+        def add(a: int, b: int) -> int:
+            "Add two numbers."
+            return a + b
+
+        server.run()
+
+    Decorate functions with `tool`, `resource` or `prompt`, then call `run()`. A Server is a
+    Backend, an object that answers MCP requests, so compose() and Guard accept it, too.
+
+    name: identifies the server for programs.
+    version: the version that clients see. By default it is that of the project to which the calling
+        file belongs: from the pyproject.toml next to the file or its package, or from the installed
+        distribution. If there is neither, it is "0.0.0".
+    title, description, website_url: describe the server for people. Arguments that are None are not
+        sent to clients.
     instructions: advice for the model on how to use the tools.
     icons: pictures for a client's user interface.
     experimental, extensions: capabilities that the server declares to clients: name -> settings,
         which may be {}. The name of an extension needs a prefix, such as "com.example/name".
-    argument_errors: the response to a call of a tool with invalid arguments: "result" for a tool
-        result with isError, which the model can act on, "protocol" for the JSON-RPC error -32602.
-    coerce: whether to accept strings for other types if they can be converted, such as `"1"` for an
-        int.
-    envelope: the default of the option `envelope` of tool(): whether tools send their return value
-        as the text `{"success": true, "data": ..., "metadata": {...}}`.
+    argument_errors: what a client gets that calls a tool with invalid arguments. "result": a result
+        with isError, which the model sees and can act on. "protocol": the JSON-RPC error -32602.
+    coerce: whether tools accept strings for other types if they can be converted, such as `"1"` for
+        an int.
+    envelope: whether tools send their return value as the text
+        `{"success": true, "data": ..., "metadata": {...}}`. The option `envelope` of tool()
+        replaces this default for one tool.
     page_size: how many tools, prompts or resources one page of a list has.
     ttl_s: how many seconds clients of MCP 2026-07-28 may cache lists and the content of resources;
         with 0 they ask each time.
@@ -169,15 +170,18 @@ class Server(ServerBackend):
     def tool(self, handler: Handler | None = None, **options: Any) -> Any:
         """Register a function as a tool: `@server.tool` or `@server.tool(title=...)`.
 
-        Returns the function unchanged. The tool has the name of the function, and the description
-        in its docstring. The types of the parameters become the input schema, and the arguments of
-        each call are checked against it. A parameter with the annotation Context gets the Context
-        of the call, and clients do not see this parameter.
+        Returns the function unchanged. The function defines the tool:
 
-        An `async def` runs on the event loop. A `def` runs in a thread, or with inline=True on the
-        event loop. If the function is a generator, each value that it yields is sent as progress,
-        and the result contains all these values. If the function raises an exception, the client
-        gets a result with isError; ToolError lets the function write the text of this result.
+        - The tool has the name of the function, and the description in its docstring.
+        - The types of the parameters become the input schema. The arguments of each call are
+          checked against it.
+        - A parameter with the annotation Context gets the Context of the call. Clients do not see
+          this parameter.
+        - An `async def` runs on the event loop, a `def` in a thread, unless inline=True.
+        - If the function is a generator, each value that it yields is sent as progress, and the
+          result is the list of all these values.
+        - If the function raises an exception, the client gets a result with isError. Raise
+          ToolError to choose the text of this result.
 
         handler: the function, if the decorator is written without parentheses.
         Raises RegistrationError for an invalid function or option.
@@ -196,16 +200,16 @@ class Server(ServerBackend):
     def add_tool(self, handler: Handler, **options: Unpack[ToolOptions]) -> None:
         """Register a function as a tool, without a decorator.
 
-        The tool gets the same name, description and input schema as with the decorator tool(). May
-        be called from any thread. If the server is running, clients are notified that the list
-        of tools has changed.
+        The tool gets the same name, description and input schema as with the decorator tool(). If
+        the server is running, clients are notified that the list of tools has changed. May be
+        called from any thread.
         handler: a function, a bound method, or another callable. One without a name, such as a
             partial, needs the option `name`.
-        Raises RegistrationError for an invalid function or option. The text of the error names the
-        tool and says what to write instead.
+        Raises RegistrationError for an invalid function or option. Its text says what to write.
         """
         values = cast("dict[str, Any]", options)
-        access = take_access(values, f"tool {_name_of(handler, options)!r}")
+        name = str(options.get("name") or getattr(handler, "__name__", ""))
+        access = take_access(values, f"tool {name!r}")
         if self.envelope:
             values.setdefault("envelope", True)
         guards = take_guards(values)
@@ -233,7 +237,7 @@ class Server(ServerBackend):
         self._report_change("tools")
 
     def remove_tool(self, name: str) -> None:
-        """Remove a tool, and notify clients. Calls of the tool that are running continue.
+        """Remove a tool, and notify clients. Running calls of the tool continue.
 
         Raises NotRegistered if no tool has this name.
         """
@@ -243,8 +247,8 @@ class Server(ServerBackend):
     def tools_changed(self) -> None:
         """Notify clients that the list of tools has changed.
 
-        Call this method when the option `visible` of a tool is a function that returns another
-        value than before. The other methods that change the list notify clients themselves. May be
+        Call this method when a function in the option `visible` of a tool begins to return another
+        value. add_tool(), remove_tool(), enable() and disable() notify clients themselves. May be
         called from any thread.
         """
         self._report_change("tools")
@@ -260,14 +264,14 @@ class Server(ServerBackend):
 
         uri: an absolute URI, or an RFC 6570 template such as `notes://{day}{?lang}`. The variables
             of a template are parameters of the function; their values are converted to the types of
-            the parameters. Parameters for variables of a query need defaults. A value of `{x}`
-            contains no slash, a value of `{+path}` may contain some. The head of
-            schema/uri_template.py has all rules.
+            the parameters. Parameters for variables of a query, such as `lang`, need defaults. A
+            value of `{x}` contains no slash, a value of `{+path}` may contain some.
+            `concertino docs resources-and-prompts` shows all forms of variables.
 
-        The function returns text, bytes, JSON, ResourceContents or a list of these. If the URI that
-        a client reads stands for nothing, the function returns None or raises ResourceNotFound. An
-        `async def` runs on the event loop, a `def` in a thread unless inline=True. A parameter with
-        the annotation Context gets the Context of the call.
+        The function returns the content: text, bytes, JSON, ResourceContents or a list of these. If
+        there is nothing at the URI, it returns None or raises ResourceNotFound. An `async def` runs
+        on the event loop, a `def` in a thread, unless inline=True. A parameter with the annotation
+        Context gets the Context of the call.
         Raises RegistrationError for an invalid function or option.
         """
         # `@server.resource` without parentheses passes the function as the URI.
@@ -322,10 +326,11 @@ class Server(ServerBackend):
         self._report_change("resources")
 
     def resource_updated(self, uri: str) -> None:
-        """Notify the clients that subscribe to a resource that its content has changed.
+        """Notify the clients that have subscribed to a resource that its content has changed.
 
         May be called from any thread. Does nothing while the resource is disabled.
-        uri: the URI of the resource; for a resource of a template, the URI and not the template.
+        uri: the URI of the resource. For a resource of a template, it is the URI that clients read
+            and not the template.
         """
         if self._features.is_disabled_resource(uri):
             return
@@ -333,14 +338,14 @@ class Server(ServerBackend):
 
     @property
     def watched(self) -> frozenset[str]:
-        """Return the URIs of the resources that clients subscribe to now."""
+        """Return the URIs of the resources to which any client is subscribed now."""
         return self._hosts.watched
 
     def resources_changed(self) -> None:
         """Notify clients that the list of resources has changed. May be called from any thread.
 
-        Call this method when the option `visible` of a resource is a function that returns another
-        value than before. add_resource(), remove_resource(), enable() and disable() notify clients
+        Call this method when a function in the option `visible` of a resource begins to return
+        another value. add_resource(), remove_resource(), enable() and disable() notify clients
         themselves.
         """
         self._report_change("resources")
@@ -355,11 +360,14 @@ class Server(ServerBackend):
     def prompt(self, handler: Handler | None = None, **options: Any) -> Any:
         """Register a function as a prompt: `@server.prompt` or `@server.prompt(title=...)`.
 
-        Returns the function unchanged. Its parameters are the arguments of the prompt; those
-        without a default are required. Clients send all arguments as strings, which are converted
-        to the types of the parameters. A parameter with the annotation Context gets the Context of
-        the call instead. The function returns a text, a content block, a message made by user() or
-        assistant(), or a list of these. A text or content block becomes a message of the user.
+        Returns the function unchanged. The function defines the prompt:
+
+        - Its parameters are the arguments of the prompt. Those without a default are required.
+          Clients send strings, which are converted to the types of the parameters.
+        - A parameter with the annotation Context gets the Context of the call. Clients do not see
+          this parameter.
+        - It returns a text, a content block, a message made by user() or assistant(), or a list of
+          these. A text or content block becomes a message of the user.
 
         handler: the function, if the decorator is written without parentheses.
         Raises RegistrationError for an invalid function or option.
@@ -378,9 +386,9 @@ class Server(ServerBackend):
     def add_prompt(self, handler: Handler, **options: Unpack[PromptOptions]) -> None:
         """Register a function as a prompt, without a decorator.
 
-        The prompt gets the same name, description and arguments as with the decorator prompt(). May
-        be called from any thread. If the server is running, clients are notified that the list of
-        prompts has changed.
+        The prompt gets the same name, description and arguments as with the decorator prompt(). If
+        the server is running, clients are notified that the list of prompts has changed. May be
+        called from any thread.
         handler: a function that returns the text or the messages of the prompt.
         Raises RegistrationError for an invalid function or option.
         """
@@ -396,9 +404,9 @@ class Server(ServerBackend):
     def prompts_changed(self) -> None:
         """Notify clients that the list of prompts has changed.
 
-        Call this method when the option `visible` of a prompt is a function that returns another
-        value than before. The other methods that change the list notify clients themselves. May be
-        called from any thread.
+        Call this method when a function in the option `visible` of a prompt begins to return
+        another value. add_prompt(), remove_prompt(), enable() and disable() notify clients
+        themselves. May be called from any thread.
         """
         self._report_change("prompts")
 
@@ -408,14 +416,15 @@ class Server(ServerBackend):
         """Register a function that suggests values of an argument while the user types.
 
         Use it as a decorator, `@server.complete("greet", "name")`, which returns the function
-        unchanged. Arguments whose type is a Literal, an Enum or bool need no function.
+        unchanged. Arguments whose type is a Literal, an Enum or bool need no such function: their
+        values are suggested anyway.
 
         target: the name of a prompt, or a resource template as it was registered.
         argument: an argument of the prompt, or a variable of the template.
 
         The function gets the text that the user has typed so far. If it has a second parameter, it
-        also gets the arguments that the user has filled in already, as a dict of strings. It
-        returns any number of strings, of which the client gets the first 100, or a Completion.
+        also gets the other arguments that the user has filled in already: name -> value, both
+        strings. It returns a Completion, or strings, of which the client gets the first 100.
         Raises RegistrationError if there is no such prompt, template or argument.
         """
 
@@ -431,10 +440,10 @@ class Server(ServerBackend):
     def disable(self, *features: str | Handler, tags: Collection[str] = ()) -> None:
         """Hide tools, prompts and resources from all clients, until enable() shows them again.
 
-        For clients, a hidden tool, prompt or resource ("feature") does not exist. Calls that are
-        running continue. If several calls of enable() and disable() select the same feature, the
-        last one decides. May be called from any thread; clients are notified once for each list
-        that changes.
+        For clients, a hidden tool, prompt or resource ("feature") does not exist. Its running calls
+        continue. If several calls of enable() and disable() select the same feature, the last one
+        decides. May be called from any thread. Clients are notified once for each list that
+        changes.
 
         features: names, URIs and templates as they were registered, or the decorated functions.
         tags: selects every feature with one of these tags, also features that are registered later.
@@ -446,7 +455,8 @@ class Server(ServerBackend):
     def enable(self, *features: str | Handler, tags: Collection[str] = ()) -> None:
         """Show tools, prompts and resources again that disable() has hidden.
 
-        For clients, a tool, prompt or resource ("feature") that is hidden does not exist.
+        If several calls of enable() and disable() select the same tool, prompt or resource
+        ("feature"), the last one decides. Clients are notified once for each list that changes.
         features: names, URIs and templates as they were registered, or the decorated functions.
         tags: selects every feature with one of these tags, also features that are registered later.
         Raises NotRegistered for an unknown name, LookupError for an unknown function, and
@@ -474,10 +484,9 @@ class Server(ServerBackend):
         wait. The code after the `yield` runs when the server ends. Several such functions start in
         the order of registration and end in reverse order.
 
-        The return annotation names the class of the yielded value, as in
-        `-> AsyncIterator[Database]`. A handler that is registered later can have a parameter with
-        this class as its annotation. The parameter gets the value in each call, and clients do not
-        see the parameter.
+        The return annotation names the class of the yielded value: `-> AsyncIterator[Database]`. A
+        parameter `db: Database` of a tool, prompt or resource that is registered later gets this
+        value in each call. Clients do not see the parameter.
         Raises RegistrationError for any other function, and after the server has started.
         """
         self._filled.add_lifespan(function)
@@ -492,7 +501,7 @@ class Server(ServerBackend):
 
         Tests use it: `with server.override(get_session, get_fake_session): ...`
         provider: the function that is replaced.
-        replacement: the function to call instead; anything that Depends accepts.
+        replacement: the function to call instead; anything that Depends() accepts.
         Raises LookupError if no handler of this server depends on the provider.
         """
         return self._filled.dependencies().override(provider, replacement)
@@ -536,14 +545,13 @@ class Server(ServerBackend):
 
         http: None to serve over stdin and stdout; an address, HOST:PORT or unix:PATH, to serve over
             HTTP at it until SIGTERM. Clients use the URL http://HOST:PORT/mcp. Needs the extra
-            http.
+            `http` (install `concertino[http]`).
         http_options: an HttpOptions of concertino.http, only together with `http`; None for its
             defaults. An address that other machines can reach needs some of the options:
             authorization, TLS and the public URL.
         limits: the limits for each connection. None for the defaults of Limits and the environment
             variables that replace them, such as CONCERTINO_MAX_IN_FLIGHT.
-        loop_factory: makes the event loop, for example uvloop.new_event_loop; None for the event
-            loop of asyncio.
+        loop_factory: makes the event loop, such as uvloop.new_event_loop; None for asyncio's own.
         Raises RuntimeError if another module is importing the calling file, because that import
         would never end.
         """
@@ -564,8 +572,8 @@ class Server(ServerBackend):
     ) -> AsgiApplication:
         """Return an ASGI application, for uvicorn, Starlette, FastAPI or Django.
 
-        Needs the extra http. `AsgiApplication(backend)` of `concertino.http` does the same for any
-        backend.
+        Needs the extra `http` (install `concertino[http]`). `AsgiApplication(backend)` of
+        `concertino.http` does the same for any backend.
         path: the path of the MCP endpoint, below the path at which the application is mounted. The
             application also serves MCP at `/`.
         options: the settings of the HTTP server; None for the defaults of HttpOptions.
@@ -576,16 +584,10 @@ class Server(ServerBackend):
         return AsgiApplication(self, path, options, limits)
 
 
-def _name_of(handler: object, options: Mapping[str, Any]) -> str:
-    """Return the name that a tool will have, for error messages."""
-    return str(options.get("name") or getattr(handler, "__name__", ""))
-
-
 def _report_unserved_script() -> None:
     """Report that the script has made a server and never served it. Called when the process ends.
 
-    Nothing is reported if runtime/host.py was imported: whatever serves a backend imports that
-    module, so the program has served something.
+    Whatever serves a backend imports runtime/host.py. If it was imported, nothing is reported.
     """
     if "concertino.runtime.host" not in sys.modules:
         from concertino.server.unserved import report_unserved_script

@@ -112,8 +112,11 @@ class ServerBackend:
 
         A guard around the server uses this function, because it is faster than `handle`.
         method, name: "tools/call" and the name of the tool.
-        Returns None for other methods, for tools with guards (such as rate limits) of their own,
-        and if a subclass has overridden `handle`.
+        Returns None for
+
+        - other methods and unknown tools,
+        - tools with guards of their own, such as rate limits,
+        - all tools if a subclass has overridden `handle`.
         """
         from concertino.backend.call_hooks import has_method_of
 
@@ -128,8 +131,9 @@ class ServerBackend:
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return a function that checks the arguments of calls of one tool.
 
-        The function raises ArgumentsRefused or RpcError for invalid arguments. A guard around the
-        server uses it, so that calls with invalid arguments do not count against a rate limit.
+        The function takes a call and its context, and raises ArgumentsRefused or RpcError for
+        invalid arguments. A guard around the server uses it, so that calls with invalid arguments
+        do not count against a rate limit.
         method, name: "tools/call" and the name of the tool.
         Returns None for other methods.
         """

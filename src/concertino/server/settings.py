@@ -38,8 +38,8 @@ NO_VERSION = "0.0.0"
 def default_version() -> str:
     """Return the version of the calling project; NO_VERSION, "0.0.0", if it is not known.
 
-    The calling project is the one with the file from which concertino was called: the file of the
-    innermost stack frame that is not in concertino.
+    The calling project is the one whose code has called concertino: the innermost stack frame
+    outside of concertino tells its file.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
@@ -47,8 +47,8 @@ def default_version() -> str:
     file = None if frame is None else frame.f_globals.get("__file__")
     if not isinstance(file, str):
         return NO_VERSION
-    # Most servers are single files without a project, and start faster without the module. Paths
-    # are texts here, because importing pathlib takes time, too.
+    # Most servers are single files without a project. A quick test finds these, so that they start
+    # without the module project_version. Paths are strings, because importing pathlib takes time.
     folder = file.rpartition("/")[0] or "."
     may_have_project = folder.endswith(("site-packages", "dist-packages", "/src")) or any(
         os.access(f"{folder}/{name}", os.F_OK) for name in ("__init__.py", "pyproject.toml")
@@ -82,8 +82,8 @@ class CacheHints(Struct, frozen=True):
 def cache_hints(ttl_s: float, scope: CacheScope) -> CacheHints:
     """Return the CacheHints for a number of seconds.
 
-    ttl_s: how long clients may cache a result, from 0 (not at all) to MAX_TTL_S.
-    scope: the field of the CacheHints.
+    ttl_s: how many seconds clients may cache a result, from 0 (not at all) to MAX_TTL_S, a year.
+    scope: `private` for the user of the request only, `public` for all users.
     Raises ValueError for an invalid argument.
     """
     is_number = isinstance(ttl_s, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -99,7 +99,7 @@ def check_options(options: T, declaration: type, owner: str) -> T:
 
     options: the options: name -> value. If there are none, the same dict is returned.
     declaration: the TypedDict in server/options.py that declares the options.
-    owner: the name of the feature for error messages, such as `prompt 'greet'`.
+    owner: the name of the tool, prompt or resource for error messages, such as `prompt 'greet'`.
     Raises TypeError for an unknown option, RegistrationError for an invalid value.
     """
     values = cast("dict[str, Any]", options)
@@ -119,7 +119,7 @@ def check_options(options: T, declaration: type, owner: str) -> T:
     return checked
 
 
-# The member of `_meta` in which clients see the tags.
+# The key in `_meta` under which clients see the tags.
 TAGS_MEMBER = "concertino/tags"
 
 
@@ -158,15 +158,17 @@ def take_guards(options: dict[str, Any]) -> dict[str, Any]:
 def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | None:
     """Return `_meta` of a tool, prompt or resource with its tags added.
 
-    If there are no tags, `meta` is returned unchanged.
+    meta: the author's own `_meta`, which is returned unchanged if there are no tags.
+    access: has the tags.
     """
     return {TAGS_MEMBER: sorted(access.tags), **(meta or {})} if access.tags else meta
 
 
 def _all_options(declaration: type) -> list[str]:
-    """Return the names of all options for the kind of feature that `declaration` belongs to.
+    """Return the names of all options of tools, of prompts or of resources.
 
-    declaration: ToolSettings, PromptSettings or ResourceSettings of server/options.py.
+    declaration: says of which: ToolSettings, PromptSettings or ResourceSettings of
+        server/options.py.
     """
     from concertino.server.options import DECLARATIONS
 
@@ -182,9 +184,13 @@ def _all_options(declaration: type) -> list[str]:
 def check_setting(value: S) -> S:
     """Check a Struct, and return a copy that was converted to JSON and back. Takes 3 us.
 
-    Raises ValueError if a value has another type than its field, has no JSON form, is NaN, or
-    contains a lone surrogate, and for invalid keys of `meta` or `extensions`. The text names each
-    invalid field, with the expected and the actual value.
+    Raises ValueError for invalid keys of `meta` or `extensions`, and for a value that
+
+    - has another type than its field,
+    - has no JSON form, such as NaN, or
+    - contains a lone surrogate.
+
+    The text of the error names each invalid field, with the expected and the actual value.
     """
     try:
         checked = _round_trip(value, type(value))
@@ -201,10 +207,10 @@ def check_setting(value: S) -> S:
 
 
 def check_against_schema(value: S, owner: str) -> S:
-    """Check the types in a Struct of concertino.types, and the bounds of its numbers.
+    """Check a Struct of concertino.types, and return a copy that was converted to JSON and back.
 
-    The bounds are those of MCP's schema. Returns a copy, converted to JSON and back.
-    owner: the name of the feature for error messages, such as `prompt 'greet'`.
+    Checks the types of its values, and the bounds that MCP's schema sets for numbers.
+    owner: the name of the tool, prompt or resource for error messages, such as `prompt 'greet'`.
     Raises RegistrationError for an invalid value.
     """
     # Imported here, because a server that has only tools does not need it.
@@ -242,6 +248,7 @@ _NAME = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?"
 
 
 def _check_keys(meta: Mapping[str, Any] | None) -> None:
+    """Raise ValueError for a key that `_meta` may not have."""
     for key in meta or ():
         prefix, slash, name = key.rpartition("/")
         if not re.fullmatch(_NAME, name) or (slash and not re.fullmatch(_PREFIX, prefix)):
@@ -249,6 +256,7 @@ def _check_keys(meta: Mapping[str, Any] | None) -> None:
 
 
 def _check_extensions(extensions: Mapping[str, Any] | None) -> None:
+    """Raise ValueError for a name that an extension may not have."""
     # Unlike a key of `_meta`, the name of an extension needs a prefix (basic/versioning).
     for key in extensions or ():
         prefix, _, name = key.rpartition("/")
@@ -292,7 +300,7 @@ def check_positive(owner: str, settings: Mapping[str, Any]) -> None:
 
     A setting whose name ends with `_s` is a time in seconds and may be a float; all others must be
     an int.
-    owner: what has these settings, for the error text.
+    owner: the class or function with these settings, for the error text.
     settings: name -> value.
     """
     for name, value in settings.items():

@@ -6,9 +6,9 @@
         yield "two"
 
 MCP has no partial results. A client can show progress notifications while the call runs (MCP
-2026-07-28 basic/patterns/progress). But the client may not have asked for them, and some are left
-out if they come too fast. Therefore the result contains all chunks again; schema/return_values.py
-makes it.
+2026-07-28 basic/patterns/progress). But the client may not have asked for progress, and if chunks
+come too fast, some are not sent. Therefore the result contains all chunks again;
+schema/return_values.py makes it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ MAX_CHUNKS = 100_000
 # result of this size would be too large for a message (10 MiB by default) anyway.
 MAX_CHARACTERS = 64 * 2**20
 
+# A function that converts the arguments of a call, as JSON, to the arguments of a handler. The
+# second argument is the context of the call.
 Bind = Callable[[Raw | bytes, object], Bound]
+# A function run(context, args, kwargs), see collect_chunks().
 Run = Callable[[Context, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 
 
 def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
     """Return a function run(context, args, kwargs) that runs a generator.
 
-    run() sends each chunk as progress, and returns the list of all chunks. When the call is
-    cancelled, run() closes an `async def` generator at once. A `def` generator cannot be
-    interrupted, so it is closed after its next chunk.
-    context: the context of the call, to which progress is sent.
-    args, kwargs: the arguments for the generator function.
     handler: the generator function.
     in_thread: runs a `def` in a thread; None to run it on the event loop.
+
+    run() calls the generator function with the arguments `args` and `kwargs`. It sends each chunk
+    as progress, with the context of the call, and returns the list of all chunks. When the call is
+    cancelled, run() closes an `async def` generator at once. A `def` generator cannot be
+    interrupted, so it is closed after its next chunk.
     """
 
     async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -67,9 +70,10 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
 
 
 def bind_with_context(bind: Bind) -> Bind:
-    """Return a function that returns the arguments for the function run() of collect_chunks().
+    """Return a function that converts the arguments of a call to the arguments of run().
 
-    run() takes the context of the call, and the arguments of the generator function.
+    run() is a function that collect_chunks() has returned. It takes the context of the call, and
+    the arguments of the generator function.
     bind: converts the arguments of a call to the arguments of the generator function.
     """
     return lambda raw, context: ((context, *bind(raw, context)), {})
@@ -78,6 +82,9 @@ def bind_with_context(bind: Bind) -> Bind:
 class _Chunks:
     """The chunks of one call.
 
+    context: the context of the call.
+
+    Attributes:
     values: the chunks so far.
     is_needed: set to False when the call is over, so that the generator stops.
     """

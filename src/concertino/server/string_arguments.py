@@ -27,7 +27,7 @@ class StringArguments:
     """Converts strings to the arguments of a handler.
 
     handler: the function.
-    descriptions: the descriptions of its parameters, by name.
+    descriptions: the descriptions of its parameters in the docstring: name -> text.
     Raises RegistrationError for parameters whose types cannot be converted from a string.
 
     Attributes:
@@ -46,10 +46,13 @@ class StringArguments:
         self.schemas: dict[str, dict[str, Any]] = decoder.schema.get("properties", {})
         check_handler(handler, descriptions, self.schemas)
         self.required = frozenset[str](decoder.schema.get("required", ()))
-        # How the string for each parameter is converted: not at all ("text"); by the decoder, which
-        # accepts numbers and booleans as strings ("number"); or by decoding it as JSON ("json").
+        # How the string for each parameter is converted:
+        # - "text": not at all,
+        # - "number": by the decoder, which accepts numbers and booleans as strings,
+        # - "json": by decoding it as JSON.
         self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}
-        # Parameter -> the strings for its choices that are not strings; bind() looks here first.
+        # Parameter -> (string -> the choice that it stands for), for choices that are no strings,
+        # such as the 1 of Literal[1, "a"]. bind() looks here first.
         self._spellings = {name: self._find_spellings(s) for name, s in self.schemas.items()}
 
     def bind(self, values: Mapping[str, Any], context: Context) -> Bound:
@@ -74,13 +77,14 @@ class StringArguments:
         return self._bind(encode(arguments), context)
 
     def takes_only_text(self, name: str) -> bool:
-        """Return whether a parameter accepts neither a list nor a dict."""
+        """Return whether the parameter with this name accepts neither a list nor a dict."""
         types = self._types(self.schemas[name])
         return self._kinds[name] != "json" and types.isdisjoint(("any", "array", "object"))
 
     def choices(self, name: str) -> list[str]:
-        """Return the strings that a parameter accepts if its type is a Literal, an Enum or bool.
+        """Return all strings that a parameter accepts if its type is a Literal, an Enum or bool.
 
+        name: the name of the parameter.
         Returns [] for other types.
         """
         members = self._members(self.schemas[name])
@@ -129,6 +133,7 @@ class StringArguments:
         return {types} if isinstance(types, str) else set(types)
 
     def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return the schema itself, or the definition to which its `$ref` leads."""
         while isinstance(name := schema.get("$ref"), str):
             schema = self._definitions[name.removeprefix("#/$defs/")]
         return schema

@@ -41,8 +41,8 @@ def tool_error_result(error: Exception) -> CallToolResult:
     return error_result(str(error) if body is None else _encode_body(body))
 
 
-# The exceptions of encode(): for an unknown type, a number out of range, a reference cycle, and
-# (ValueError) a lone surrogate in a text.
+# The exceptions of encode(): TypeError for an unknown type, ValueError for a lone surrogate in a
+# text, OverflowError for a number out of range, RecursionError for a reference cycle.
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -66,10 +66,14 @@ def _make_encodable(value: Any) -> Any:
 def find_passthrough(error: BaseException) -> BaseException | None:
     """Return the exception in `error` that the runtime must handle; None if there is none.
 
-    These are the exceptions of Context.ask(), which say that the handler needs an answer of its
-    client or that the client cannot answer, InsufficientScope, and ResultDropped. They are not
-    errors of the handler, so they must not become error results. If `error` is an exception group,
-    the group is searched for such an exception.
+    Such exceptions are not errors of the handler, so they must not become error results:
+
+    - those of Context.ask(): the handler needs an answer of its client, or the client cannot
+      answer,
+    - InsufficientScope: the caller's token lacks a scope,
+    - ResultDropped: there is no memory for the result.
+
+    error: the exception of a handler. If it is an exception group, the group is searched.
     """
     if isinstance(error, PASSTHROUGH):
         return error

@@ -51,11 +51,12 @@ def guard(
 ) -> RegisteredTool:
     """Return the tool with a guard, or the same tool if all options are None or False.
 
-    With max_result_bytes, larger results are stored, and clients read them as resources. All tools
-    of a server share one store and one resource template, which this function registers when the
-    first tool has this option.
+    server: the server of the tool.
     tools: the tools of the server.
-    guards: the options.
+    tool: a tool that is not registered yet.
+    guards: the options. If max_result_bytes is among them, larger results are stored, and clients
+        read them as resources. All tools of a server share one store and one resource template,
+        which this function registers when the first tool has this option.
     Raises RegistrationError for an invalid option.
     """
     active = {

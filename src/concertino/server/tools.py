@@ -2,8 +2,11 @@
 
 make_tool() makes a RegisteredTool from a function. A RegisteredTool contains the description of the
 tool for clients, a decoder for the arguments of a call, and a function that converts the return
-value to a result. Tools.call() calls the tool. ServerBackend.handle() finds the tool of a call. If
-the tool has guards, such as a rate limit, it passes the call to them, and they call the tool.
+value to a result.
+
+ServerBackend.handle() finds the tool of a call, and calls it with Tools.call(). If the tool has
+guards, such as a rate limit, ServerBackend.handle() passes the call to the guards, which then call
+the tool.
 """
 
 from __future__ import annotations
@@ -70,21 +73,23 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Struct)
 # 2026-07-28 server/tools "Tool Names"
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-# Structured content of this many bytes takes the event loop a noticeable time. The value is that of
-# LARGE_BYTES in runtime/result_turns.py, which is not imported before the first response.
+# Structured content of this many bytes keeps the event loop busy for a noticeable time. The value
+# is that of LARGE_BYTES in runtime/result_turns.py, which is not imported before the first
+# response.
 LARGE_CONTENT = 256 * 1024
-# The types of values that need not wait for a turn, because they are converted quickly. A large
-# text waits later, when it is sent.
+# Other return values may be large. They wait for their turn before they are converted to a result,
+# so that the conversions of several calls do not block the event loop together (Tools.call).
+# Values of these types are converted quickly, and need not wait.
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 NO_ARGUMENTS = Raw(b"{}")
 # Occurs in the JSON of each input schema that marks an argument to be repeated in an HTTP header.
 PARAM_ANNOTATION = b'"x-mcp-header"'
-# Hosts, the applications that contain MCP clients, may cut longer instructions. Above this limit or
-# the next one, host_warnings.py is imported; it checks all limits of hosts exactly
-# (protocol/host_limits.py) and logs warnings.
+# Hosts, the applications that contain MCP clients, have limits. Some cut longer instructions than
+# this. The two limits here are only a quick first test: if one is exceeded, host_warnings.py is
+# imported, checks all limits of hosts exactly (protocol/host_limits.py), and logs warnings.
 LONG_INSTRUCTIONS = 2048
-# The longest name of a server together with the name of a tool. Hosts join the two names with 7
-# more characters, and allow 64.
+# How many characters the names of the server and of a tool may have together. Hosts join the two
+# names with 7 more characters, and allow 64 in all.
 LONG_NAMES = 57
 
 
@@ -98,8 +103,8 @@ class RegisteredTool(Struct):
     bind: converts the arguments of a call from JSON, and adds the context of the call if the
         handler has a parameter for it.
     shape: converts the handler's return value to a result.
-    guard: a Backend that handles the calls of this tool. It applies the limits of the tool, which
-        may refuse a call, and then calls the handler. None if the tool has no limits of its own.
+    guard: a Backend that handles the calls of this tool: it applies the tool's own limits, such as
+        `rate_limit` and `scopes`, and then calls the handler. None if the tool has none.
     removed: whether the tool was removed from the server, or is disabled. This is the only field
         that changes after the registration.
     param_headers: the arguments that clients repeat in HTTP headers `Mcp-Param-...`: the path of
@@ -118,7 +123,10 @@ class RegisteredTool(Struct):
 
 
 def _count_if_large(result: CallToolResult) -> CallToolResult:
-    """Return a result. If it is large, other large values wait for the next loop iteration."""
+    """Return the result unchanged. If it is large, count it.
+
+    The next large value then waits for another iteration of the event loop before it is converted.
+    """
     content = result.structured_content
     if type(content) is Raw and len(content) >= LARGE_CONTENT:
         from concertino.runtime.result_turns import count_conversion
@@ -134,13 +142,13 @@ class Tools(Registry[RegisteredTool]):
     hints: how long clients may cache the list.
     argument_errors: the response to a call with invalid arguments: "result" for a tool result with
         isError, "protocol" for the JSON-RPC error -32602.
-    switches: the server's record of enabled and disabled tags.
+    switches: the tags that enable() and disable() have switched on and off.
     in_thread: runs a `def` handler in a thread.
     log: the server's logger.
 
     Attribute:
-    oversize: stores results that exceed the option max_result_bytes; made by tool_guards.py for the
-        first tool with this option.
+    oversize: stores results that exceed the option max_result_bytes. tool_guards.py sets it when
+        the first tool with this option is registered; None before.
     """
 
     def __init__(
@@ -181,7 +189,7 @@ class Tools(Registry[RegisteredTool]):
         return has_changed
 
     def report_missing_types(self, handler: Handler) -> None:
-        """Log that the parameters of a tool have no annotations. Logs only the first such tool."""
+        """Log that the parameters of a tool have no annotations. Only the first call logs."""
         if "types" not in self._reported:
             self._reported.add("types")
             from concertino.server.handler_warnings import warn_of_missing_annotations
@@ -191,7 +199,8 @@ class Tools(Registry[RegisteredTool]):
     def report_host_limits(self, server: str, instructions: str) -> None:
         """Log a warning if common hosts will cut the instructions or leave out tools.
 
-        Hosts such as Claude Code leave out tools with long names. Each warning is logged once.
+        A host is the application that contains an MCP client. Hosts such as Claude Code leave out
+        tools with long names. Each warning is logged once.
         server: the server's name.
         instructions: the server's instructions; "" if it has none.
         """
@@ -236,11 +245,14 @@ class Tools(Registry[RegisteredTool]):
     ) -> Struct | Raw:
         """Call a tool, without its guards, and return its result.
 
-        An exception of the handler becomes a result with isError. The exceptions that the runtime
-        must handle are raised instead: those of Context.ask(), such as Suspended, which says that
-        the client must answer first, and InsufficientScope. Invalid arguments also become a result
-        with isError, or an RpcError if the server has argument_errors="protocol".
-        call, context: the call, and its context, which the handler may get.
+        - An exception of the handler becomes a result with isError.
+        - Invalid arguments become a result with isError, too. If the server has
+          argument_errors="protocol", RpcError is raised instead.
+        - Exceptions that the runtime must handle are raised: InsufficientScope and those of
+          Context.ask(), such as Suspended, which says that the client must answer first.
+
+        call: the call, whose arguments are decoded.
+        context: the context of the call, for the handler.
         bound: the arguments for the handler, if tool.bind() was called before; otherwise None.
         """
         try:
@@ -255,8 +267,9 @@ class Tools(Registry[RegisteredTool]):
             if type(value) in _SCALARS:
                 return tool.shape(value)
 
-            # Many calls may return large values in the same iteration of the loop. Imported here,
-            # because it is not needed before the first response.
+            # If the loop is busy, several calls may return large values in the same iteration. Let
+            # them be converted in turns, so that the loop is not blocked. Imported here, because
+            # this is not needed before the first response.
             if busy_loops:
                 from concertino.runtime.result_turns import wait_for_turn
 
@@ -265,7 +278,7 @@ class Tools(Registry[RegisteredTool]):
         except InvalidArguments as exc:
             from concertino.backend.call_hooks import record_refused_arguments
 
-            # A guard around the server does not count this call against a rate.
+            # Tells the guards around the whole server not to count this call against a rate limit.
             record_refused_arguments()
             return self._refuse_arguments(call, exc)
         except NotAwaited as exc:
@@ -291,7 +304,7 @@ class Tools(Registry[RegisteredTool]):
     def _refuse_arguments(self, call: Call, exc: InvalidArguments) -> CallToolResult:
         """Return the result with isError for a call with invalid arguments, or raise an RpcError.
 
-        exc: what is wrong with the arguments.
+        exc: the exception of tool.bind().
         """
         arguments = bytes(call.params.get("arguments", NO_ARGUMENTS)).lstrip()
         return self.refuse_arguments(exc.violations, arguments)
@@ -309,6 +322,7 @@ class Tools(Registry[RegisteredTool]):
 
         def handle(call: Call, context: Context) -> Work:
             if tool.removed:
+                # Check the arguments for another tool that may have the name now.
                 self.check_arguments(tool.tool.name, call, context)
                 return handle_any(call, context)
             try:
@@ -316,8 +330,8 @@ class Tools(Registry[RegisteredTool]):
             except InvalidArguments as exc:
                 raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
             except Exception:
-                # The constructor of a class that the author has written has raised. call() will
-                # call bind() again, and log the exception.
+                # A class of the author, the type of a parameter, has raised in its constructor.
+                # call() will call bind() again, and log the exception.
                 bound = None
             return self.call(tool, call, context, bound)
 
@@ -339,14 +353,14 @@ class Tools(Registry[RegisteredTool]):
         except InvalidArguments as exc:
             raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
         except Exception:
-            # The constructor of a class that the author has written has raised. It will raise again
-            # when the tool is called, and the exception is logged then.
+            # A class of the author, the type of a parameter, has raised in its constructor. It will
+            # raise again when the tool is called, and the exception is logged then.
             pass
 
     def refuse_arguments(
         self, violations: Sequence[SchemaViolation], arguments: bytes
     ) -> CallToolResult:
-        """Return the result for invalid arguments.
+        """Return the result with isError for invalid arguments.
 
         Raises RpcError -32602 instead if the server has argument_errors="protocol", or if the
         arguments are not a JSON object.
@@ -384,10 +398,10 @@ def make_tool(
 ) -> RegisteredTool:
     """Return the tool for a handler.
 
-    options: the options of the decorator, without those of ToolGuards and AccessOptions.
-    access: the options of AccessOptions. Only the tags are used here, for `_meta`.
+    options: the options of the decorator that ToolSettings declares, such as `title`.
+    access: the options `tags`, `visible` and `scopes`. Only the tags are used, for `_meta`.
     coerce: whether to accept strings for other types, such as "1" for an int.
-    version: the server's version, for the envelope of results.
+    version: the server's version, which results contain if the tool has the option `envelope`.
     in_thread: runs a `def` handler in a thread.
     report_missing_types: called for a handler that has parameters, none of them with an annotation.
     Raises RegistrationError for an invalid handler or option.
@@ -437,14 +451,17 @@ def make_tool(
         run = collect_chunks(handler, None if inline else in_thread)
         return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper.shape)
     if isinstance(handler, FinishingHandler):
+        # It converts its return value itself, before it closes its dependencies.
         finishing = handler.finishing(shaper.shape)
         return RegisteredTool(tool, finishing, True, False, bind, _return_unchanged)
     return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper.shape)
 
 
 def read_param_headers(tool: Tool) -> ParamHeaders:
-    """Return the arguments with `x-mcp-header` in the schema of a tool.
+    """Return which arguments of a tool clients repeat in HTTP headers `Mcp-Param-...`.
 
+    The input schema marks these arguments with `x-mcp-header`.
+    Returns the path of each argument -> the rest of the name of its header.
     Raises RegistrationError for an annotation that clients of MCP 2026-07-28 would refuse.
     """
     # Few schemas have the annotation, and this test is faster than a walk through the schema.
@@ -461,7 +478,7 @@ def read_param_headers(tool: Tool) -> ParamHeaders:
 def _return_unchanged(result: CallToolResult) -> CallToolResult:
     """Return a result unchanged.
 
-    Used as RegisteredTool.shape for a FinishingHandler, which has converted the value already.
+    It is the `shape` of a tool whose handler, a FinishingHandler, has converted the value already.
     """
     return result
 
@@ -565,7 +582,7 @@ def _make_result_shaper(
 def _check_schema_sizes(options: ToolSettings, name: str) -> None:
     """Raise RegistrationError for hand-written schemas that are too large.
 
-    This must be the first check, because the others walk through the schemas.
+    This must be the first check, because the others walk through the whole schemas.
     name: the name of the tool.
     """
     schemas = {

@@ -1,9 +1,8 @@
 """Reports scripts that serve nothing, and scripts that serve an empty server by mistake.
 
 A script serves nothing if `server.run()` is missing at its end, or if sys.exit() comes before it.
-server.py calls report_unserved_script() when a process ends that has served nothing.
-server_backend.py calls warn_of_other_servers() when an empty server starts and the script has made
-other servers.
+When such a process ends, server.py calls report_unserved_script(). When an empty server starts and
+the script has made other servers, server_backend.py calls warn_of_other_servers().
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from pathlib import Path
 
 __all__ = ["report_unserved_script", "warn_of_other_servers"]
 
-# A script that contains one of these texts serves under some condition, so nothing is written to
-# stderr.
+# A script that contains one of these texts probably serves under some condition that was not met.
+# Then nothing is written to stderr.
 SERVES = ("run(", "serve(", "Host(", "Client(")
 
 
