@@ -154,6 +154,8 @@ class ProcessBudget:
         guess, lowered_at, had_threads = self._guesses.get(kind, initial)
         in_threads = in_threads or had_threads
         if now - lowered_at >= (THREAD_GROWTH_S if in_threads else GROWTH_S):
+            # Stop at LEAST_UNKNOWN_BYTES. A guess that is smaller already, because the limits are
+            # low, stays.
             guess, lowered_at = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
         self._guesses[kind] = guess, lowered_at, in_threads
 
@@ -248,6 +250,7 @@ class UnreadResults:
         """
         kind = kind_of(incoming)
         budget = self.budget
+        # -1 for a kind that has never returned a response.
         expected = expected_of_all = budget.sizes.get(kind, -1)
         if expected < 0 or kind in budget.unknown:
             # budget.expected does not contain the running calls of this kind, because nothing was
@@ -497,6 +500,7 @@ class UnreadResults:
         Returns False, and keeps nothing, if too many bytes wait already.
         """
         budget = self.budget
+        # A single response may wait even if it is larger than MAX_WAITING_BYTES.
         if budget.waiting + len(frame) > MAX_WAITING_BYTES and budget.waiting:
             return False
         budget.waiting += len(frame)

@@ -132,6 +132,7 @@ class CallDialogues:
         dialogue.unanswered, dialogue.forwarded = {}, {}
         for key, question in result.questions.items():
             if isinstance(question, Raw) and revision.modern:
+                # The request comes from another server, and the client gets it unchanged.
                 dialogue.unanswered[key] = read_forwarded(question, revision, client)
                 dialogue.forwarded[key] = question
                 continue

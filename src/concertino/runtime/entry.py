@@ -111,7 +111,8 @@ def run(
     if (problem := _describe_import()) is not None:
         raise RuntimeError(problem)
 
-    # Loaded by name, because an import statement would make an import cycle.
+    # Loaded by name, because an import statement would make an import cycle. run_http() does not
+    # return, and neither does run() below.
     if http is not None:
         load("concertino.http.frontend").run_http(
             backend, http, options=http_options, limits=limits, loop_factory=loop_factory

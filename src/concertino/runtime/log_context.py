@@ -40,6 +40,7 @@ class LogContextBackend(BackendWrapper):
         return argument_check_of(self.inner, method, name)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        # Not every Context has a request id.
         token = current_context.set(
             LogContext(getattr(context, "request_id", None), _trace_of(call.meta))
         )

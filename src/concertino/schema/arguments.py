@@ -192,6 +192,7 @@ def _accepts_null(schema: dict[str, Any]) -> bool:
     """Return whether a schema allows null."""
     if "anyOf" in schema:
         return any(_accepts_null(member) for member in schema["anyOf"])
+    # The schema of Any has no keywords that limit the value.
     return (
         schema.get("type") == "null"
         or None in schema.get("enum", ())

@@ -165,8 +165,9 @@ class _Subschema:
         self.edges: list[tuple[int, bool]] = []
 
 
-# Keywords whose subschemas apply to the same value, and to a part of it.
+# Keywords whose subschemas apply to the same value as the schema that contains them.
 _SAME_VALUE = ("not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas")
+# Keywords whose subschemas apply to a part of that value, such as a property.
 _PART = (
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("unevaluatedProperties", "prefixItems", "items", "contains", "unevaluatedItems"),
@@ -174,7 +175,8 @@ _PART = (
 )
 # Subschemas of these keywords apply to a value only if a reference leads to them.
 _DEFINITIONS = ("$defs", "definitions")
-# Keywords with an object of subschemas, and with a list of them. All others have one subschema.
+# Keywords whose value is an object of subschemas (name -> subschema), or a list of subschemas. The
+# value of all other keywords is one subschema.
 _WITH_NAMES = ("dependentSchemas", "properties", "patternProperties", *_DEFINITIONS)
 _WITH_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
 _REFERENCES = ("$ref", "$dynamicRef")

@@ -11,8 +11,9 @@ The RFC defines how templates are expanded, but not how they are matched. The ru
     {#x}                  the same, or absent
     {x*} {+x*} {.x*}      a list of at least one item; {/x*} may be absent
     {?a,b} {&a} {;a}      name=value pairs in any order, each at most once or absent
-    {?x*} {&x*} {;x*}     a list of the values of all pairs with the name x; without any, the last
-                          such variable is a dict of the pairs that belong to no other variable
+    {?x*} {&x*} {;x*}     a list of the values of all pairs with the name x. If there is no such
+                          pair, the last such variable is a dict of all pairs that belong to no
+                          other variable
 
 If a URI can be split in several ways, a variable gets as much text as possible before the variables
 to the right of it do. Matching takes time proportional to the length of the URI times the number of
@@ -185,7 +186,7 @@ class UriTemplate:
 
 # Parsing a template
 
-# Text outside of expressions: RFC 6570 2.1 and erratum 6937. `%` only begins a percent-encoding.
+# Text outside of expressions: RFC 6570 2.1 and erratum 6937. A `%` must begin a percent-encoding.
 _LITERAL = re.compile(r"(?:[^\x00-\x20\"%<>\\^`{|}\x7f]|%[0-9A-Fa-f]{2})+")
 _NAME = r"(?:\w|%[0-9A-Fa-f]{2})+(?:\.(?:\w|%[0-9A-Fa-f]{2})+)*"
 _EXPRESSION = re.compile(
@@ -320,6 +321,7 @@ class _Run(Struct, frozen=True):
 
         starts = bytearray(after) if self.optional else bytearray(len(uri) + 1)
         for place in range(len(uri)):
+            # Near the end of the URI there is no room for `first`. The flag at the end is not set.
             run_start = min(place + len(self.first), len(uri))
             if runs[run_start] and uri.startswith(self.first, place):
                 starts[place] = True
@@ -425,6 +427,7 @@ def _make_value_parts(expression: Expression, in_path: frozenset[str]) -> Iterab
     operator = OPERATORS[expression.operator]
     allowed = in_path if operator.reserved else SIMPLE
     for number, variable in enumerate(expression.variables):
+        # Operators such as `.` and `/` stand before each value. Without one, commas separate them.
         if number and not operator.first:
             yield _Literal(operator.between)
         if variable.star:
@@ -464,6 +467,7 @@ def _make_fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
     """Return the function that reads the variables of a fragment, such as {#a,b}."""
 
     def read(text: str) -> Values | None:
+        # If there are more commas than variables, the first variable gets as much as possible.
         items = text.rsplit(",", len(variables) - 1)
         values: Values = {}
         for variable, item in zip(variables, items, strict=False):
@@ -518,6 +522,7 @@ def _assign_stars(values: Values, others: list[tuple[str, str]], stars: list[str
             others = [pair for pair in others if pair[0] != star]
     if not others:
         return values
+    # A dict cannot contain two pairs with the same name.
     if not stars or stars[-1] in values or len(dict(others)) < len(others):
         return None
     return {**values, stars[-1]: dict(others)}

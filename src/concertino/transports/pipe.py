@@ -48,7 +48,7 @@ LONG_READ_BYTES = 2**20
 # over. With several reads in a row, a call takes 7.2 us instead of 9.4 us.
 READS = range(8)
 # At most this many writes are made in a row before the loop runs other callbacks. A message of 1 MB
-# takes so many writes to a pipe of 64 KiB.
+# needs that many writes to a pipe of 64 KiB.
 WRITES = 16
 # How many seconds to wait before the next write to a full descriptor that cannot be polled.
 WRITE_RETRY_S = 0.01
@@ -448,7 +448,11 @@ class PipeConnection:
         self._on_write_error(BrokenPipeError("the peer closed the pipe that we write to"))
 
     def _on_write_error(self, exc: OSError) -> None:
-        """Discard all output, stop reading and report the disconnect."""
+        """Discard all output, stop reading and report the disconnect.
+
+        The caller has put the bytes of the failed write into `rest`: ChildProcess overrides this
+        method and keeps all output that was not written.
+        """
         if self._output.broken:
             return
         self._output.broken = True

@@ -43,6 +43,8 @@ class PollingConnection(PipeConnection):
         self._polls = _PollBudget()
 
     def open(self, receiver: Receiver) -> None:
+        # A deferred chunk is delivered with the same context variables as chunks that the loop
+        # reads.
         self._context = copy_context()
         super().open(receiver)
 
@@ -170,6 +172,7 @@ class _PollBudget:
         `next_pause` more reads, and double the next pause. If other polls have succeeded just
         before, do not pause, and let the next pause be the shortest one again.
         """
+        # The poll that has found nothing is subtracted from `left` already.
         if self.left < MAX_POLLS - 1:
             self.next_pause = 1
         else:

@@ -31,8 +31,8 @@ MARK = re.compile(r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})")
 class Mark(NamedTuple):
     """Names the process that has started a program.
 
-    As a string, concertino adds it to the environment variable STARTED_BY of each program that it
-    starts. If the process is killed, the program and its children can be found by the mark.
+    concertino adds a mark, as a string, to the environment variable STARTED_BY of each program that
+    it starts. If the process is killed, the program and its children can be found by the mark.
     id: 24 random hexadecimal digits, which no other mark has.
     pid, started_at: the id of the process that has started the program, and its start time in clock
         ticks since the boot.
