@@ -63,7 +63,7 @@ class StderrTail:
         del self.tail[:-STDERR_TAIL_BYTES]
 
     def format_last_lines(self, count: int = 12) -> str:
-        """Return the last lines, with control characters escaped for a terminal."""
+        """Return the last `count` lines, with control characters escaped for a terminal."""
         text = bytes(self.tail).decode("utf-8", "replace").rstrip()
         return "\n".join(excerpt(line, 300) for line in text.split("\n")[-count:]) if text else ""
 

@@ -157,6 +157,8 @@ def _describe_pending(servers: Sequence[_Candidate], approved: ApprovedFile) -> 
             lines += [f"{name} (cannot be approved)", f"  {item.problem}"]
             continue
         lines += describe_unapproved(approved, name, item.definition, item.texts)
+        # pins: the definitions of the server's tools when it was approved, and `seen`: those that
+        # it listed later, if they differ.
         pins = approved.pins.get(name)
         if (
             pins is not None

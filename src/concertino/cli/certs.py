@@ -85,7 +85,11 @@ def _parse_days(text: str) -> int:
 
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
-    """Run one of the subcommands and return the exit code."""
+    """Run one of the subcommands and return the exit code.
+
+    args: the parsed arguments.
+    server: the words after `--`, which are ignored.
+    """
     try:
         from concertino.orchestra.certificates import CertificateError, Certificates, default_folder
     except ImportError as exc:

@@ -125,6 +125,9 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run one of the subcommands and return the exit code.
 
     `up` does not return: it replaces this process by the NATS server.
+
+    args: the parsed arguments.
+    server: the words after `--`, which are ignored.
     """
     try:
         if args.verb == "events":

@@ -300,7 +300,10 @@ def describe_tool(tool: Tool) -> str:
 
 
 def format_configuration(command: str, args: Sequence[str]) -> str:
-    """Return the JSON for a client's configuration, in lines that fit the screen if possible."""
+    """Return the JSON with which a client is configured, in lines that fit the screen if possible.
+
+    command, args: the program of the server, and its arguments.
+    """
     quoted = [encode(word).decode() for word in args]
     words = f"[{', '.join(quoted)}]"
     if len(words) + len('    "args": }}}') > WIDTH:

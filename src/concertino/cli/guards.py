@@ -135,5 +135,5 @@ def _warn_of_small_results(max_bytes: int) -> None:
         )
 
 
-# A backend that is never called.
+# A backend that is never called, for the Guard that only checks its options.
 _NO_BACKEND: Any = None

@@ -239,6 +239,7 @@ def read_http_options(
     values: dict[str, Any] = vars(args)
     if not args.http:
         for name, option in HTTP_ONLY.items():
+            # These are the values of options that the command line does not have.
             if values[name] not in (None, False, []):
                 raise UsageError(f"{option} is for --http")
         return None, []

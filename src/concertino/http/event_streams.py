@@ -234,7 +234,10 @@ class EventStream:
 
 
 def parse_event_id(value: bytes) -> tuple[int, int] | None:
-    """Return the number of the stream and of the event in an id; None if it is malformed."""
+    """Return the number of the stream, and that of the event, in an event id such as `3-17`.
+
+    Returns None if the id is malformed.
+    """
     stream, _, number = value.partition(b"-")
     # No id of ours is longer than 40 bytes. int() would take long for a very long number.
     if not (stream.isdigit() and number.isdigit() and len(value) < 40):

@@ -226,6 +226,8 @@ class RequestReader:
             self.principal = None
             self._on_head(head)
         arrived = len(data) - end
+        # A large body, or one whose user is not known yet, goes the long way, even if it has
+        # arrived completely.
         if arrived == length and arrived <= LARGE_BODY and not self.awaits_user:
             return HttpRequest(head, data[end:], self.principal)
 

@@ -52,6 +52,7 @@ ENDPOINT = "/mcp"
 PATHS = (ENDPOINT, ENDPOINT + "/")
 HEALTH = "/healthz"
 METRICS = "/metrics"
+# 0.0.4 is the version of Prometheus' text format.
 METRICS_HEADERS = (
     b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\nCache-Control: no-store\r\n"
 )

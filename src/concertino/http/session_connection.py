@@ -109,6 +109,7 @@ class SessionConnection:
         Returns how many bytes of output the client has not read.
         """
         connection: RequestConnection | None = None
+        # The responses to a batch (an array of requests, 2025-03-26) come as one frame.
         if frame.startswith(b"["):
             connection = self._write_batch(frame)
         else:
@@ -134,7 +135,10 @@ class SessionConnection:
             self._loop.call_soon(self._deliver_held)
 
     async def close(self, within_s: float) -> None:
-        """End all streams of the session. Their HTTP connections send what is buffered."""
+        """End all streams of the session. Their HTTP connections send what is buffered.
+
+        within_s: has no effect, because this waits for nothing.
+        """
         self._receiver = None
         held, self._held = self._held, {}
         for exchange in held:
@@ -144,7 +148,7 @@ class SessionConnection:
         self._output.close()
         self._on_close()
 
-    # SupportsSubscriptions
+    # The methods of SupportsSubscriptions (transports/connection.py)
 
     def hold_open(self, request_id: Id) -> None:
         stream = self._streams.find(request_id)
@@ -247,9 +251,10 @@ class SessionConnection:
                 stream.end()
 
     def _take_held(self, id: Id) -> EventStream | None:
-        """Return the stream of a waiting request that is alone in its POST, and drop the request.
+        """Drop a waiting request that is alone in its POST, and return a stream for it.
 
-        Returns None if no such request waits.
+        The caller ends the stream, so that the POST gets its HTTP response. Returns None if no such
+        request waits.
         """
         for exchange, (accepted, ids) in self._held.items():
             if [*ids] == [id]:
@@ -318,6 +323,8 @@ class SessionConnection:
             # A batch, or an error without an id: it answers all requests of the POST.
             self._streams.finish(stream)
         is_last = not stream.ids
+        # If no event was sent before, the response can be a plain HTTP response. An error for
+        # missing scopes must be one, because it needs the status 403 and WWW-Authenticate.
         if is_last and exchange is not None and not exchange.is_stream:
             is_forbidden = self.caller.is_scope_refusal(outcome)
             if stream.accepted.json or is_forbidden:

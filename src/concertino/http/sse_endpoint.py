@@ -151,7 +151,7 @@ class SseConnection:
             exchange.connection.flush()
 
     async def close(self, within_s: float) -> None:
-        """End the stream, and so the session."""
+        """End the stream, and so the session. within_s has no effect: this waits for nothing."""
         self._receiver = None
         self._exchange.on_disconnect = None
         self._exchange.end_stream()

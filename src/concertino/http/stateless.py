@@ -135,6 +135,7 @@ class StatelessConnection:
             self._exchange = None
             exchange.respond(OK, frame)
         elif outcome is not None:
+            # An error, or a result for a stream of events or for a client that accepts no JSON.
             self._exchange = None
             is_forbidden = self.caller.is_scope_refusal(outcome)
             if not self._accepted.json and not is_forbidden:
@@ -147,6 +148,7 @@ class StatelessConnection:
                 status = HTTPStatus.FORBIDDEN if is_forbidden else STATUSES.get(outcome, OK)
                 exchange.respond(status, frame, headers)
         elif self._accepted.stream:
+            # Progress, or a log message. A client that accepts no stream does not get it.
             exchange.open_stream()
             exchange.send_event(encode_event(frame))
         return exchange.connection.unread_bytes

@@ -106,6 +106,7 @@ class TlsCertificate:
         """Return a new context without the certificate. Raises ValueError."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Without this, a client might begin with HTTP/2.
         context.set_alpn_protocols(["http/1.1"])
         return context
 

@@ -71,6 +71,7 @@ class WebSocketEndpoint:
 
     def accept(self, exchange: Exchange) -> None:
         """Respond to the handshake of a WebSocket. Raises HttpError to refuse it."""
+        # Its state is OPEN from the beginning, because HttpConnection has read the handshake.
         protocol = ServerProtocol(
             state=State.OPEN,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -92,6 +93,7 @@ class WebSocketEndpoint:
         if use is not None and principal is not None:
             wait_s = use.message_counter(principal.identity)
         connection = WebSocketConnection(exchange, caller, WebSocketMessages(protocol), wait_s)
+        # Exchange.switch_protocols() adds the header Date itself.
         lines = [
             f"{name}: {value}\r\n" for name, value in response.headers.raw_items() if name != "Date"
         ]
@@ -180,7 +182,10 @@ class WebSocketConnection:
         self._set_reading()
 
     async def close(self, within_s: float) -> None:
-        """Send a close frame with the code GOING_AWAY, and wait for the client's close frame."""
+        """Send a close frame with the code GOING_AWAY, and wait for the client's close frame.
+
+        within_s: how long to wait for it, in seconds. Then the connection is closed.
+        """
         self._receiver = None
         if self._messages.is_open and not self._closed.done():
             self._messages.close(GOING_AWAY, "the server has ended the session")

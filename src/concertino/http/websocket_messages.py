@@ -142,12 +142,19 @@ class WebSocketMessages:
             self._protocol.send_ping(b"")
 
     def close(self, code: int, reason: str = "") -> None:
-        """Add a close frame to the output. The other side should answer with one."""
+        """Add a close frame to the output. The other side should send one, too.
+
+        code, reason: the content of the close frame, such as GOING_AWAY and a text for people.
+        """
         if self.is_open:
             self._protocol.send_close(code, reason)
 
     def fail(self, code: int, reason: str) -> None:
-        """End the WebSocket because the other side has made an error. Later input is ignored."""
+        """End the WebSocket because the other side has made an error. Later input is ignored.
+
+        code, reason: the content of the close frame, such as POLICY_VIOLATION and a text for
+            people.
+        """
         if self.is_open:
             self._protocol.fail(code, reason)
 

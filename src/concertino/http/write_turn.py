@@ -59,6 +59,7 @@ class WriteTurn:
         for transport, data in held:
             try:
                 transport.write(data)
+            # An error of one transport must not keep the others from being written.
             except Exception as exc:
                 self._loop.call_exception_handler(
                     {"message": "a response was not written", "exception": exc}

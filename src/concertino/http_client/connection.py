@@ -273,6 +273,7 @@ class StreamableHttpConnection:
             self._heads.session = check_session_id(head.headers.get("mcp-session-id", ""))
 
     def on_message(self, exchange: ClientExchange, frame: bytes) -> None:
+        # A server may send its JSON in several lines, but a Receiver expects one.
         if NEWLINE in frame:
             frame = one_line(frame)
         if exchange.id is not None and not exchange.is_answered:
@@ -335,6 +336,7 @@ class StreamableHttpConnection:
         if self._may_authorize(exchange, head.status):
             self._sender.authorize(exchange, head, body)
             return
+        # Only a POST has a caller that waits for it. The GET for the stream has its own pauses.
         if head.status in BUSY_STATUSES and exchange.tries < MAX_TRIES:
             pause = parse_retry_after(head)
             if pause is not None and exchange.kind == "post":
@@ -495,6 +497,7 @@ class StreamableHttpConnection:
 
     def _listen_again(self, exchange: ClientExchange) -> None:
         """Open the stream for the server's own messages again, after a pause."""
+        # If no stream of events has ever begun, the server has no such stream.
         if self._is_closed or exchange.events is None:
             return
         if asyncio.get_running_loop().time() - self._session.listening_since > MAX_RETRY_S:

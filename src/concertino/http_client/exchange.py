@@ -311,6 +311,8 @@ class ClientExchange:
         if not response.is_accepted:
             self._owner.on_refusal(self, head, body)
             return
+        # Only the POST of a request has a JSON-RPC response as its body. The body of another
+        # response, such as that to a notification, is ignored.
         if self.kind == "post" and self.id is not None and body and not body.isspace():
             if response.media_type != "application/json":
                 self._fail(f"expected JSON or a stream of events, got {self.describe_response()}")

@@ -147,6 +147,7 @@ async def open_transport(
         secured = await loop.start_tls(transport, protocol, tls, server_hostname=url.host)
         if secured is None:
             raise ConnectionError("the connection ended during the TLS handshake")
+        # asyncio does not call connection_made() after start_tls() and set_protocol().
         protocol.connection_made(secured)
     else:
         transport.set_protocol(protocol)

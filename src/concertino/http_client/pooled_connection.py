@@ -101,6 +101,7 @@ class _ResponseReader:
         except httptools.HttpParserUpgrade:
             return "the server has changed to another protocol"
         except httptools.HttpParserCallbackError as exc:
+            # A method of the listener has raised an exception. Raise the same exception here.
             raise exc.__context__ or exc from None
         except httptools.HttpParserError as exc:
             if not self.is_complete:

@@ -42,6 +42,7 @@ def unescape(text: str) -> tuple[str, Level]:
         if len(escape) == 2:
             character = _SHORT.get(escape[1], escape[1])
         elif len(escape) == _PAIR:
+            # Two `\u` escapes of a surrogate pair: each has ten bits of the character's number.
             character = chr(
                 0x10000 + ((int(escape[2:6], 16) & 0x3FF) << 10) + (int(escape[8:], 16) & 0x3FF)
             )

@@ -76,6 +76,7 @@ def may_have_fields(frame: bytes) -> bool:
     for field in _FIELDS:
         if field in squeezed:
             return True
+    # The name of a field may be written with escapes.
     return "\\u" in squeezed
 
 
