@@ -45,7 +45,7 @@ def test_help_shows_an_option_with_its_type_and_default() -> None:
 
 
 def test_the_example_of_a_rate_in_help_is_accepted() -> None:
-    example = re.search(r'rate_limit: [^"]*"([^"]+)"', pydoc.render_doc(Server.tool))
+    example = re.search(r'rate_limit: how many calls [^"]*"([^"]+)"', pydoc.render_doc(Server.tool))
     assert example is not None
     Server("x").add_tool(lambda: "", name="f", rate_limit=example[1])
 
