@@ -340,6 +340,10 @@ class Context(Protocol):
     ) -> Accepted[Any] | Declined:
         """Ask the user to fill in a form.
 
+            answer = await context.elicit("Where to?", Address)
+            if isinstance(answer, Accepted):
+                await send_to(answer.content)
+
         Since MCP 2026-07-28, the handler ends with Suspended, and runs again from its start when
         the client has answered; ask() has the details.
         message: the question, for the user.
@@ -416,6 +420,8 @@ class Context(Protocol):
         kind: Any = Any,
     ) -> Any:
         """Return a value that is computed once per call, even if the handler runs several times.
+
+            number = await context.once("number", place_order)
 
         Since MCP 2026-07-28, a handler that asks its client ends, and runs again from its start
         when the client has answered. The client stores the value in the meantime; it can read but

@@ -185,7 +185,10 @@ class BoundedNames:
 
 
 def _make_prefix(part: str) -> str:
-    """Return the prefix for a part, without regard to the prefixes of other parts."""
+    """Return the prefix for a part, without regard to the prefixes of other parts.
+
+    A prefix that is too long is cut, and ends with a hash of the part's name.
+    """
     plain = re.sub(r"[^A-Za-z0-9]+", "-", part).strip("-") or "server"
     if len(plain) <= MAX_PREFIX:
         return plain

@@ -31,7 +31,7 @@ __all__ = [
 # The bucket boundaries for durations that the conventions recommend.
 BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 # At most this many names, or combinations of labels, are counted separately. All others are counted
-# together as OTHER. The limit is needed because Prometheus stores each of them for a long time.
+# together as OTHER, so that clients cannot fill the memory with names that they invent.
 SERIES = 1000
 # The value that the OpenTelemetry conventions define for this.
 OTHER = "_OTHER"

@@ -168,7 +168,7 @@ class Library:
         self._threads = Threads(THREADS)
         self._hosts = ServingHosts()
         self._loaded: _LoadedLibrary | None = None
-        # Protects the assignment of the three attributes above, which threads change.
+        # Held while the three attributes above are changed, which several threads do.
         self._lock = threading.Lock()
         # Held while folders are read: loading and refreshing must not overlap.
         self._reading = threading.Lock()

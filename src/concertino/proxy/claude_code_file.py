@@ -248,7 +248,7 @@ def _find_project(
     source: str,
     wanted: str,
 ) -> str:
-    """Return the project with the folder `wanted`. Raises InvalidServerFile if there is none."""
+    """Return the project in the directory `wanted`. Raises InvalidServerFile if there is none."""
     path = os.path.realpath(Path(wanted).expanduser())
     for folder in projects:
         if os.path.realpath(folder) == path:

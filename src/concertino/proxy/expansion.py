@@ -4,7 +4,7 @@
     ${VAR:-TEXT}               the same, but TEXT if the variable is not set or empty
     ${input:ID}                the value of an input that the file declares, given by the user
     ${secret:...}              a secret, only in env and headers; also secret:... as a whole value
-    ${workspaceFolder}         the folder of the project; and VS Code's other names of this kind
+    ${workspaceFolder}         the directory of the project; and VS Code's other names like this
 
 As in every host, `$VAR` without braces is not replaced.
 """

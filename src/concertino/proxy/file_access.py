@@ -100,7 +100,7 @@ def _follow_links(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _describe_writers(status: os.stat_result) -> str | None:
-    """Describe in words which other users can write a file or folder; None if none can."""
+    """Describe in words which other users can write a file or directory; None if none can."""
     if status.st_uid not in (0, os.geteuid()):
         return f"of user {status.st_uid}"
     if status.st_mode & stat.S_IWOTH:

@@ -146,8 +146,11 @@ class SuspendableCall(ForwardedCall, eq=False):
 
     work: asyncio.Future[Raw]
     undeclared: set[str] = set()
+    # The key of a question, such as `q1` -> the question.
     _questions: dict[str, Question] = {}
+    # Set when there is a new question, and when the call has ended.
     _has_news: asyncio.Event = field(default_factory=asyncio.Event)
+    # The number in the last key.
     _last_key: int = 0
 
     def __post_init__(self) -> None:

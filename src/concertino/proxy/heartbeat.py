@@ -28,7 +28,7 @@ class Heartbeat:
     Use it as a `with` block around the call, and pass each progress of the server to report():
 
         with Heartbeat(context, every_s=15.0) as heartbeat:
-            result = await client.request(..., on_progress=heartbeat.report)
+            result = await client.forward(call, context.client, progress=heartbeat.report)
 
     context: the Context of the call.
     every_s: the time of silence after which it sends progress, in seconds.

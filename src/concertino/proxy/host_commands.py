@@ -23,7 +23,7 @@ from concertino.proxy.value_reader import InvalidServerFile
 
 __all__ = ["HostCommand", "read_host_commands"]
 
-# The files of hosts in the user's home folder.
+# The files of hosts in the user's home directory.
 USER_FILES = (
     ".config/Claude/claude_desktop_config.json",
     "Library/Application Support/Claude/claude_desktop_config.json",
@@ -33,7 +33,7 @@ USER_FILES = (
     ".config/Code/User/mcp.json",
     ".gemini/settings.json",
 )
-# The files of hosts in the folder of a project.
+# The files of hosts in the directory of a project.
 PROJECT_FILES = (".mcp.json", "mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
 # npm replaces the command line of its process by a title. For `npx -y PACKAGE ARGUMENTS` it is
 # `npm exec PACKAGE ARGUMENTS`, without npx's options.
@@ -137,7 +137,7 @@ def _list_commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator
 def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
     """Yield the lists of servers in Claude Code's file.
 
-    projects: the folders of the file's projects are appended to it.
+    projects: the directories of the file's projects are appended to it.
     """
     try:
         data = read_own_file(path, MAX_CLAUDE_CODE_BYTES)

@@ -262,7 +262,6 @@ class Proxy:
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
         """Forward a call and return the server's result, or InputRequired if the server asks.
 
-        A call of an `async def` would do the same, but take longer.
         Raises RpcError with the server's error, or -32603 if the server has ended.
         """
         # For nearly all calls, return the coroutine of the upstream itself. A coroutine around it

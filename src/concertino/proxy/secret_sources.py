@@ -118,7 +118,7 @@ def secrets_folder(environment: Mapping[str, str]) -> Path:
 
 
 def _read_named(name: str, folder: Path) -> str:
-    """Return the secret `secret:NAME`: from the user's folder of secrets, or from a keyring."""
+    """Return the secret `secret:NAME`: from the user's directory of secrets, or a keyring."""
     path = secrets_folder(os.environ) / name
     label = f"{SECRET}{name}"
     if path.exists():

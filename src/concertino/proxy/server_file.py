@@ -93,7 +93,6 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
     """The entry of one server in a file, before `${...}` is replaced.
 
     name: the name of the server in the file.
-    name: the name of the server in the file.
     command: the program to start; None for a server to which concertino connects at `url`.
     args: the arguments of the program.
     env: environment variables of the program.
@@ -185,14 +184,14 @@ def _parse_claude_code(
 
     data: the content of the file.
     source: the path of the file, for errors.
-    project: the folder of the project; None for the project that contains the current folder.
+    project: the directory of the project; None for the one that contains the working directory.
     """
     if len(data) > MAX_CLAUDE_CODE_BYTES:
         raise InvalidServerFile(f"{source}: expected at most {MAX_CLAUDE_CODE_BYTES} bytes")
     servers = read_project_servers(data, source, project, Path.cwd())
     file = _FileReader(source).read(servers.value)
     warnings = (servers.warning, *file.warnings) if servers.warning else file.warnings
-    # Claude Code starts servers in the folder of the project.
+    # Claude Code starts servers in the directory of the project.
     workspace = Path(servers.folder) if servers.folder else Path.cwd()
     return replace(file, workspace=workspace, warnings=warnings, project=servers.folder)
 
@@ -242,7 +241,7 @@ def read_server_entry(
 
 
 def _suggest_file(path: Path) -> str:
-    """Return `; did you mean ...?` with a similar file name in the folder; "" for none."""
+    """Return `; did you mean ...?` with a similar file name in the directory; "" for none."""
     try:
         names = [item.name for item in path.parent.iterdir() if item.suffix == path.suffix]
     except OSError:

@@ -88,7 +88,7 @@ def expand_entry(
             raise ValueReader(str(file.path)).error(
                 entry.command, f"{entry.name}.command", "expected a program, got an empty text"
             )
-        # A name without a folder is searched in PATH.
+        # A name without a directory is searched in PATH.
         if os.sep in command or command.startswith("~"):
             command = str(path(command))
     return UnreadLaunch(

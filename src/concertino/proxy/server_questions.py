@@ -24,8 +24,9 @@ from concertino.types.client_requests import CLIENT_REQUESTS
 __all__ = ["ServerQuestions"]
 
 # If there is no call whose client can be asked, a question waits for such a call for this time, in
-# seconds. So many questions may wait.
+# seconds.
 ORPHANED_QUESTION_S = 60.0
+# The largest number of questions that wait.
 MAX_ORPHANED = 16
 CLIENT_HAS_LEFT = "the client that was to be asked has left"
 

@@ -134,7 +134,7 @@ class _StatusSocket:
                 self._listener = None
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Listen in the first folder in which that is possible."""
+        """Listen in the first directory in which that is possible."""
         self._listener = listen_in_first(
             status_folders(os.environ), log, "concertino ps will not see this process at %s: %s"
         )

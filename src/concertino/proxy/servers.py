@@ -117,9 +117,9 @@ class Servers(BackendWrapper):
         )
         super().__init__(self._composed)
         self._file_statuses = self._read_file_statuses()
-        # Watches the folders of the file and of the approvals.
+        # Watches the directories of the file and of the approvals.
         self._watcher: Watcher | None = None
-        # Set by the watcher after a change of any file in these folders.
+        # Set by the watcher after a change of any file in these directories.
         self._has_changed = asyncio.Event()
         # The task that applies changes.
         self._following: asyncio.Task[None] | None = None
@@ -138,8 +138,8 @@ class Servers(BackendWrapper):
     async def start(self, outlet: Notifier) -> None:
         """Start the servers, and begin to watch the file and the user's approvals.
 
-        Returns when all servers have started or failed, but after START_S seconds at the latest:
-        slow servers are added when they have started. Raises nothing if servers fail.
+        Waits at most START_S seconds for the start of slow servers, which are added when they have
+        started. Raises nothing if servers fail.
         """
         loop = asyncio.get_running_loop()
         add_source(self._server_statuses)

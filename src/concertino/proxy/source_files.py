@@ -35,9 +35,9 @@ MAX_SETTLE_STEPS = 50
 # of a check, so that slow checks take at most 2 % of the time.
 POLL_S = 0.1
 POLL_SHARE = 50
-# Folders that contain generated or installed files. Hidden folders are skipped, too.
+# Directories that contain generated or installed files. Hidden directories are skipped, too.
 SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "target", "dist", "build"))
-# A folder with this file is a virtual environment of Python.
+# A directory with this file is a virtual environment of Python.
 ENVIRONMENT_FILE = "pyvenv.cfg"
 
 
@@ -184,9 +184,9 @@ def forget_bytecode(paths: Iterable[str]) -> None:
 
 
 def _walk(folder: Path) -> Iterator[str | None]:
-    """Yield the files in a folder and in the folders below it, the nearest ones first.
+    """Yield the files in a directory and in those below it, the nearest ones first.
 
-    Yields None for each folder, so that the caller can count folders without files, too.
+    Yields None for each directory, so that the caller can count directories without files, too.
     """
     left = deque([str(folder)])
     while left:

@@ -260,6 +260,7 @@ class Upstream:
 
         forwarded = ForwardedCall(call.method, context)
         self._calls[forwarded] = None
+        # Earlier questions of the server, for which no client could be asked.
         if self._questions.orphaned:
             self._questions.adopt(forwarded)
         try:
@@ -301,6 +302,7 @@ class Upstream:
             return None
         forwarded = CallbackCall(call.method, context, call, caller, revision, runner, slot)
         if self._questions.orphaned:
+            # handle() makes a SuspendableCall, which can pass the questions on.
             if forwarded.may_suspend:
                 return None
             self._questions.adopt(forwarded)

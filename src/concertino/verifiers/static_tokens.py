@@ -112,7 +112,7 @@ class TokenFile:
             raise
 
     def state(self) -> tuple[int, int, int]:
-        """Return a value that is another one after the file was changed or replaced.
+        """Return a value that changes whenever the file is changed or replaced.
 
         Raises ValueError if the file does not exist or cannot be reached.
         """
