@@ -5,6 +5,7 @@ over each transport.
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import aclosing
 from math import inf
 from pathlib import Path
@@ -27,7 +28,13 @@ from concertino.orchestra.plugin_pb2 import (
     StreamStart,
 )
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
-from concertino.orchestra.streams import WINDOW_BYTES, ReceivedStream, ResponseStream
+from concertino.orchestra.streams import (
+    WINDOW_BYTES,
+    ChunkSender,
+    ReceivedStream,
+    ResponseStream,
+    StreamRun,
+)
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -122,6 +129,40 @@ async def test_a_stream_that_nobody_wants_any_more_is_closed_at_its_sender(place
             await sending.closed.wait()
         assert sending.sent < 10_000
         assert (await link.request(health())).HasField("health")
+
+
+@pytest.mark.parametrize("connection_ends", [False, True])
+@on_a_loop
+async def test_a_tool_in_a_thread_ends_with_its_stream_although_nobody_reads_its_chunks(
+    place: Place, connection_ends: bool
+) -> None:
+    is_cancelled, closed = threading.Event(), asyncio.Event()
+
+    def send_until_cancelled(sender: ChunkSender) -> None:
+        while not is_cancelled.is_set():
+            sender.send(StreamChunk(data=b"x" * 64 * 1024))
+
+    async def run(sender: ChunkSender) -> PluginResponse:
+        # Like the runtime, which ends a cancelled call only when its thread has ended.
+        work = asyncio.ensure_future(asyncio.to_thread(send_until_cancelled, sender))
+        try:
+            await asyncio.shield(work)
+        finally:
+            is_cancelled.set()
+            await work
+            closed.set()
+        raise AssertionError
+
+    async def answer(request: PluginRequest, peer: RemotePeer) -> StreamRun:
+        return run
+
+    async with place.open_link_to(answer) as link:
+        async with aclosing(start(link)) as responses:
+            await anext(responses)
+            if connection_ends:
+                await link.close()
+        async with asyncio.timeout(20):
+            await closed.wait()
 
 
 @on_a_loop

@@ -97,6 +97,8 @@ class RpcServer:
         # Id of a stream -> the key of its request, and the object that gets the receiver's credits:
         # the sender of the chunks or, if the stream is relayed, its pending response.
         self._windows: dict[str, tuple[Hashable, ChunkSender | PendingResponse]] = {}
+        # The senders of the streams that are not relayed, by the keys of their requests.
+        self._senders: dict[Hashable, ChunkSender] = {}
         # Total size of the requests in _tasks.
         self._bytes = 0
         # A future that is done when no request is in progress; None while drain() does not wait.
@@ -196,6 +198,9 @@ class RpcServer:
         """Cancel a request, because the peer has asked for it. Ignores unknown keys."""
         task = self._tasks.get(key)
         if task is not None:
+            # A tool in a thread may wait until a chunk is sent, and its task waits for the thread.
+            if key in self._senders:
+                self._senders[key].close()
             task.cancel()
 
     async def drain(self) -> None:
@@ -206,8 +211,8 @@ class RpcServer:
 
     def close(self) -> None:
         """Cancel all requests. Call this when the connection has ended."""
-        for task in list(self._tasks.values()):
-            task.cancel()
+        for key in list(self._tasks):
+            self.cancel(key)
 
     # Requests that are relayed: forwarded to another connection as bytes
 
@@ -320,6 +325,7 @@ class RpcServer:
             request, lambda payload: self._respond(key, payload, False), self._unread
         )
         self._windows[start.stream_id] = key, sender
+        self._senders[key] = sender
         try:
             response = await run(sender)
             await sender.drain()
@@ -329,7 +335,7 @@ class RpcServer:
             self._send_error(key, id, "response_too_large", f"a chunk: {exc}")
         finally:
             sender.close()
-            del self._windows[start.stream_id]
+            del self._windows[start.stream_id], self._senders[key]
 
     def _refuse_stream(self, key: Hashable, id: str, stream: str) -> None:
         """Send the error for a stream whose id belongs to another stream already."""
