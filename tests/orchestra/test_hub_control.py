@@ -27,6 +27,7 @@ from concertino.cli import main
 from concertino.orchestra import hub_control, plugin_run
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_control import ControlRequest, HubControl, ask_hub, find_hubs
+from concertino.proxy.server_status import listen_in_first
 
 ECHO = "tools.append('echo'); say('ready to echo')"
 
@@ -134,6 +135,38 @@ async def test_the_commands_find_the_hub(
         assert (await run("restart", "none"))[0] == 1
         assert (await run("stop", "tools.echo", "--hub", "1"))[0] == 2
     assert find_hubs(os.environ) == {}
+
+
+@on_a_loop
+async def test_a_hub_that_hangs_is_named_soon(
+    runtime_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hub_control, "QUICK_S", 0.05)
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Until the client disconnects.
+        await reader.read()
+        writer.close()
+
+    sock = listen_in_first([runtime_folder], logging.getLogger(), "%s %s")
+    assert sock is not None
+    server = await asyncio.start_unix_server(hang, sock=sock.socket)
+
+    def command(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as left:
+            main(["hub", *words])
+        return int(left.value.code or 0), capsys.readouterr().err
+
+    # A restart or stop may take a minute, what a hub knows at once may not.
+    async with asyncio.timeout(20):
+        pid = os.getpid()
+        expected = f"concertino hub: hub {pid} does not answer: timed out\n"
+        assert await asyncio.to_thread(command, "ps") == (0, expected)
+        expected = "concertino hub: the hub does not answer: timed out\n"
+        assert await asyncio.to_thread(command, "logs", "tools.echo") == (1, expected)
+    server.close()
+    sock.close()
+    await server.wait_closed()
 
 
 @on_a_loop

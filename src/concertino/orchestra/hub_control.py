@@ -50,9 +50,9 @@ FOLDER = "hubs"
 MAX_LINES, MAX_LINE = 200, 1000
 # The largest request and the largest answer, in bytes.
 MAX_REQUEST, MAX_ANSWER = 2**16, 2**22
-# Time limits in seconds: for the request of a client, and for the answer of a hub. The second one
-# is long because the hub may have to end a plugin and to start it again.
-REQUEST_S, ANSWER_S = 5.0, 60.0
+# Time limits in seconds: for the request of a client, for an answer that the hub has at once, and
+# for one before which it has to end a plugin and to start it again.
+REQUEST_S, QUICK_S, CHANGE_S = 5.0, 5.0, 60.0
 
 Command = Literal["ps", "restart", "stop", "logs"]
 
@@ -284,13 +284,14 @@ def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
 
 
 def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:
-    """Send a request to a hub, and block until it answers, at most ANSWER_S. Return the answer.
+    """Send a request to a hub, and block until it answers. Return the answer.
 
+    Waits at most QUICK_S, or CHANGE_S if the request restarts or stops a plugin.
     path: the path of the hub's socket, from find_hubs().
     Raises OSError if the hub does not answer or belongs to another user.
     """
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(ANSWER_S)
+        connection.settimeout(CHANGE_S if request.command in ("restart", "stop") else QUICK_S)
         connection.connect(str(path))
         if not is_trusted(credentials(connection)[1], os.geteuid()):
             raise PermissionError("another user listens there")
