@@ -37,6 +37,7 @@ from orchestra.hubs import (
     sdk,
     store,
     until,
+    until_tools,
     write_plugins_file,
 )
 
@@ -694,6 +695,47 @@ def _groups() -> set[int]:
         if state != "Z":
             groups.add(int(group))
     return groups
+
+
+FORGETFUL = """
+tools += ["one"]
+easy, lists = answer, 0
+async def answer(request, peer):
+    global lists
+    kind = request.WhichOneof("request")
+    if kind == "list_tools":
+        lists += 1
+        if lists == 2:
+            return error_response("", "list_tools_error", "the server has ended")
+    if kind == "list_prompts" and lists < 3:
+        prompts = [PromptDefinition(name="ask")] * (lists == 1)
+        if not prompts:
+            return error_response("", "list_prompts_error", "the server has ended")
+        return PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts))
+    if kind == "tool_call":
+        tools[:] = ["one", "two"]
+        link = await open_link(hub)
+        await link.request(PluginRequest(register=PluginManifest(id="tools.raw")))
+    return await easy(request, peer)
+"""
+
+
+@on_a_loop
+async def test_a_plugin_that_cannot_list_its_tools_for_a_while_keeps_them(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(write_plugins_file(folder, raw(folder, "tools.raw", FORGETFUL))) as hub:
+        assert (await call_tool(hub, "one")).tool_call.success
+        while "it does not list its tools: the server has ended" not in caplog.messages:
+            await asyncio.sleep(0.001)
+        fetching = hub.plugins["tools.raw"]._run._fetching
+        assert fetching is not None
+        await fetching
+        assert tools_of(hub) == ["one"]
+        assert list(hub.routes.prompts) == ["ask"]
+        # The next time, it can.
+        assert (await call_tool(hub, "one")).tool_call.success
+        await until_tools(hub, ["one", "two"])
 
 
 @pytest.mark.slow

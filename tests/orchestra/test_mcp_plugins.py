@@ -26,6 +26,7 @@ from concertino.orchestra import mcp_updates
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.embedded_hub import EmbeddedHub
 from concertino.orchestra.hub import Hub
+from concertino.orchestra.mcp_plugin import McpPlugin
 from concertino.orchestra.mcp_updates import McpUpdates
 from concertino.orchestra.plugin_events import EventHandlers, publish_request
 from concertino.orchestra.plugin_pb2 import (
@@ -217,6 +218,39 @@ async def test_a_changed_list_of_a_server_reaches_the_hub(folder: Path) -> None:
                 await changed.wait()
                 changed.clear()
         assert result_of(await call_tool(hub, "grown")) == {"text": "new"}
+
+
+@on_a_loop
+async def test_a_list_that_changes_while_the_plugin_registers_is_registered_again() -> None:
+    class Registry:
+        """A hub that answers when it may."""
+
+        def __init__(self) -> None:
+            self.asked: asyncio.Queue[asyncio.Future[PluginResponse]] = asyncio.Queue()
+
+        async def request(self, request: PluginRequest) -> PluginResponse:
+            assert request.HasField("register")
+            answer: asyncio.Future[PluginResponse] = asyncio.get_running_loop().create_future()
+            self.asked.put_nowait(answer)
+            return await answer
+
+    plugin, hub = McpPlugin("tools.memo"), Registry()
+
+    async def learn() -> None:
+        pass
+
+    plugin._learn_prompts = learn
+    plugin.hub = cast("Any", hub)
+    plugin._on_change("tools")
+    first = await hub.asked.get()
+    # The hub may have fetched the lists already.
+    plugin._on_change("tools")
+    plugin._on_change("prompts")
+    first.set_result(PluginResponse())
+    (await hub.asked.get()).set_result(PluginResponse())
+    assert plugin._registering is not None
+    await plugin._registering
+    assert hub.asked.empty()
 
 
 @on_a_loop

@@ -95,6 +95,8 @@ class McpPlugin:
         )
         # The task that registers again after a change; None before the first change.
         self._registering: asyncio.Task[None] | None = None
+        # Whether a list has changed since this task has begun to register.
+        self._has_changed = False
 
     async def _boot(self, config: Mapping[str, str]) -> None:
         """Start the server that the hub's configuration describes (mcp_entry.py).
@@ -144,21 +146,24 @@ class McpPlugin:
         """Handle a change of a list of the server: register again.
 
         name: "tools", "prompts" or "resources".
-        If a registration is in progress, it is enough: the hub fetches the lists after it, and gets
-        them with this change.
         """
+        self._has_changed = True
         if self._registering is None or self._registering.done():
             self._registering = asyncio.get_running_loop().create_task(self._register_again())
 
     async def _register_again(self) -> None:
-        """Send the manifest to the hub again. The hub then fetches the lists."""
-        if (hub := self.hub) is None:
-            return
-        try:
-            await self._learn_prompts()
-            await hub.request(PluginRequest(register=self.manifest()))
-        except ConcertinoError as exc:
-            self._log.warning("the hub does not know the changed lists yet: %s", exc)
+        """Send the manifest to the hub again. The hub then fetches the lists.
+
+        Changes that come meanwhile need one more registration, because the hub may have fetched the
+        lists before them.
+        """
+        while self._has_changed and (hub := self.hub) is not None:
+            self._has_changed = False
+            try:
+                await self._learn_prompts()
+                await hub.request(PluginRequest(register=self.manifest()))
+            except ConcertinoError as exc:
+                self._log.warning("the hub does not know the changed lists yet: %s", exc)
 
     # RunnablePlugin
 

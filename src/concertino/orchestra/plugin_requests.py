@@ -156,8 +156,11 @@ class PluginRequests:
     # Tools
 
     async def _list_tools(self, request: PluginRequest) -> PluginResponse:
-        """Return the tools of the backend as ToolDefinitions."""
-        result = cast(ListToolsResult, await self._handle("tools/list", {}, request))
+        """Return the tools of the backend as ToolDefinitions, or an error with the reason."""
+        try:
+            result = cast(ListToolsResult, await self._handle("tools/list", {}, request))
+        except ConcertinoError as exc:
+            return error_response("", "list_tools_error", str(exc))
         definitions: list[ToolDefinition] = []
         for tool in result.tools:
             # The JSON is set only for integers beyond 2^53. Go programs ignore it.
@@ -226,11 +229,14 @@ class PluginRequests:
     # Prompts
 
     async def _list_prompts(self, request: PluginRequest) -> PluginResponse:
-        """Return the prompts of the backend as PromptDefinitions."""
+        """Return the prompts of the backend as PromptDefinitions, or an error with the reason."""
         # Without prompts, the backend does not have the method prompts/list, and would raise.
         if not self._prompt_names():
             return PluginResponse(list_prompts=ListPromptsResponse())
-        result = cast(ListPromptsResult, await self._handle("prompts/list", {}, request))
+        try:
+            result = cast(ListPromptsResult, await self._handle("prompts/list", {}, request))
+        except ConcertinoError as exc:
+            return error_response("", "list_prompts_error", str(exc))
         prompts = [
             PromptDefinition(
                 name=prompt.name,

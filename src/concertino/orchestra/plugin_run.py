@@ -155,6 +155,9 @@ class PluginRun:
         self._child: ChildProcess | None = None
         # The task that fetches the lists again, see fetch_again().
         self._fetching: asyncio.Task[None] | None = None
+        # The tools and prompts that the plugin has sent last.
+        self._tools: list[ToolDefinition] = []
+        self._prompts: list[PromptDefinition] = []
 
     @property
     def pid(self) -> int | None:
@@ -332,17 +335,21 @@ class PluginRun:
         """Request the plugin's tools and prompts, and return them.
 
         link: the connection to the plugin.
-        A list that the plugin does not send is empty. Raises the exceptions of link.request().
+        If the plugin answers with an error, the list that it has sent before stays; the first list
+        is then empty. So the tools of an MCP server that ends while they are listed stay callable.
+        Raises the exceptions of link.request().
         """
         response = await link.request(PluginRequest(list_tools=ListToolsRequest()), STEP_S)
-        if not response.HasField("list_tools"):
+        if response.HasField("list_tools"):
+            self._tools = list(response.list_tools.tools)
+        else:
             self._log.warning("it does not list its tools: %s", _error_text(response))
-        tools = list(response.list_tools.tools)
 
-        # Old Go plugins do not know this request and return an error. They have no prompts, and the
-        # list in the error is empty.
+        # Old Go plugins do not know this request and return an error. They have no prompts.
         response = await link.request(PluginRequest(list_prompts=ListPromptsRequest()), STEP_S)
-        return tools, list(response.list_prompts.prompts)
+        if response.HasField("list_prompts"):
+            self._prompts = list(response.list_prompts.prompts)
+        return self._tools, self._prompts
 
     def fetch_again(
         self, on_lists: Callable[[list[ToolDefinition], list[PromptDefinition]], object]
