@@ -70,8 +70,11 @@ class Request(Struct, frozen=True):
 class BlockingNats:
     """A client of a NATS server whose methods block until the server has answered.
 
+        server = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
+        [response] = server.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
+
     servers: the servers of a cluster. They are tried in random order until one accepts.
-    options: how to connect.
+    options: how to connect to each of them.
     connect_s: how long the attempt to connect to one server may take, in seconds.
     """
 

@@ -114,7 +114,10 @@ class BucketState(Struct, frozen=True):
 
 
 class Bucket:
-    """A bucket, which the first operation creates if it does not exist.
+    """A key-value bucket, which the first operation creates if it does not exist.
+
+        bucket = Bucket(server, "notes", replicas=3)
+        revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
 
     If the servers have the permissions of orchestra/nats_permissions.py, only the user of a hub may
     create the bucket. Until it has done so, the operations of other users raise BucketRefused.
@@ -230,6 +233,7 @@ class Bucket:
     def put(self, key: str, data: bytes, expected: int | None = None) -> int | None:
         """Store the value of a key, and return its revision, which is the number of this write.
 
+        data: the value, at most MAX_VALUE_BYTES (almost 1 MiB).
         expected: the revision that the key must have before; 0 if it must never have had a value;
             None for any revision.
         Returns None, and stores nothing, if the key has another revision.

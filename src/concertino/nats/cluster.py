@@ -52,6 +52,10 @@ RETIRE_S = 30.0
 class NatsCluster:
     """Connects to one of several servers, and reconnects. Use it on one event loop.
 
+        cluster = NatsCluster(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
+        await cluster.open()
+        cluster.connection.publish("subject", b"payload")
+
     servers: the servers to try, in random order.
     options: how to connect to each of them.
 

@@ -83,8 +83,9 @@ class NatsCredentials(Struct, frozen=True):
 
 
 def credentials_from_environment() -> NatsCredentials | None:
-    """Read the file that CONCERTINO_CLUSTER_SEED names. Returns None if the variable is not set.
+    """Read the key from the file that the environment variable CONCERTINO_CLUSTER_SEED names.
 
+    Returns None if the variable is not set.
     Raises OSError if the file cannot be read, and ValueError if its content cannot be used. If the
     file has a JWT, raises ImportError if the extra `nats` is not installed.
     """

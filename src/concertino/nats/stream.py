@@ -101,7 +101,7 @@ class Follower(Protocol):
         """Handle a message of the stream.
 
         number: its number in the stream. The numbers ascend, except that a message may come twice.
-        payload: the message, as publish() has got it.
+        payload: the content of the message.
         """
         ...
 

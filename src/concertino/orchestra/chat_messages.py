@@ -50,13 +50,15 @@ class ChatAnswer(Struct, frozen=True):
 
 
 class ChatStream:
-    """A chat completion whose answer arrives in chunks.
+    """Joins the chunks in which a model sends its answer to a chat completion.
 
-    parameters: those of the request, from chat_parameters().
+    Call add() with each chunk, and then end(). count_tokens() may be called at any time.
+
+    parameters: the parameters of the request, from chat_parameters().
 
     Attribute:
-    is_refused: whether the provider has refused the request, which then costs no tokens. The caller
-        sets it.
+    is_refused: whether the provider has refused the request, so that it costs no tokens. The code
+        that sends the request sets it.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
@@ -72,7 +74,10 @@ class ChatStream:
         self._usage: Any = None
 
     def add(self, chunk: Any) -> str:
-        """Add a chunk of the SDK's stream. Returns the text of the answer that it has, or ""."""
+        """Add a chunk, and return the piece of the answer's text in it; "" if it has none.
+
+        chunk: an object of the SDK. Its type is Any, because the SDK may not be installed.
+        """
         self._model, self._usage = chunk.model or self._model, chunk.usage or self._usage
         text = ""
         for choice in chunk.choices[:1]:
@@ -98,11 +103,12 @@ class ChatStream:
         return ChatAnswer(self._model, "".join(self._texts), self._finish, calls, refusal)
 
     def count_tokens(self) -> tuple[int, int]:
-        """Return how many tokens the request and the answer so far have.
+        """Return how many tokens the request has, and how many the answer has so far.
 
-        The provider tells them in its last chunk. A stream that was cancelled or cut off does not
-        have this chunk, and some servers never send it. The tokens are estimated then, because the
-        provider has produced them: a caller must not get answers for nothing by cancelling them.
+        The provider says these numbers in its last chunk. A stream that was cancelled or cut off
+        does not have this chunk, and some servers never send it. Then this method estimates the
+        numbers, because the provider has produced the tokens: a caller must not get answers for
+        nothing by cancelling them. If the request was refused, both numbers are 0.
         """
         if self._usage is not None:
             return self._usage.prompt_tokens or 0, self._usage.completion_tokens or 0

@@ -141,7 +141,7 @@ class ClusterLog(EventLog):
         """Add an event of any hub to the log.
 
         number: the number of the message in the stream. A message that comes twice is added once.
-        payload: the event, as publish() has stored it.
+        payload: the event as a serialized EventDelivery, which publish() has stored.
         """
         try:
             delivery = EventDelivery.FromString(payload)
@@ -158,14 +158,16 @@ class ClusterLog(EventLog):
 
 
 def protect_events(address: str, certificates: Certificates | None) -> str:
-    """Give the stream of events a subject with a random token, if it has none.
+    """Give the stream of events a subject with a random token, if its subject has none.
 
-    The stream of an earlier version has none, so plugins can have answers of JetStream stored in it
-    (nats/stream.py). Its events and cursors stay. Hubs that run read the new subject when they next
-    publish an event, but those of an earlier version cannot publish any more.
+    A stream that an earlier version has created has no such token. So plugins can make JetStream
+    store its answers to them in the stream (nats/stream.py). The events in the stream, and their
+    cursors, stay. Running hubs read the new subject when they next publish an event. But hubs of an
+    earlier version cannot publish events any more.
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
-    certificates: those of the hub; required for an address with `tls://`, None otherwise.
-    Returns what was done, as text for the user.
+    certificates: the folder with the hub's certificate; required for an address with `tls://`, None
+        otherwise.
+    Returns a text for the user that says what was done.
     Raises Disconnected, PermissionsViolation, ValueError, CertificateError, OSError, ImportError.
     """
     servers = parse_servers(address)

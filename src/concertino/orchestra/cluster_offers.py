@@ -189,6 +189,7 @@ class _Offer:
 
     def _relay(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
         """Forward a tool call of another hub as bytes. It is the RelayHandler of the listener."""
+        # If a plugin calls, its name in the request must be checked, which _answer() does.
         if not _is_hub(peer) or peek_tool_call(body) is None:
             return None
         return self._calls.relay(self.plugin, body, respond)

@@ -131,7 +131,7 @@ class HubCluster:
             self._offers.update(self._own().values())
 
     def withdraw(self) -> None:
-        """Accept no more calls from the cluster to the hub's own plugins.
+        """Stop accepting calls from the cluster to the hub's own plugins.
 
         Calls in progress go on, and the hub still answers requests of plugins of the cluster.
         """

@@ -58,8 +58,9 @@ class ClusterWorker:
     async def open(
         self, address: str, certificates: Certificates, settings: Mapping[str, str]
     ) -> str:
-        """Run the plugin's on_boot functions, and join the cluster. Returns the plugin's address.
+        """Run the plugin's on_boot functions, and join the cluster.
 
+        Returns the address of the plugin in the cluster, for messages.
         address: the NATS servers of the cluster, such as `tls://a,b,c` or `nats://HOST:PORT`.
         certificates: the certificates of the plugin; used only for an address with `tls://`.
         settings: the configuration for the on_boot functions.

@@ -296,7 +296,7 @@ class EventReader:
 
     @property
     def is_behind(self) -> bool:
-        """Whether take() has not looked at all events of the log."""
+        """Whether the log has events at which take() has not looked yet."""
         return self._position < self._log.last
 
     @property

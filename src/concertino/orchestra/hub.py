@@ -198,6 +198,7 @@ class Hub:
 
         Takes at most twice stop_s: one for plugins to end by themselves, and one to kill them.
         """
+        # The connections are closed last, because a plugin may still call others while it ends.
         if self._cluster is not None:
             self._cluster.withdraw()
         await self._plugins.stop()
@@ -334,6 +335,7 @@ class Hub:
             if name == RESOURCES:
                 return await self._answer_resources(request, kind, peer)
             plugin = self.routes.storage.get(name)
+            # A request for a list has waited for all plugins already.
             if not self._waits.are_over and kind not in LIST_REQUESTS:
                 plugin = await self._waits.find_provider(
                     lambda: self.routes.storage.get(name), peer

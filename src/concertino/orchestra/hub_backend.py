@@ -113,6 +113,7 @@ class HubBackend:
         forward: Callable[[bytes, float], PendingResponse | None] = lambda _, __: None,
         stream: Callable[[PluginRequest, float], ResponseStream | None] = lambda _, __: None,
     ) -> None:
+        # The package is loaded already. Importing it in this module would be an import cycle.
         info = Implementation("orchestra", vars(sys.modules["concertino"])["__version__"])
         self._features = ServerFeatures(
             info,

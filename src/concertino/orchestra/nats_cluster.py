@@ -50,8 +50,9 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
         tried in random order.
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required for an address that begins with `tls://`; None otherwise.
-    Raises ValueError for a malformed address or an unusable key file, Disconnected if no server can
-    be reached or accepts this client, CertificateError, OSError, ImportError.
+    Raises ValueError for a malformed address, or if the key file in CONCERTINO_CLUSTER_SEED cannot
+    be used. Raises Disconnected if no server can be reached or accepts this client,
+    CertificateError, OSError, ImportError.
     """
     servers = parse_servers(address)
     cluster = NatsCluster(servers, nats_options(servers, name, certificates))
@@ -66,8 +67,8 @@ def nats_options(
 
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required if one of the servers needs TLS; None otherwise.
-    Raises ValueError for an unusable key file or missing certificates, CertificateError, OSError,
-    ImportError.
+    Raises ValueError if certificates are missing, or if the key file in CONCERTINO_CLUSTER_SEED
+    cannot be used. Raises CertificateError, OSError, ImportError.
     """
     context = None
     if any(server.needs_tls for server in servers):

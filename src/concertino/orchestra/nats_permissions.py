@@ -136,7 +136,8 @@ def authorization(
     keys: name -> public key (nkey), for users that authenticate with a key. The others authenticate
         with a certificate of Orchestra's authority.
     offered: the ids of the plugins that hubs offer to other hubs.
-    Raises ValueError for the id of a plugin that could read what is sent to front ends.
+    Raises ValueError if a plugin has the id `concertino`. HTTP front ends use this name, so the
+    plugin could read what is sent to them.
     """
     if HTTP_CLIENT in names:
         raise ValueError(

@@ -76,8 +76,8 @@ def server_configuration(
     folder: where the server stores its streams and buckets.
     port: the port on which the server listens.
     offered: the plugins that hubs offer to other hubs.
-    Raises CertificateError. Raises ValueError for the id of a plugin that could read what is sent
-    to front ends.
+    Raises CertificateError if a certificate cannot be issued. Raises ValueError if a plugin has the
+    id `concertino`, which HTTP front ends use.
     """
     ensure_certificate(certificates, NATS_SERVER)
     for name in (HUB, *names):

@@ -82,6 +82,9 @@ _decode_head = Decoder(_Head).decode
 class NatsStorage:
     """A Storage in a bucket of a NATS cluster. The constructor creates the bucket if necessary.
 
+        storage = NatsStorage("tls://a,b,c", "storage.nats", certificates, replicas=3)
+        version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
+
     If the servers allow only the user of a hub to create buckets, the constructor fails until the
     operator has created the bucket (`concertino cluster buckets`).
 
@@ -90,8 +93,9 @@ class NatsStorage:
     certificates: required for an address with `tls://`; None otherwise.
     replicas: on how many servers each document is stored: 1, 3 or 5. It has an effect only if the
         bucket does not exist yet.
-    Raises ValueError for a malformed address or an unusable key file, OSError, CertificateError and
-    ImportError. Raises StorageError if the bucket cannot be reached.
+    The constructor raises StorageError if the bucket cannot be reached, and ValueError for a
+    malformed address, or if the key file in CONCERTINO_CLUSTER_SEED cannot be used. It also raises
+    OSError, CertificateError and ImportError.
     """
 
     def __init__(

@@ -52,6 +52,7 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
     # make_definition() redacts secrets. Let the redactor learn the secrets in the configuration
     # first.
     learn(entry.config)
+    # A MemberText has the text that is compared, and the text that users may see.
     config = {f"config.{name}": MemberText(value, value) for name, value in entry.config.items()}
     return make_definition(_program_texts(entry) | config, key)
 

@@ -355,7 +355,8 @@ class _QuicServerConnection(QuicRpcConnection):
 
     def _on_reset(self, stream: int) -> None:
         # If the last response was sent before the end of the request, our direction of the stream
-        # has ended already. Otherwise it must end as well.
+        # has ended already. Otherwise it must end as well, also if the stream was reset before any
+        # data arrived on it.
         if stream in self._open or stream not in self._receiving:
             self._quic.reset_stream(stream, CANCELLED)
             self._transmit_soon()

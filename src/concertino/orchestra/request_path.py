@@ -30,9 +30,11 @@ _parse_path = Decoder(list[str]).decode
 
 
 def make_step(plugin: str) -> str:
-    """Return the name of a plugin's process for paths: the plugin's id and a random number.
+    """Return the name under which a plugin's process adds itself to paths.
 
-    Plugins of different hubs may have the same id, so the id alone is not enough.
+    It is the plugin's id and a random number. The id alone is not enough, because plugins of
+    different hubs may have the same id.
+    plugin: the plugin's id.
     """
     return f"{plugin}#{secrets.token_hex(4)}"
 
@@ -58,9 +60,10 @@ def read_path(meta: Mapping[str, Raw]) -> list[str]:
 
 
 def extend_path(path: Sequence[str], step: str) -> list[str]:
-    """Return a path with another plugin at its end.
+    """Return the path of a request with another plugin at its end.
 
-    step: the plugin's name from make_step().
+    path: the names of the plugins that have passed the request on from hub to hub.
+    step: the name of the plugin that passes it on now, from make_step().
     Raises RpcError if the plugin is on the path already, or the path is too long.
     """
     whole = [*path, step]

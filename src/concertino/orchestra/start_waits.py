@@ -29,7 +29,7 @@ class StartWaits:
 
     Attribute:
     are_over: False while a plugin starts for the first time, or is replaced by its changed program.
-        Only then may a request have to wait.
+        While it is True, no request has to wait.
     """
 
     def __init__(self, plugins: PluginSet) -> None:

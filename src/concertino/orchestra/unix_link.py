@@ -78,6 +78,7 @@ class _FrameConnection(SocketConnection):
     receiver's on_disconnect() is called, and must close the connection.
     """
 
+    # Frames begin with their length, so no bytes mark their end.
     terminator = b""
     # One read for each readiness event. A second read would find nothing, because a peer needs
     # longer to send the next frame.
