@@ -124,8 +124,8 @@ class HubCluster:
     def offer_plugins(self) -> None:
         """Offer the hub's own plugins to the other hubs of the cluster.
 
-        Only the plugins are offered that run now and whose entries in the plugins file allow it
-        (`offer`). Earlier offers of other plugins end. Call this after each change of a plugin.
+        A plugin is offered if it runs now and its entry in the plugins file allows it (`offer`).
+        Earlier offers of other plugins end. Call this after each change of a plugin.
         """
         if self._offers is not None:
             self._offers.update(self._own().values())
@@ -162,10 +162,10 @@ class ClusterPlugin:
     id: the plugin's id.
     features: the tools, prompts and types of storage that the plugin offers.
     workers: worker id -> the time of its last announcement, by the clock of the event loop.
-    manifests: worker id -> the serialized manifest that the worker has announced. Only the workers
-        are in it whose manifests were used for `features`. The workers of a plugin may have
-        different manifests: a hub that offers the plugin provides no storage, and a worker may run
-        another version.
+    manifests: worker id -> the serialized manifest that the worker has announced. It has only the
+        manifests that were used for `features`. The workers of a plugin may have different
+        manifests: a hub that offers the plugin provides no storage, and a worker may run another
+        version.
     """
 
     uses_quic = False

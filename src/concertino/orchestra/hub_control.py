@@ -231,7 +231,10 @@ class HubControl:
         return ControlAnswer(pid, tuple(self._statuses(id)))
 
     def _statuses(self, id: str) -> list[PluginStatus]:
-        """Return the state of a plugin; with "", of all plugins, also of those not started yet."""
+        """Return the state of a plugin, or of all plugins.
+
+        id: the id of the plugin; "" for all plugins, including those that are withheld.
+        """
         withheld = self._hub.withheld
         plugins = self._hub.plugins
         statuses = [

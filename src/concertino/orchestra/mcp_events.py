@@ -182,9 +182,11 @@ class McpEvents:
         hub is back, the events go on after the last one.
         """
         params = _read_params(call)
+        # Without a session, there is no connection on which notifications could be sent.
         if context.caller.session is None:
             raise _unsupported_error("deliveryMode", "push")
         with self._count_stream(context):
+            # Only the client ends this request, as with a subscription.
             context.caller.hold_open()
             delivery = _Delivery(context.caller, params.cursor)
             while True:

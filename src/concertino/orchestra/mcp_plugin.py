@@ -70,8 +70,10 @@ class McpPlugin:
         self._log = logging.getLogger(f"concertino.{name}")
         # The names of the server's prompts.
         self._prompts: frozenset[str] = frozenset()
+        # Required, but not used: all functions of this plugin are `async def`.
         self._threads = Threads(1)
         self._events = EventHandlers(name, self._threads.run)
+        # McpUpdates and McpSessions need each other, so the first gets functions.
         self._updates = McpUpdates(
             name, self._events, lambda: self._sessions.main, lambda: self.hub
         )
@@ -111,7 +113,9 @@ class McpPlugin:
         file = parse_server_file(config[SERVER].encode(), config.get(FILE, ""))
         [entry] = file.servers
         try:
-            launch = expand_entry(entry, file, Expander(file, os.environ, {}), {})
+            # An entry of a plugins file has no inputs and no file with variables.
+            expander = Expander(file, os.environ, inputs={})
+            launch = expand_entry(entry, file, expander, env_file={})
         except InvalidServerFile as exc:
             # Leave out the place of the error: it is a place in the JSON that the hub has sent, not
             # in the plugins file.

@@ -164,7 +164,7 @@ class LongMessages(Generic[M]):
         return reply in self._messages
 
     def add(self, reply: str, message: M) -> None:
-        """Add a message whose first piece has arrived, or is about to be sent."""
+        """Add a message whose first piece has arrived, or is about to be sent. reply: its key."""
         self._messages[reply] = message
         self.held_bytes += message.pieces.size
 

@@ -230,7 +230,7 @@ class PluginRequests:
 
     async def _list_prompts(self, request: PluginRequest) -> PluginResponse:
         """Return the prompts of the backend as PromptDefinitions, or an error with the reason."""
-        # Without prompts, the backend does not have the method prompts/list, and would raise.
+        # A Plugin without prompts does not have the method prompts/list, and would raise.
         if not self._prompt_names():
             return PluginResponse(list_prompts=ListPromptsResponse())
         try:

@@ -136,8 +136,8 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     def _bridges(self, provider: str) -> Mapping[str, P] | None:
         """Return the tools of the bridges for an AI provider: name of a tool -> the bridge.
 
-        If the provider has no bridge, return those of its alias (AI_ALIASES). None if the alias has
-        no bridge either.
+        If the provider has no bridge, return the tools of the bridges for its alias (AI_ALIASES).
+        Returns None if the alias has no bridge either.
         """
         found = self.ai_tools.get(provider)
         return self.ai_tools.get(AI_ALIASES.get(provider, "")) if found is None else found

@@ -120,7 +120,8 @@ class RpcServer:
     def receive(self, payload: bytes, key: Hashable = None) -> None:
         """Begin to handle one serialized request. Its response is sent with `respond`.
 
-        An invalid request gets an error response. Raises nothing.
+        A request that is invalid, or one too many, gets an error response. But a request with the
+        id of another one in progress is only logged. Raises nothing.
         key: the key of the request; None to use its id, as bytes.
         """
         if self._relay is not None and self._try_relay(self._relay, payload, key):

@@ -388,7 +388,7 @@ def failed_end(stream: str, code: str, message: str, count: int = 0) -> PluginRe
 
 
 # The fields that a StreamStart has in common with a ToolRequest, apart from the arguments.
-_TEXTS = ("tool_name", "caller_plugin", "trace_parent", "provider", "session_id")
+_CALL_FIELDS = ("tool_name", "caller_plugin", "trace_parent", "provider", "session_id")
 
 
 def stream_of_call(call: ToolRequest, path: Iterable[str]) -> PluginRequest:
@@ -418,7 +418,7 @@ def call_of_stream(start: StreamStart, path: Iterable[str]) -> PluginRequest:
 
 def _copy_call(source: ToolRequest | StreamStart, target: ToolRequest | StreamStart) -> None:
     """Copy the fields that both kinds of calls have."""
-    for name in _TEXTS:
+    for name in _CALL_FIELDS:
         setattr(target, name, getattr(source, name))
     if source.HasField("arguments"):
         target.arguments = source.arguments

@@ -61,7 +61,7 @@ class WorkerPlaces:
         self._change(caller, -1, -size)
 
     def _change(self, caller: str, count: int, size: int) -> None:
-        """Change the totals, and those of a caller.
+        """Change the totals of all requests, and the totals of a caller.
 
         count, size: how many requests and bytes are added. They are negative if a request has
             ended.
