@@ -67,6 +67,8 @@ def read_mcp_entry(
     Raises InvalidPluginsFile, with the line of the mistake.
     """
     entry = members.owner
+    # Collect the keys of the server file. `command`, `args` and `env` have other forms there: one
+    # program, a list of words, and `${NAME}` for a value of the hub's environment.
     values = {
         name: _to_value(value.node)
         for name, value in members.by_name.items()

@@ -48,7 +48,7 @@ MAX_LIST_BYTES = 4 * 2**20
 # KiB of memory, and the size of a file in blocks of 512 bytes.
 LIMITS = "ulimit -t 60; ulimit -v 2097152; ulimit -f {blocks}"
 MAX_FILE_BYTES = 2**30
-# The time limit of each git command.
+# The time limit of each git command, in seconds.
 GIT_S = 120.0
 
 

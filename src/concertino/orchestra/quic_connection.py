@@ -195,7 +195,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self.transmit()
             return
 
-        # Otherwise only the acknowledgement is due: set the timer for it.
+        # Otherwise only an acknowledgement may be due: set the timer for it. Without one, the timer
+        # only finds out when aioquic must do something next.
         ack_at = cast(Any, self._quic)._spaces[Epoch.ONE_RTT].ack_at
         due = self._loop.time() + ACK_S if ack_at is None else ack_at
         if due < self._wakeup_at:
