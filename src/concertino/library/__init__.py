@@ -1,9 +1,9 @@
-"""A folder of Markdown as a Backend: resources that clients list, read and search, and prompts.
+"""A directory of Markdown as a Backend: resources that clients list, read and search, and prompts.
 
 Front matter (PyYAML) and searching (tantivy) need the extra `library`. The modules, in an order for
 reading:
 
-- library.py has the Library, which loads the folders in a thread and follows their changes.
+- library.py has the Library, which loads the directories in a thread and follows their changes.
 - Loading: folder.py lists and reads files, file_parsing.py makes Documents and PromptFiles of them,
   and file_loader.py finds out what has changed. document_registry.py has the result, by URI.
 - Requests: library_handlers.py answers them. uris.py says which URIs a library has, and

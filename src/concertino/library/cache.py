@@ -1,6 +1,6 @@
 """Cache: stores the parsed documents of a library and their search index, for the next start.
 
-Cache files are in the user's cache folder, one for each library. A cache file begins with a line
+Cache files are in the user's cache directory, one for each library. A cache file begins with a line
 that identifies the format and with a checksum. The rest is MessagePack: the documents (with size,
 modification time and digest of each document's file), and the files of the index. A process writes
 a cache file under a temporary name and renames it. So any number of processes may read and write
@@ -75,7 +75,7 @@ INDEX_SHARE = 2.0
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the cache files: `concertino/library` in $XDG_CACHE_HOME or `~/.cache`.
+    """Return the directory of cache files: `concertino/library` in $XDG_CACHE_HOME or `~/.cache`.
 
     A relative $XDG_CACHE_HOME is ignored, as the XDG Base Directory Specification says.
     environment: the environment variables.
@@ -151,9 +151,9 @@ class IndexDirectory:
 class Cache:
     """Reads and writes the cache file of one library: its parsed documents and its search index.
 
-    name: a string that is different for each library: the path of its folder, and the options that
-        affect its documents. The name of the cache file is a hash of it.
-    folder: the folder with the cache files of all libraries; None for cache_folder().
+    name: a string that is different for each library: the path of its directory, and the options
+        that affect its documents. The name of the cache file is a hash of it.
+    folder: the directory with the cache files of all libraries; None for cache_folder().
 
     Attributes:
     path: the path of the cache file, which need not exist.
@@ -196,7 +196,7 @@ class Cache:
     def make_directory(
         self, files: Mapping[str, bytes] | None = None, document_bytes: int = 0
     ) -> IndexDirectory | None:
-        """Create a new IndexDirectory: in /dev/shm if there is space, and else in the cache folder.
+        """Create a new IndexDirectory: in /dev/shm if there is space, else in the cache directory.
 
         Also removes directories that killed processes have left there.
         files: name -> content of the files to write into it; None for an empty directory.

@@ -1,7 +1,7 @@
 """Renders the catalogues of a library, which clients read as JSON resources.
 
 A catalogue lists files, each with its URI, title, description and so on. `SCHEME://registry` lists
-all files, and `SCHEME://CATEGORY` the files of one category, which is a folder at the top.
+all files, and `SCHEME://CATEGORY` the files of one category, which is a directory at the top.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def render_category(
 
     documents: the files of the library.
     scheme: the scheme of the library's URIs.
-    category: the name of the category, which is a folder at the top.
+    category: the name of the category, which is a directory at the top.
     count: counts the tokens of a text.
     """
     items = [item for item in documents.items() if item.category == category]

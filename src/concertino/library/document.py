@@ -15,7 +15,7 @@ class Document(Struct, frozen=True):
     uri: the URI that follows from the path, such as
         `orchestr8://agents/_fragments/typescript-core`. Clients may also use other URIs for the
         document, with its aliases (document_registry.py).
-    category: the first folder of the path, such as `agents`; "" for a file at the top.
+    category: the first directory of the path, such as `agents`; "" for a file at the top.
     id: the value in the front matter, or else the file's name without its suffix.
     title: the value in the front matter, or else the first heading, or else the file's name.
     description: the value in the front matter, or else the first paragraph; "" if there is none.
@@ -28,7 +28,7 @@ class Document(Struct, frozen=True):
     estimated_tokens: the author's value in the front matter, which may be wrong; None if there is
         none.
     related: the URIs or ids of other documents in the front matter, unchanged.
-    path: the path relative to the folder of resources, with `/` as separator.
+    path: the path relative to the directory of resources, with `/` as separator.
     size: the size of the file, in bytes.
     mtime_ns: the modification time of the file, in nanoseconds.
     digest: a hash of the file's bytes.

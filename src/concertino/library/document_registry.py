@@ -1,11 +1,11 @@
 """DocumentRegistry: finds the files, categories and prompts of a library by name.
 
 The URI of a file follows from its path: `agents/dev/go.md` has the URI `SCHEME://agents/dev/go`.
-The part after `SCHEME://` is the key of the file. The first folder, `agents`, is its category.
+The part after `SCHEME://` is the key of the file. The first directory, `agents`, is its category.
 
 Clients may also use other names of the file in a URI (aliases): the file name with or without
 `.md`, or the id in its front matter. Each of these names can stand alone, as in `SCHEME://go`,
-after the folder, as in `SCHEME://agents/dev/go.md`, or after the category, as in
+after the directory, as in `SCHEME://agents/dev/go.md`, or after the category, as in
 `SCHEME://agents/go`. If several files have the same alias, looking it up raises Ambiguous.
 """
 
@@ -21,15 +21,15 @@ from concertino.library.file_parsing import PlainFile
 from concertino.library.prompt_files import PromptFile
 from concertino.library.uris import MATCH, REGISTRY, key_of, singular
 
-# A file of the folder of resources.
+# A file of the directory of resources.
 Item = Document | PlainFile
 
 
 class Change(Struct):
-    """What has changed in the folders of a library. Its truth value is False if nothing has.
+    """What has changed in the directories of a library. Its truth value is False if nothing has.
 
-    items: path -> file, for the new and changed files in the folder of resources.
-    removed_items: the paths of the files that were removed from the folder of resources.
+    items: path -> file, for the new and changed files in the directory of resources.
+    removed_items: the paths of the files that were removed from the directory of resources.
     prompts: path -> prompt, for the new and changed prompts.
     removed_prompts: the paths of the prompts that were removed.
     links: path of a symbolic link -> path of its file, for all links; None if no link has changed.
@@ -95,7 +95,7 @@ class DocumentRegistry:
     def apply(self, change: Change) -> None:
         """Add, replace and remove files and prompts.
 
-        change: what has changed in the folders of the library, as FileLoader.refresh() returns it.
+        change: what has changed in the library's directories, as FileLoader.refresh() returns it.
         """
         with self._lock:
             for path in (*change.removed_items, *change.items):
@@ -210,13 +210,13 @@ class DocumentRegistry:
         return next((known for known in sorted(self._counts) if singular(known) == wanted), None)
 
     def find_path(self, path: str) -> Item | None:
-        """Return the file with this path, relative to the folder of resources; None for no file."""
+        """Return the file with this path in the directory of resources; None if there is none."""
         return self._items.get(path)
 
     def has_path(self, path: str) -> bool:
-        """Return whether this path is a file, a link to one, or a folder that contains files.
+        """Return whether this path is a file, a link to one, or a directory that contains files.
 
-        path: relative to the folder of resources.
+        path: relative to the directory of resources.
         """
         with self._lock:
             return (
@@ -253,7 +253,7 @@ class DocumentRegistry:
     # Lists
 
     def categories(self) -> list[str]:
-        """Return all categories, which are the folders at the top, sorted."""
+        """Return all categories, which are the directories at the top, sorted."""
         with self._lock:
             return sorted(self._counts)
 
@@ -298,7 +298,7 @@ def aliases_of(item: Item) -> Iterable[str]:
 
     A document has three names: its file name, the file name without suffix, and its id. Any other
     file has only its file name. Each name is an alias in three forms: alone, after the file's
-    folder, and after the file's category. The key that follows from the path is not an alias.
+    directory, and after the file's category. The key that follows from the path is not an alias.
     """
     path = item.path
     folder, _, name = path.rpartition("/")

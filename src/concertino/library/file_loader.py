@@ -1,4 +1,4 @@
-"""FileLoader: lists the folders of a library, and parses the files that are new or have changed.
+"""FileLoader: lists the directories of a library, and parses files that are new or have changed.
 
 library.py calls refresh() at the start and whenever files may have changed. refresh() returns a
 Change, by which the DocumentRegistry and the search Index are updated.
@@ -27,7 +27,7 @@ from concertino.library.problems import LibraryProblem
 from concertino.library.prompt_files import PromptFile
 from concertino.library.uris import key_of, uri_of
 
-# The type that a folder's files are parsed into.
+# The type that a directory's files are parsed into.
 Parsed = TypeVar("Parsed")
 T = TypeVar("T")
 # The parsed file (None if it is invalid), and the defects of the file.
@@ -38,7 +38,7 @@ MAX_LOGGED = 20
 
 
 class FolderState(Generic[Parsed]):
-    """Keeps the parsed files of one folder up to date. Use it from one thread at a time.
+    """Keeps the parsed files of one directory up to date. Use it from one thread at a time.
 
     folder: lists and reads the files.
     parse: called with a Markdown file and its bytes. Returns the parsed file (None if the file is
@@ -48,7 +48,7 @@ class FolderState(Generic[Parsed]):
         out.
 
     Attributes:
-    found: path -> file, for all files of the folder at the latest refresh().
+    found: path -> file, for all files of the directory at the latest refresh().
     parsed: path -> parsed file.
     problems: path -> problems of the file.
     links: path of a symbolic link -> path of its file.
@@ -75,9 +75,9 @@ class FolderState(Generic[Parsed]):
         *,
         distrust: bool,
     ) -> tuple[dict[str, Parsed], set[str], list[str]]:
-        """List the folder again, and parse the files that are new or have changed. Blocks.
+        """List the directory again, and parse the files that are new or have changed. Blocks.
 
-        under: the path of the file or folder to look at; "" for the whole folder.
+        under: the path of the file or directory to look at; "" for the whole directory.
         find_cached: called with each new or changed file; returns the parsed file from a cache, or
             None if the file must be read.
         distrust: whether to read files even if their size and modification time are unchanged.
@@ -168,12 +168,12 @@ class FileLoader:
     """Loads the resources and prompts of a library. Call refresh() from one thread at a time.
 
     scheme: the scheme of the URIs.
-    resources, prompts: the two folders; None for a folder that the library does not have.
+    resources, prompts: the two directories; None for a directory that the library does not have.
     log: the logger for new defects of files; None to log nothing.
 
     Attributes:
-    resources, prompts: the parsed files of the two folders; None for a folder that the library does
-        not have.
+    resources, prompts: the parsed files of the two directories; None for a directory that the
+        library does not have.
     known: path -> cached document. It may be set before the first refresh(): a file is not read if
         it has the size and the modification time of its cached document.
     """
@@ -203,7 +203,7 @@ class FileLoader:
         self.known: Mapping[str, Document] = {}
         self._scheme = scheme
         self._log = log
-        # The folder of prompts may lie inside the folder of resources, but prompts are not
+        # The directory of prompts may lie inside the directory of resources, but prompts are not
         # resources.
         if resources is not None and prompts is not None:
             resources.excluded = prompts
@@ -278,16 +278,16 @@ def _not_below(under: str, by_path: Mapping[str, T]) -> dict[str, T]:
 
 
 def _paths_to_refresh(state: FolderState[Parsed], paths: Iterable[str] | None) -> list[str]:
-    """Return the relative paths to refresh in a folder. "" means the whole folder.
+    """Return the relative paths to refresh in a directory. "" means the whole directory.
 
-    paths: absolute paths, which may be outside of the folder; None for everything.
+    paths: absolute paths, which may be outside of the directory; None for everything.
     """
     return [""] if paths is None else sorted(set(_relative_paths(state, paths)))
 
 
 def _relative_paths(state: FolderState[Parsed], paths: Iterable[str]) -> Iterator[str]:
-    """Yield those of the watcher's absolute paths that are in a folder, relative to the folder."""
-    # The watcher may report a path below the folder's own path or below its real path.
+    """Yield those of the watcher's absolute paths that are in a directory, relative to it."""
+    # The watcher may report a path below the directory's own path or below its real path.
     folder = state.folder.path
     roots = {os.path.join(root, "") for root in (folder, os.path.realpath(folder))}  # noqa: PTH118
     for path in paths:

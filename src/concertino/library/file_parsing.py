@@ -42,8 +42,8 @@ class PlainFile(Struct, frozen=True):
     """A file that clients can list and read but not search: an image, or text not in UTF-8.
 
     uri: the URI that follows from the path.
-    category: the first folder of the path; "" for a file at the top.
-    path: the path relative to the folder of resources, with `/` as separator.
+    category: the first directory of the path; "" for a file at the top.
+    path: the path relative to the directory of resources, with `/` as separator.
     size: the size of the file, in bytes.
     mtime_ns: the modification time of the file, in nanoseconds.
     """
@@ -61,7 +61,7 @@ def is_markdown(path: str) -> bool:
 
 
 def category_of(path: str) -> str:
-    """Return the first folder of a path; "" for a file at the top."""
+    """Return the first directory of a path; "" for a file at the top."""
     return path.partition("/")[0] if "/" in path else ""
 
 

@@ -1,16 +1,16 @@
-"""Folder: lists and reads the files of one folder, and never a file outside it.
+"""Folder: lists and reads the files of one directory, and never a file outside it.
 
-Paths come from listing the folder, never from a client: a client's URI is looked up among the
-listed files. A file is opened from the folder's descriptor, one path component after the other,
+Paths come from listing the directory, never from a client: a client's URI is looked up among the
+listed files. A file is opened from the directory's descriptor, one path component after the other,
 without following symbolic links. So an attacker who replaces a directory by a link after the
 listing gains nothing. The listing handles symbolic links like this:
 
-- A link to a file inside of the folder is another name of that file.
-- A link to a folder inside of the folder is ignored, since its target is listed anyway.
-- A link out of the folder is ignored and reported as a problem.
+- A link to a file inside of the directory is another name of that file.
+- A link to a directory inside of the directory is ignored, since its target is listed anyway.
+- A link out of the directory is ignored and reported as a problem.
 
-Hidden files and folders (`.git`, `.obsidian`) are not listed. All paths are relative to the root,
-with `/`, as os.fsdecode returns them.
+Hidden files and directories (`.git`, `.obsidian`) are not listed. All paths are relative to the
+root, with `/`, as os.fsdecode returns them.
 """
 
 # os instead of pathlib, because of descriptors and of names that are not UTF-8.
@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from concertino.library.problems import LibraryProblem, Rule
 
-# How deep folders may be nested.
+# How deep directories may be nested.
 MAX_DEPTH = 32
 
 # O_NOFOLLOW makes os.open() fail for a symbolic link.
@@ -36,9 +36,9 @@ OPEN_FOLDER_FLAGS = os.O_DIRECTORY | OPEN_FLAGS
 class FoundFile(Struct, frozen=True):
     """A regular file in a listing.
 
-    path: the path relative to the folder.
-    target: the path of the file itself, relative to the folder. It differs from `path` if that is a
-        symbolic link to a hidden file.
+    path: the path relative to the directory.
+    target: the path of the file itself, relative to the directory. It differs from `path` if that
+        is a symbolic link to a hidden file.
     size: the size in bytes.
     mtime_ns: the modification time, in nanoseconds.
     """
@@ -50,11 +50,12 @@ class FoundFile(Struct, frozen=True):
 
 
 class Listing(Struct):
-    """The files in a folder and in all folders below it. All paths are relative to the folder.
+    """The files in a directory and in all directories below it. All paths are relative to it.
 
     files: path -> file, sorted by path.
     links: path of a symbolic link -> path of the listed file that it leads to.
-    problems: (path, problem) for each file or folder that was left out; the problem is the reason.
+    problems: (path, problem) for each file or directory that was left out; the problem is the
+        reason.
     """
 
     files: dict[str, FoundFile]
@@ -67,9 +68,9 @@ class Listing(Struct):
         rule: Rule,
         message: str,
     ) -> None:
-        """Add a problem of a file or folder as a whole.
+        """Add a problem of a file or directory as a whole.
 
-        path: the path of the file or folder.
+        path: the path of the file or directory.
         rule: the kind of defect, as problems.py lists them.
         message: a text about the defect, without the name of the file.
         """
@@ -93,9 +94,9 @@ def is_hidden(path: str) -> bool:
 
 
 class Folder:
-    """A folder whose files can be listed and read. Any thread may use it.
+    """A directory whose files can be listed and read. Any thread may use it.
 
-    path: the path of the folder, which need not exist.
+    path: the path of the directory, which need not exist.
     max_file_bytes: the largest size of a file. Larger files are left out of listings, and reported
         as problems.
     max_files: the largest number of files. All other files are left out, and reported as one
@@ -103,7 +104,7 @@ class Folder:
 
     Attributes:
     path: the absolute path.
-    excluded: a folder inside this one that is not listed; None to list everything.
+    excluded: a directory inside this one that is not listed; None to list everything.
     """
 
     def __init__(
@@ -120,14 +121,15 @@ class Folder:
 
     @property
     def exists(self) -> bool:
-        """Return whether the folder exists now."""
+        """Return whether the directory exists now."""
         return os.path.isdir(self.path)
 
     def listing(self, under: str = "") -> Listing:
-        """List the files in the folder and in all folders below it. Blocks.
+        """List the files in the directory and in all directories below it. Blocks.
 
-        under: the path of a file or folder, to list only this; "" for everything.
-        A folder that does not exist has an empty listing. Raises nothing: errors become problems.
+        under: the path of a file or directory, to list only this; "" for everything.
+        A directory that does not exist has an empty listing. Raises nothing: errors become
+        problems.
         """
         found = Listing({}, {}, [])
         root = os.path.realpath(self.path)
@@ -139,7 +141,8 @@ class Folder:
         except (OSError, ValueError):
             return found
 
-        # If a component of `under` is a symbolic link, list nothing: a link to a folder is ignored.
+        # If a component of `under` is a symbolic link, list nothing: links to directories are
+        # ignored.
         if under and os.path.realpath(os.path.dirname(top)) != os.path.dirname(top):
             return found
         excluded = "" if self.excluded is None else os.path.realpath(self.excluded.path)
@@ -165,11 +168,11 @@ class Folder:
         excluded: str,
         found: Listing,
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield (path, lstat result) of everything below `under` that is not a folder.
+        """Yield (path, lstat result) of everything below `under` that is not a directory.
 
-        Hidden entries and the excluded folder are skipped; symbolic links are not followed.
-        root: the real path of this folder.
-        excluded: the real path of the excluded folder; "" for none.
+        Hidden entries and the excluded directory are skipped; symbolic links are not followed.
+        root: the real path of this directory.
+        excluded: the real path of the excluded directory; "" for none.
         found: the listing, which gets the problems.
         """
         folders = [under]
@@ -208,8 +211,8 @@ class Folder:
     ) -> None:
         """Add one directory entry to a listing, as a file, a link or a problem.
 
-        root: the real path of this folder.
-        path: the path of the entry, relative to the folder.
+        root: the real path of this directory.
+        path: the path of the entry, relative to the directory.
         status: the lstat() result of the entry.
         """
         target = path
@@ -270,7 +273,7 @@ class Folder:
         return data, status
 
     def _open(self, path: str) -> int:
-        """Open a file in the folder without following links. Returns its descriptor."""
+        """Open a file in the directory without following links. Returns its descriptor."""
         *folders, name = path.split("/")
         if not {"", ".", ".."}.isdisjoint((*folders, name)):
             raise ValueError("expected a path from the listing of the folder")

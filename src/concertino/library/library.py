@@ -1,8 +1,8 @@
-"""Library: a folder of Markdown resources, a folder of Markdown prompts, or both, as an MCP server.
+"""Library: directories of Markdown files, which are resources or prompts, as an MCP server.
 
     Library("resources", "prompts").run()
 
-This module starts and ends a library, loads its folders, and loads them again when they change.
+This module starts and ends a library, loads its directories, and loads them again when they change.
 library_handlers.py answers the requests of clients. That module and the modules that it imports are
 imported in a thread after the client's handshake, so that the handshake is answered at once.
 """
@@ -56,7 +56,7 @@ CACHE_SIZE = 200
 # a message of 10 MiB.
 MAX_FILE_BYTES = 4 * 2**20
 
-# The largest number of files in one folder.
+# The largest number of files in one directory.
 MAX_FILES = 200_000
 
 # The largest number of files that are read, or queries that are answered, at the same time.
@@ -66,13 +66,13 @@ THREADS = 8
 # handshake, one answers it.
 HANDSHAKE_ITERATIONS = 3
 
-# While the watcher polls, so that changes are noticed late, the folders are scanned before a call
-# if the last scan is older than this, and older than ten times the duration of that scan.
+# While the watcher polls, so that changes are noticed late, the directories are scanned before a
+# call if the last scan is older than this, and older than ten times the duration of that scan.
 FRESH_S = 0.15
 
 
 class _Settings(Struct, frozen=True):
-    """The arguments of a Library that are used when its folders are loaded."""
+    """The arguments of a Library that are used when its directories are loaded."""
 
     tokenizer: str
     cache_size: int
@@ -82,17 +82,17 @@ class _Settings(Struct, frozen=True):
 
 
 class Library:
-    """An MCP server for folders of Markdown: clients list, read and search resources, and prompts.
+    """An MCP server for directories of Markdown files, which are resources or prompts for clients.
 
         Library("resources", "prompts").run()
 
     Serve a Library with run(), or combine it with other servers by compose().
 
-    resources: a folder of files. The URI of a file follows from its path: `agents/dev/go.md` has
+    resources: a directory of files. The URI of a file follows from its path: `agents/dev/go.md` has
         the URI `orchestr8://agents/dev/go`. Files that are not Markdown can be read, not searched.
         None for no resources.
-    prompts: a folder of Markdown files, each of which is one prompt; None for no prompts. If both
-        folders are given, one of them need not exist yet; clients see it once it exists.
+    prompts: a directory of Markdown files, each of which is one prompt; None for no prompts. If
+        both directories are given, one of them need not exist yet; clients see it once it exists.
     scheme: the scheme of the URIs of resources.
     name: the name of this server for clients and logs; None for the scheme.
     version: the version of this server for clients.
@@ -105,9 +105,10 @@ class Library:
     page_size: how many entries one page of a list has at most.
     max_file_bytes: the largest size of a file. Larger files are left out, with a warning in the
         log.
-    watch: whether to follow changes of the folders while the server runs, and to notify clients.
-    index_cache: whether to store the search index in the user's cache folder, for the next start.
-    Raises RegistrationError, which names the wrong argument, also if no folder exists.
+    watch: whether to follow changes of the files while the server runs, and to notify clients.
+    index_cache: whether to store the search index in the user's cache directory, for the next
+        start.
+    Raises RegistrationError, which names the wrong argument, also if no directory exists.
     """
 
     @hint_keywords
@@ -170,7 +171,7 @@ class Library:
         self._loaded: _LoadedLibrary | None = None
         # Held while the three attributes above are changed, which several threads do.
         self._lock = threading.Lock()
-        # Held while folders are read: loading and refreshing must not overlap.
+        # Held while directories are read: loading and refreshing must not overlap.
         self._reading = threading.Lock()
 
     def run(
@@ -195,18 +196,18 @@ class Library:
     # Backend
 
     def features(self) -> ServerFeatures:
-        """Return the features of this server: resources and prompts, if their folders exist.
+        """Return the features of this server: resources and prompts, if their directories exist.
 
-        They are known before the folders are loaded. If a folder is removed, its features stay,
-        because clients have seen them.
+        They are known before the directories are loaded. If a directory is removed, its features
+        stay, because clients have seen them.
         """
         return self._features
 
     async def start(self, outlet: Notifier) -> None:
-        """Load the folders, and begin to follow their changes.
+        """Load the directories, and begin to follow their changes.
 
         Each Host (runtime/host.py), which connects the library with its clients, calls this once.
-        Requests such as `initialize` are answered while the folders are still being loaded.
+        Requests such as `initialize` are answered while the directories are still being loaded.
         outlet: gets the notifications about changes.
         Raises ConcertinoError if a necessary extra is not installed.
         """
@@ -255,7 +256,7 @@ class Library:
         return [folder for folder in (self.resources, self.prompts) if folder is not None]
 
     def _extend_features(self) -> bool:
-        """Add the features for folders that exist now. Returns whether the features changed."""
+        """Add the features for directories that exist now. Returns whether the features changed."""
         before = self._features
         resources = before.resources or (self.resources is not None and self.resources.exists)
         prompts = before.prompts or (self.prompts is not None and self.prompts.exists)
@@ -267,7 +268,7 @@ class Library:
     # Run in threads
 
     def _load(self) -> None:
-        """Load the folders and follow their changes, unless this was done for another Host."""
+        """Load the directories and follow their changes, unless this was done for another Host."""
         with self._reading:
             if self._loaded is not None:
                 return
@@ -324,8 +325,8 @@ class _LoadedLibrary:
     handlers: answer the requests.
 
     Attributes:
-    watcher: reports changes of the folders; None if changes are not followed.
-    scanned_s: the time of the latest scan of the folders, by time.monotonic().
+    watcher: reports changes of the directories; None if changes are not followed.
+    scanned_s: the time of the latest scan of the directories, by time.monotonic().
     scan_duration_s: how long that scan took, in seconds.
     """
 
@@ -337,7 +338,7 @@ class _LoadedLibrary:
         self.scan_duration_s = 0.0
 
     def is_stale(self) -> bool:
-        """Return whether to scan the folders before a call is answered.
+        """Return whether to scan the directories before a call is answered.
 
         This is needed while the watcher polls, because it notices changes late. But the last scan
         must be older than FRESH_S, and older than ten times its own duration, so that scans do not
@@ -353,7 +354,7 @@ class _LoadedLibrary:
 
 
 def _load_library(library: Library, settings: _Settings, log: logging.Logger) -> _LoadedLibrary:
-    """Read the folders and build the search index. Blocks.
+    """Read the directories and build the search index. Blocks.
 
     Raises ConcertinoError if a necessary extra is not installed. Without the extra for searching,
     the library is loaded nevertheless, and searches are errors.

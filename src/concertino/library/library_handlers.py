@@ -52,7 +52,7 @@ _decode_texts = Decoder(dict[str, str]).decode
 
 
 class ChangeNotice(Struct):
-    """The notifications that clients must get after a change of the folders.
+    """The notifications that clients must get after a change of the directories.
 
     resources: whether the list of resources has changed.
     prompts: whether the list of prompts has changed.
@@ -110,7 +110,7 @@ class LibraryHandlers:
         return await handler(call, in_thread)
 
     def apply(self, change: Change, watched: frozenset[str]) -> ChangeNotice:
-        """Update documents, index and caches after a change of the folders. Blocks.
+        """Update documents, index and caches after a change of the directories. Blocks.
 
         change: what has changed, as FileLoader.refresh() returns it.
         watched: the URIs that clients have subscribed to.

@@ -50,7 +50,7 @@ class LintFinding(Struct, frozen=True, order=True):
     """One defect of a file.
 
     folder: `resources` or `prompts`.
-    path: the path of the file, relative to the folder.
+    path: the path of the file, relative to the directory.
     line: the line number, from 1; 0 for the file as a whole.
     rule: the kind of defect, such as "broken-link"; problems.py lists all kinds.
     message: a text about the defect, without the path.
@@ -68,7 +68,7 @@ class LintReport(Struct, frozen=True):
 
     documents: how many documents were checked.
     prompts: how many prompts were checked.
-    findings: the defects, sorted by folder, path and line.
+    findings: the defects, sorted by `folder`, `path` and `line`.
     skipped: the kinds of defects that could not be looked for, each with the reason.
     """
 
@@ -87,7 +87,7 @@ def lint(
     """Read all files of a library, and return their defects. Blocks.
 
     If tantivy is not installed, the search for documents that no search finds is skipped.
-    resources, prompts: the folders of the library; None for one that it does not have.
+    resources, prompts: the directories of the library; None for one that it does not have.
     scheme: the scheme of the library's URIs.
     count: counts the tokens of a text.
     Raises ConcertinoError if a file has front matter and PyYAML is not installed.
@@ -228,7 +228,7 @@ def _ambiguous_names(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryP
                 isinstance(other, Document) and other is not item and other.id == item.id == name
                 for other in items
             )
-            # Skip an id with a folder or category before it: the id alone is reported already.
+            # Skip an id with a directory or category before it: the id alone is reported already.
             if "/" in name and same_id:
                 continue
             rule: Rule = "duplicate-id" if same_id else "ambiguous-name"

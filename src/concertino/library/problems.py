@@ -16,9 +16,9 @@ Rule = Literal[
     "field",
     # The file is no text in UTF-8, or cannot be read.
     "unreadable",
-    # The file or the folder is too large or too deep.
+    # The file or the directory is too large or too deep.
     "oversized",
-    # The target of a symbolic link is outside of the folder.
+    # The target of a symbolic link is outside of the directory.
     "outside",
     # Two documents have the same id.
     "duplicate-id",

@@ -61,7 +61,7 @@ class PromptFile(Struct, frozen=True):
         none.
     arguments: the arguments that the front matter declares.
     body: the text without front matter, with placeholders.
-    path: the path relative to the folder of prompts.
+    path: the path relative to the directory of prompts.
     digest: a hash of the file's bytes.
     """
 

@@ -2,7 +2,7 @@
 
     scheme://agents/_fragments/typescript-core     a file: its path without `.md`
     scheme://registry                              the registry: a catalogue of everything
-    scheme://agents                                the catalogue of a category (first folder)
+    scheme://agents                                the catalogue of a category (first directory)
     scheme://match?query=...                       the result of a search
     scheme://agents/match?query=...                the result of a search in a category
 
@@ -40,7 +40,7 @@ def key_of(path: str) -> str:
     - a file at the top, whose key could equal that of a category or of the registry;
     - a file whose key would be `CATEGORY/match`, which means a search.
 
-    path: the path relative to the folder of resources.
+    path: the path relative to the directory of resources.
     """
     folder, _, name = path.rpartition("/")
     stem = name.removesuffix(SUFFIX)

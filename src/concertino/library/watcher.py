@@ -1,9 +1,9 @@
-"""Watcher: reports changes in the folders of a library, from a thread.
+"""Watcher: reports changes in the directories of a library, from a thread.
 
 If the package watchfiles is installed, the Watcher reports the paths that have changed. It also
-reports "everything may have changed" at the start, when a folder was replaced, and once a minute,
-because the operating system drops events when there are too many. Without watchfiles, the Watcher
-reports "everything may have changed" every second.
+reports "everything may have changed" at the start, when a directory was replaced, and once a
+minute, because the operating system drops events when there are too many. Without watchfiles, the
+Watcher reports "everything may have changed" every second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEBOUNCE_MS = 50
 # watchfiles reports the collected changes earlier if no change arrives within this time.
 STEP_MS = 20
 
-# How often to check whether a folder was replaced. If a symbolic link in the folder's path is
+# How often to check whether a directory was replaced. If a symbolic link in the directory's path is
 # replaced, the operating system sends no event.
 TICK_MS = 200
 
@@ -41,11 +41,11 @@ class Watcher:
 
         watcher = Watcher(["/srv/notes"], lambda paths: ..., log)
 
-    folders: the absolute paths of the folders, which need not exist.
+    folders: the absolute paths of the directories, which need not exist.
     report: called with the absolute paths that have changed, or with None if everything may have
         changed. It is called in threads of the watcher; its exceptions are logged.
     log: the logger for the watcher's own problems.
-    is_recursive: whether to watch the folders inside these folders, too.
+    is_recursive: whether to watch the directories inside these directories, too.
 
     Attributes:
     receives_events: whether the operating system reports changes at once; False while the watcher
@@ -92,7 +92,7 @@ class Watcher:
                     self._watch(watchfiles.watch)
                 except Exception as exc:
                     # The system's limit for watches is reached, a permission is missing, or a
-                    # folder was removed.
+                    # directory was removed.
                     self._log.warning(
                         "looking for changes every %g s, because the system does not report "
                         "them: %s",
@@ -111,7 +111,7 @@ class Watcher:
         return all(map(os.path.isdir, self._folders))
 
     def _watch(self, watch: Callable[..., Iterator[set[tuple[Any, str]]]]) -> None:
-        """Report changes until close(), or until a folder was replaced.
+        """Report changes until close(), or until a directory was replaced.
 
         watch: the function watchfiles.watch.
         """
@@ -178,9 +178,9 @@ class _StopEvent:
 
 
 def _identity(folder: str) -> tuple[int, int]:
-    """Return the device and the inode of a folder, which change if the folder is replaced.
+    """Return the device and the inode of a directory, which change if the directory is replaced.
 
-    Returns (0, 0) if there is no folder.
+    Returns (0, 0) if there is no directory.
     """
     try:
         status = os.stat(folder)

@@ -3,7 +3,7 @@
 A server file names programs to run, and other people can write one: they send a pull request, or
 publish a repository that others clone. So a server runs only after the user has approved its
 definition; see docs/decisions/0021-servers-run-when-approved.md. The approvals are kept in the
-user's state folder, one file for each server file, with a digest of each value.
+user's state directory, one file for each server file, with a digest of each value.
 """
 
 from __future__ import annotations
