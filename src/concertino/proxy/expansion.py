@@ -44,7 +44,7 @@ NOT_SHOWN = "(not shown)"
 
 
 class Expander:
-    """Replaces references such as `${VAR}` in the texts of one server file.
+    """Replaces references such as `${VAR}` in the strings of one server file.
 
     file: the server file, which declares the inputs for `${input:ID}`, and whose workspace replaces
         `${workspaceFolder}`.
@@ -125,7 +125,7 @@ class Expander:
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
-        """Yield the parts of a text: texts, and references to secrets.
+        """Yield the pieces of a text: strings, and references to secrets.
 
         template, label: the whole text of the file that contains it, and its path, for errors.
         depth: how many defaults contain it: in `${A:-${B:-x}}`, the depth of `x` is 2.
@@ -151,7 +151,7 @@ class Expander:
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
-        """Yield the parts that replace `${name}`."""
+        """Yield the pieces that replace `${name}`."""
         if name in self._predefined:
             yield self._predefined[name]
         elif name.startswith("input:"):
@@ -168,7 +168,7 @@ class Expander:
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
-        """Yield the value of `${VAR}` or `${env:VAR}`, or the parts of its default."""
+        """Yield the value of `${VAR}` or `${env:VAR}`, or the pieces of its default."""
         variable, has_default, default = name.removeprefix("env:").partition(":-")
         if VARIABLE.fullmatch(variable) is None:
             raise self._error(
