@@ -233,6 +233,7 @@ class Session:
             except RpcError as exc:
                 return self.peer.fail(incoming, exc.code, exc.message, exc.data)
             if profile is not None and profile.encoder.revision.idless_errors:
+                # Error responses to frames without a readable id have no member `id` from now on.
                 self.peer.invalid_input.unknown_id = None
 
         method = incoming.method

@@ -79,7 +79,7 @@ log = logging.getLogger("concertino.host")
 # The environment variable with the path of the file for FileUsedStates, or with the address of the
 # servers for NatsUsedStates.
 STATE_RECORD = "CONCERTINO_STATE_RECORD"
-# The environment variable with the folder of the certificate with which this process identifies
+# The environment variable with the directory of the certificate with which this process identifies
 # itself to the NATS servers.
 STATE_CERTS = "CONCERTINO_STATE_CERTS"
 # An error message shows at most this many characters of a client's answer.

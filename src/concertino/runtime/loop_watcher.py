@@ -84,7 +84,7 @@ class LoopWatcher:
         self._watching.join()
 
     def _run(self) -> None:
-        """Sleep and watch in turns until close() is called. The thread runs this."""
+        """Sleep and watch alternately until close() is called. The thread runs this."""
         try:
             while self._ended is None:
                 self._wake.acquire()

@@ -1,9 +1,12 @@
 """PendingOutcome: a fast future for the response to a request; set_outcome() for asyncio's futures.
 
-Two classes derive from PendingOutcome: the pending requests of the client
-(client/pending_request.py), and those that a plugin hub, the process that passes calls to plugins,
-has sent (orchestra/pending_response.py). Where speed does not matter, the callback of an outgoing
-request is set_outcome().
+Two classes derive from PendingOutcome:
+
+- the pending requests of the client (client/pending_request.py).
+- the requests that a plugin hub has sent to plugins (orchestra/pending_response.py). A plugin hub
+  is the process that passes calls to plugins.
+
+Where speed does not matter, the callback of an outgoing request is set_outcome().
 """
 
 from __future__ import annotations

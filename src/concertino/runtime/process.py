@@ -307,6 +307,7 @@ async def _serve(
         closed = frontend.open(host, wrap, watchdog)
 
         await asyncio.wait((host.started, closed), return_when=asyncio.FIRST_COMPLETED)
+        # After a signal the process ends without waiting for the start.
         if not watchdog.has_signal:
             # If `closed` is done, the input has ended while the backend is still starting. Wait as
             # long as calls would be drained, because a failure of the start must be logged.
@@ -324,6 +325,7 @@ async def _serve(
             await closed
             return FAILED
 
+        # The writer may hold log lines already, so call this once now.
         frontend.writer.on_held = _LogRetry(loop, frontend.writer)
         frontend.writer.on_held()
         await closed

@@ -28,10 +28,10 @@ SHOWN_CHARS = 128
 
 KINDS = {"tools/call": "tool", "resources/read": "resource", "prompts/get": "prompt"}
 
-# The folders of concertino and of the standard library. Code in them, and in installed packages,
+# The directories of concertino and of the standard library. Code there, and in installed packages,
 # was not written by the author of the server.
 _OURS = __file__.rpartition("/runtime/")[0] + "/"
-# sysconfig knows this folder too, but importing it would delay a server's first call by 2 ms.
+# sysconfig knows this directory too, but importing it would delay a server's first call by 2 ms.
 _STANDARD_LIBRARY = os.__file__.rpartition("/")[0] + "/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 

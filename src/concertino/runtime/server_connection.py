@@ -188,6 +188,8 @@ class ServerConnection:
 
     def on_eof(self) -> None:
         if self._early is not None:
+            # Frames are held back. _open_input() processes them later, and then calls this method
+            # again.
             self._early.end(self._end.drain_s)
             return
         if self._first is not None:
@@ -198,6 +200,7 @@ class ServerConnection:
         self.drain()
 
     def on_disconnect(self, exc: Exception) -> None:
+        # An HTTP client cancels its call by disconnecting, so this is no failure.
         is_cancellation = isinstance(exc, ConnectionAbortedError)
         level = logging.DEBUG if is_cancellation else logging.INFO
         log.log(level, "the connection is lost: %s", exc)
@@ -488,6 +491,7 @@ class ServerConnection:
         Calls may run for another drain_s seconds. `closed` is done at the end.
         """
         if not self._end.is_draining:
+            # Frames that are held back have arrived before, so they are still processed.
             self.open_early()
             self._end.start_draining()
             self._flush()

@@ -33,8 +33,8 @@ __all__ = ["SubcallContext", "make_subcall_context"]
 # How many subcalls may be nested, which limits a tool that calls itself without end. The number of
 # times that one subcall may ask the client has the same limit.
 MAX_DEPTH = 16
-# How many subcalls may come from one subcall of a client's call: that subcall, those that its tool
-# makes, and so on. This limits a tool that calls itself several times.
+# How many subcalls may come from one subcall of a client's call. Counted are that subcall, the
+# subcalls of its tool, and so on. This limits a tool that calls itself several times.
 MAX_CALLS = 10_000
 # The first bytes of a tool's text with Server(envelope=True); see server/result_envelope.py.
 ENVELOPE_START = '{\n  "success": true,\n  "data": '

@@ -216,7 +216,8 @@ class Threads:
                     job.results.settled.clear()
                 job.results.settled[id(handler)] = handler
             return True
-        # Few calls start without coming here, so the trial does not know of them yet.
+        # While few jobs run, run() does not call this method. So the trial does not know of the
+        # calls that began then.
         begun = [
             other
             for other in (*self._running.values(), *self._jobs)
@@ -290,7 +291,8 @@ class Threads:
     def _keep_back(self, results: JobResults, kind: Kind, size: int) -> None:
         """Keep back the calls of a kind that wait for a thread, until their results will fit.
 
-        Calls that were started because a result of such a size will fit are not kept back.
+        Calls that were admitted in the expectation of a result of about this size are not kept
+        back, because memory is reserved for them already (is_unexpected).
         size: the size of the largest recent result of this kind.
         """
         with self._changed:
@@ -311,11 +313,13 @@ class Threads:
                 else:
                     self._jobs.append(job)
             results.kept.extendleft(reversed(older))
+        # Calls that run already cannot be kept back. Calls of other kinds must not wait for them.
         for job in running:
             call = call_of_job(job) if job.results is results else None
             if call is not None and call.kind == kind and is_unexpected(call, size):
                 assert call.unread is not None
                 call.unread.count_as_unknown(call)
+        # Count no memory for calls that have not begun.
         for job in results.kept:
             call = call_of_job(job)
             if call is not None and call.unread is not None and call.kind == kind:

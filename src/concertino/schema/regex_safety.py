@@ -29,7 +29,7 @@ MAX_TRIES = 256
 # The longest pattern that is examined. The work grows with the square of the number of
 # alternatives.
 MAX_CHARACTERS = 2000
-# The largest depth of nested groups.
+# The largest depth of nested groups. It limits the recursion of _PatternReader.
 MAX_GROUPS = 50
 # A reason quotes at most this many characters of the pattern.
 MAX_QUOTED = 80

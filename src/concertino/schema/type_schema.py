@@ -441,7 +441,8 @@ def _name(annotation: Any) -> str:
 
 
 # The formats that msgspec's output may not match. For example, msgspec writes a date-time without a
-# time zone, and durations such as P1DT0.5S.
+# time zone, and durations such as P1DT0.5S. "partial-time" is msgspec's format for a time without a
+# time zone.
 _INEXACT_FORMATS = ("date-time", "time", "duration", "decimal", "path", "partial-time")
 
 

@@ -21,7 +21,7 @@ expressions, even for malicious URIs. Values are percent-decoded once, as UTF-8.
 
 Values that could be used for path traversal do not match. For {x} {.x} {/x} {;x} these are `.`,
 `..`, and all values with a slash or a backslash, even a percent-encoded one. {+x} {#x} {?x} {&x}
-are meant for paths and texts, so only values with `..` between slashes or backslashes, and values
+are meant for paths and text, so only values with `..` between slashes or backslashes, and values
 that begin with a slash, a backslash or a drive such as `C:\\`, do not match. NUL and invalid UTF-8
 never match.
 
@@ -104,7 +104,7 @@ class UriTemplate:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        # Literal texts and expressions, in order.
+        # Literal strings and expressions, in order.
         self._parts = tuple(_parse(text))
         # Pairs (operator of the variable's expression, variable).
         self._variables = [
@@ -196,9 +196,9 @@ _EXPRESSION = re.compile(
 
 
 def _parse(text: str) -> Iterable[str | Expression]:
-    """Yield the literal texts and expressions of a template.
+    """Yield the literal strings and expressions of a template.
 
-    Raises ValueError for a text that is not a template.
+    Raises ValueError for a string that is not a template.
     """
     place = 0
     while place < len(text):

@@ -32,8 +32,8 @@ SHELL = "/bin/sh"
 # The shell ignores signals that are meant for this process, which then ends in order. `read` fails
 # at the end of the pipe.
 SCRIPT = 'trap "" HUP INT TERM; read -r word || exec "$@"'
-# What the Python interpreter runs. Its arguments are the folder that contains this package, and the
-# pid, started_at and namespace of this process.
+# What the Python interpreter runs. Its arguments are the directory that contains this package, and
+# the pid, started_at and namespace of this process.
 CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -42,7 +42,7 @@ __all__ = [
 BACKLOG = 1024
 # The first descriptor that systemd passes: SD_LISTEN_FDS_START in sd_listen_fds(3).
 FIRST_INHERITED = 3
-# How many seconds to wait for another process that creates a socket in the same folder.
+# How many seconds to wait for another process that creates a socket in the same directory.
 LOCK_TIMEOUT_S = 2.0
 # How often, in seconds, to try to get the lock meanwhile.
 LOCK_RETRY_S = 0.01
@@ -120,7 +120,7 @@ class Listener:
         if file is None or self._file_identity is None or os.getpid() != self._process:
             return
         if _identify_file(file) == self._file_identity:
-            # Ignore errors, for example if the folder is read-only now.
+            # Ignore errors, for example if the directory is read-only now.
             with suppress(OSError):
                 file.unlink()
 
@@ -228,15 +228,16 @@ def _remove_stale(name: str) -> None:
 
 @contextmanager
 def _folder_lock(folder: Path, name: str) -> Generator[None]:
-    """Lock a folder against other concertino processes, while a socket in it is replaced.
+    """Lock a directory against other concertino processes, while a socket in it is replaced.
 
-    The folder itself is locked, so no lock file remains.
+    The directory itself is locked, so no lock file remains.
+    folder: the directory.
     name: the socket, for errors.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
-        # The folder is not readable, but may be writable. Continue without a lock.
+        # The directory is not readable, but may be writable. Continue without a lock.
         yield
         return
     except OSError as exc:
@@ -328,7 +329,7 @@ def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Split `HOST:PORT` or `[IPv6]:PORT` into host and port. Raises ValueError for other texts."""
+    """Split `HOST:PORT` or `[IPv6]:PORT` into host and port. Raises ValueError for other text."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

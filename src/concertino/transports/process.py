@@ -249,6 +249,7 @@ class ChildProcess(PollingConnection):
         writing, reading, errors = our_ends
         super().__init__(reading, writing, limits, {"transport": "process", "pid": popen.pid})
         self.pid = popen.pid
+        # If the connection is not closed before os._exit(), runtime/shutdown.py kills this group.
         add_process_group(popen.pid)
         self._exit = ExitWatch(popen, self._on_exit)
         self._stderr = StderrCapture(errors, popen.pid, stderr)
@@ -369,7 +370,11 @@ class ChildProcess(PollingConnection):
             self._loop.call_later(LINGER_S, self._report_end)
 
     def _on_write_error(self, exc: OSError) -> None:
-        """Discard what was not written to the child, but deliver what the child has written."""
+        """Write nothing more, because the child has closed its stdin or has ended.
+
+        What was not written is kept for take_unread(). What the child has written is still
+        delivered: the end of the connection is reported only LINGER_S seconds later.
+        """
         if self._output.broken:
             return
         self._output.broken = True
