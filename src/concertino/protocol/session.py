@@ -371,17 +371,27 @@ class Session:
             peer.send_response(incoming, frame)
         return True
 
-    def _is_too_large(self, incoming: SessionRequest, size: int) -> bool:
+    def refuse_large(self, incoming: SessionRequest, least_size: int) -> bool:
+        """Answer with an error if a result certainly exceeds the limit of a message.
+
+        This saves the time to encode such a result.
+        least_size: how many bytes the result has at least as JSON.
+        Returns whether the error was sent. Sends nothing if the call was answered or cancelled.
+        """
+        return incoming.open and self._is_too_large(incoming, least_size, "more than ")
+
+    def _is_too_large(self, incoming: SessionRequest, size: int, bound: str = "") -> bool:
         """Return whether a response exceeds the limit of a message. If so, answer with an error.
 
         size: the length of the response in bytes.
+        bound: "more than " if the response is longer than this.
         """
         limit = self._limits.max_message_bytes
         if size <= limit:
             return False
         # Further calls of the tool would need as much memory, although only an error is sent.
         self.peer.unread.on_response(incoming, limit)
-        text = f"the result makes a message of {size} bytes; the limit is {limit} bytes"
+        text = f"the result makes a message of {bound}{size} bytes; the limit is {limit} bytes"
         self._respond_unencodable(incoming, text)
         return True
 

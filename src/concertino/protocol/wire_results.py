@@ -29,7 +29,7 @@ from concertino.errors import (
     RESOURCE_NOT_FOUND,
     URL_ELICITATION_REQUIRED,
 )
-from concertino.jsonrpc.messages import one_line
+from concertino.jsonrpc.messages import JOINED_BYTES, one_line
 from concertino.protocol.call import InputRequired
 from concertino.protocol.revisions import Revision, implementation
 from concertino.types.results import (
@@ -130,7 +130,12 @@ class ResultEncoder:
                     )
                     and (passes is None or passes(block.text))
                 ):
-                    return self._start + encode(result)[1:] if self._modern else encode(result)
+                    body = encode(result)
+                    if not self._modern:
+                        return body
+                    if len(body) > JOINED_BYTES:
+                        return _insert_long(self._start, body)
+                    return self._start + body[1:]
         if passes is not None:
             return b""
 
@@ -240,7 +245,7 @@ class ResultEncoder:
             has_hints = hints.ttl_ms is not UNSET, hints.cache_scope is not UNSET
             start = self._cacheable_start[has_hints]
         # `start` ends with a comma, which an empty result ({}) does not need.
-        return start + body[1:] if len(body) > 2 else start[:-1] + b"}"
+        return _insert_long(start, body) if len(body) > 2 else start[:-1] + b"}"
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
         """Translate a result that is given as JSON to this revision, and return it as JSON.
@@ -274,6 +279,15 @@ class ResultEncoder:
             result_type = _RESULT_TYPES.get(method) or _feature_types().get(method)
             self._decoders[method] = result_type and Decoder(result_type).decode
         return self._decoders[method]
+
+
+def _insert_long(start: bytes, body: bytes) -> bytes:
+    """Return a JSON object with members inserted at its beginning; a long object is copied once.
+
+    start: a brace, the members, and a comma.
+    body: the JSON object, which has members.
+    """
+    return b"".join((start, memoryview(body)[1:]))
 
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"

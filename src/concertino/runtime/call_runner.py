@@ -285,7 +285,11 @@ class CallRunner:
         Returns False if the caller must send the result now.
         """
         turns = result_turns_of(self._connection.loop)
-        size = request.expected_bytes
+        size, least_bytes = request.expected_bytes, least_size(result)
+        # Guards may replace a result that is too large.
+        if request.hooks is None and self._session.refuse_large(request, least_bytes):
+            self._connection.schedule_flush()
+            return True
         if size >= LARGE_BYTES:
             if turns.may_send(size):
                 return False
@@ -293,7 +297,7 @@ class CallRunner:
             return True
 
         # A small result was expected, so no memory is reserved for a large one.
-        size, unread = least_size(result), self._unread
+        size, unread = least_bytes, self._unread
         if size < LARGE_BYTES:
             return False
         if not unread.may_postpone(size):
