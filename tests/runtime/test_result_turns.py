@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from loops import on_a_loop
-from msgspec import Raw
+from msgspec import Raw, Struct
 
-from concertino import Server, serve
+from concertino import Client, Server, serve
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
 from concertino.runtime.result_turns import (
@@ -253,7 +255,65 @@ async def test_large_lists_of_many_calls_are_converted_in_one_iteration_each(
     answers = await conversions.end_all()
     assert [len(answer["structuredContent"]["result"]) for answer in answers] == [2000] * 20
     sizes = [sizes for sizes in conversions.iterations if sizes]
-    assert [len(item) for item in sizes] == [1] * 20
+    # Each list is converted in four parts.
+    assert [len(item) for item in sizes] == [1] * 80
+    assert max(size for item in sizes for size in item) < 600_000
+
+
+@dataclass
+class Point:
+    name: str
+    x: int
+
+
+class Row(Struct):
+    number: int
+    text: str | None = None
+
+
+@on_a_loop
+async def test_a_long_list_is_converted_in_parts_and_others_run_meanwhile() -> None:
+    server = Server("server")
+    rows = [Row(number, "é" * 100 if number % 3 else None) for number in range(20_000)]
+    ticks = 0
+    has_begun = False
+
+    @server.tool
+    async def read() -> list[Row]:
+        nonlocal has_begun
+        has_begun = True
+        return rows
+
+    @server.tool
+    async def read_wrong() -> list[Row]:
+        return [*rows, Row("x")]  # pyright: ignore[reportArgumentType]
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            # The rest of the list that is being converted does not change.
+            if has_begun and busy_loops:
+                rows.clear()
+            await asyncio.sleep(0)
+
+    expected = [
+        {"number": number, "text": "é" * 100 if number % 3 else None} for number in range(20_000)
+    ]
+    ticker = asyncio.create_task(tick())
+    async with Client(server) as client:
+        wrong = await client.call_tool("read_wrong")
+        assert wrong.is_error
+        assert "does not conform to its annotation: [20000].number" in wrong.text
+        ticks = 0
+        result = await client.call_tool("read")
+        # The list of 3 MB is converted in six parts.
+        assert ticks >= 6
+        assert not rows
+        assert result.structured_content == expected
+        assert json.loads(result.text) == expected
+    ticker.cancel()
+    assert not busy_loops
 
 
 @on_a_loop
@@ -298,6 +358,8 @@ async def test_a_result_beyond_the_limit_of_a_message_counts_as_large(
         ([{"a": "x" * 980, "b": 1}] * 1000, 1_010_000),
         ([[1] * 10] * 10_000, 1_100_000),
         ([], 262_144),
+        # Objects of dataclasses, which have two members of 10 bytes beside the text.
+        ([Point("x" * 70, 1)] * 10_000, 1_000_000),
     ],
 )
 def test_the_size_of_a_value_is_estimated_from_its_first_items(value: Any, size: int) -> None:

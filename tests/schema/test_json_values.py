@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime
 import enum
+import math
 
 import msgspec
 import pytest
+from msgspec import Raw
 
-from concertino.schema.json_values import encode_finite, json_value, nan_path
+from concertino.schema import json_values
+from concertino.schema.json_values import encode_finite, find_nan, json_value, nan_path
 
 
 class Color(enum.Enum):
@@ -33,6 +36,26 @@ def test_nan_is_found_at_any_depth() -> None:
     assert nan_path({"a": [1, {"b": nan}]}) == "a[1].b"
     assert nan_path([[-float("inf")]]) == "[0][0]"
     assert nan_path({1: {nan}}) == "1[0]"
+
+
+@pytest.mark.parametrize("number", [math.nan, -math.nan, math.inf, -math.inf])
+def test_nan_is_found_beside_integers_that_messagepack_lacks(number: float) -> None:
+    assert find_nan({"a": [2**64, None, {"b": number}]}, "x") == "x.a[2].b"
+    assert find_nan([None, {"b": number}]) == "[1].b"
+    assert find_nan({"a": 2**64, "b": None}) is None
+
+
+def test_a_value_with_null_is_not_walked_for_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(*_: object) -> None:
+        raise AssertionError("176 ms for 4 MB")
+
+    monkeypatch.setattr(json_values, "nan_path", walk)
+    for value in (
+        None,
+        [1.5, 1e308, -0.0, 5e-324],
+        {"é": "Ë\x7fð", "b": b"\xcb\x7f", "c": Raw(b"1")},
+    ):
+        assert encode_finite([None, value])
 
 
 def test_the_path_of_a_nan_starts_with_the_given_one():

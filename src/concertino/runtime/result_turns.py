@@ -7,18 +7,19 @@ when their calls started. It reserves none for calls of tools that are known for
 such a call returns a large result, UnreadResults.may_postpone() says whether the result may wait.
 
 Making the result of a list or dict takes longer still: 1 MB of JSON is encoded and checked in 1 to
-5 ms. Values that many calls return at once therefore wait as well (wait_for_turn), and one of them
-is converted in an iteration.
+10 ms. Values that many calls return at once therefore wait as well (convert_in_turn), and one of
+them is converted in an iteration. A long list is converted in parts, one in an iteration.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct, structs
@@ -28,15 +29,19 @@ from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.unread_results import ResultDropped
 from concertino.runtime.tasks import busy_loops, subject_of
 
+if TYPE_CHECKING:
+    from concertino.schema.return_values import EncodeItems, Shape
+    from concertino.types.results import CallToolResult
+
 __all__ = [
     "LARGE_BYTES",
     "ResultTurns",
+    "convert_in_turn",
     "count_conversion",
     "is_large_result",
     "least_size",
     "probable_size",
     "result_turns_of",
-    "wait_for_turn",
 ]
 
 # When results of this size together have been sent in one iteration, the next ones wait.
@@ -45,6 +50,8 @@ TURN_BYTES = 8 * 2**20
 LARGE_BYTES = 256 * 1024
 # To convert a value takes about as long as to send a result of this many times the size.
 CONVERSION_COST = 8
+# A long list is converted in parts of about this size, which take 3 to 10 ms each.
+PART_BYTES = 512 * 1024
 # A result is probably large, too, if it contains a list or dict of this many items.
 LARGE_ITEMS = 1024
 # The size of an item that is neither a text nor a collection, with its key.
@@ -71,8 +78,8 @@ class ResultTurns:
         # A function for each value that waits to be converted. Values come after the results that
         # wait, so that few converted values are in memory.
         self._conversions: deque[Callable[[], object]] = deque()
-        # The call that converts its value in this or the next iteration.
-        self._converting: asyncio.Future[None] | None = None
+        # Identifies the call that converts its value in this iteration or the next ones.
+        self._converting: object = None
         # Whether _begin_turn() will run in the next iteration.
         self._is_scheduled = False
 
@@ -126,6 +133,33 @@ class ResultTurns:
             if self._converting is turn:
                 self._converting = None
 
+    async def encode_in_parts(
+        self, items: list[Any], count: int, encode_items: EncodeItems
+    ) -> bytearray:
+        """Return a list as JSON; call `encode_items` for parts of it, one in each iteration.
+
+        No other large value is converted meanwhile, so that few converted values are in memory.
+        count: how many items a part has.
+        """
+        # The list may be changed while this method waits.
+        items = items.copy()
+        self._converting = turn = object()
+        # One buffer, because the parts and the whole list would take twice the memory.
+        encoded = bytearray()
+        try:
+            for start in range(0, len(items), count):
+                if start:
+                    self._schedule()
+                    await asyncio.sleep(0)
+                part = encode_items(items[start : start + count])
+                # A comma replaces the brackets between two parts.
+                encoded[-1:] = b"," if start else b""
+                encoded += memoryview(part)[1:] if start else part
+        finally:
+            if self._converting is turn:
+                self._converting = None
+        return encoded
+
     def must_wait(self) -> bool:
         """Return whether a large value may not be converted in this iteration."""
         is_waiting = self._waiting or self._conversions or self._converting
@@ -169,7 +203,7 @@ class ResultTurns:
             if len(self._conversions) > 1:
                 self._schedule()
             self._conversions.popleft()()
-        if self._conversions:
+        if self._conversions or self._converting:
             self._schedule()
 
 
@@ -185,30 +219,66 @@ def result_turns_of(loop: asyncio.AbstractEventLoop) -> ResultTurns:
     return turns
 
 
-async def wait_for_turn(value: Any) -> None:
-    """Wait until the value that a handler has returned may be converted to a result.
+async def convert_in_turn(
+    value: Any, shape: Shape, encode_items: EncodeItems | None
+) -> CallToolResult:
+    """Convert a handler's value to a result, when it is the value's turn if the value is large.
 
-    Returns at once if the value is small, or if nothing else waits and little was sent so far in
-    this loop iteration. Call it in the task of the call.
+    A small value is converted at once, and so is a large one if nothing else waits and little was
+    sent so far in this loop iteration. Call this in the task of the call.
+    shape, encode_items: the functions of the ResultShaper of the handler (schema/return_values.py).
     Raises ResultDropped if a small result was expected and there is no memory for a large one.
+    Raises the exceptions of `shape`.
     """
     task = asyncio.current_task()
+    if task is None:
+        return shape(value)
     turns = result_turns_of(asyncio.get_running_loop())
-    if task is None or not turns.must_wait() or not is_large_result(value):
-        return
-    call = subject_of(task)
-    # If a small result was expected, no memory is reserved for a large one.
-    if isinstance(call, IncomingRequest) and call.unread and call.expected_bytes < LARGE_BYTES:
-        unread, size = call.unread, probable_size(value)
-        if not unread.may_postpone(size):
-            raise ResultDropped(INTERNAL_ERROR, unread.drop(size))
-        unread.postpone(call, size)
-        try:
+    must_wait = turns.must_wait() and is_large_result(value)
+    can_divide = encode_items is not None and type(value) is list
+    items = cast("list[Any]", value) if can_divide else []
+    part_items = max(1, len(items) * PART_BYTES // probable_size(items))
+    is_divided = len(items) >= LARGE_ITEMS and part_items < len(items)
+    if not must_wait and not is_divided:
+        return shape(value)
+
+    # Imported here, because proxies do not need it.
+    from concertino.schema.return_values import structured_result
+
+    with _count_postponed(subject_of(task), value):
+        if must_wait:
             await turns.wait_to_convert()
-        finally:
-            unread.end_postponed(size)
-    else:
-        await turns.wait_to_convert()
+        if encode_items is not None and is_divided:
+            try:
+                encoded = await turns.encode_in_parts(items, part_items, encode_items)
+            except Exception:
+                # An item is wrong. The conversion of the whole list, below, raises an exception
+                # that names the place of the item in the list.
+                pass
+            else:
+                return structured_result(encoded, encoded.decode())
+    return shape(value)
+
+
+@contextmanager
+def _count_postponed(call: object, value: Any) -> Generator[None]:
+    """Count a value while it waits or is converted, if a small result of its call was expected.
+
+    call: the request of the call, or any other object.
+    Raises ResultDropped if there is no memory for the result.
+    """
+    is_call = isinstance(call, IncomingRequest)
+    if not is_call or call.unread is None or call.expected_bytes >= LARGE_BYTES:
+        yield
+        return
+    unread, size = call.unread, probable_size(value)
+    if not unread.may_postpone(size):
+        raise ResultDropped(INTERNAL_ERROR, unread.drop(size))
+    unread.postpone(call, size)
+    try:
+        yield
+    finally:
+        unread.end_postponed(size)
 
 
 def count_conversion(size: int) -> None:
@@ -266,6 +336,9 @@ def _measure(value: Any, item_bytes: int, depth: int = SAMPLE_DEPTH, is_whole: b
         items = cast("dict[Any, Any]", value).values()
     elif isinstance(value, list | tuple):
         items = cast("list[Any]", value)
+    elif is_whole and hasattr(value, "__dict__"):
+        # Objects of dataclasses and pydantic models.
+        items = cast("dict[str, Any]", vars(value)).values()
     length = len(items) * item_bytes
     if depth:
         sample = 0

@@ -44,7 +44,7 @@ from msgspec import UNSET, Raw, json
 from msgspec.structs import replace
 
 from concertino.errors import ConcertinoError, RegistrationError
-from concertino.schema.json_values import nan_path
+from concertino.schema.json_values import find_nan
 from concertino.schema.signature import Signature, function_of, read_signature
 from concertino.schema.type_schema import SchemaBuilder, TypeSchema
 from concertino.schema.violations import decode_hook, violations_of
@@ -54,6 +54,8 @@ from concertino.types.results import CallToolResult, ContentBlock, TextContent
 
 # The type of a function that converts a return value to a result.
 Shape = Callable[[Any], CallToolResult]
+# The type of a function that converts some items of a list to JSON.
+EncodeItems = Callable[[list[Any]], bytes]
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -75,13 +77,23 @@ class ResultShaper:
     schema: the JSON Schema (2020-12) of the structured content; None if there is no output schema.
     shape: a function that converts a return value to a result. It raises InvalidResult. Code of
         users' classes, which it calls, may raise other exceptions.
+    encode_items: a function that checks some items of a return value that is a list, and returns a
+        list of them as JSON. convert_in_turn() in runtime/result_turns.py converts a long list in
+        parts with it. It raises the same exceptions, but their texts name places in the part. None
+        if a list must be converted as a whole.
     """
 
-    __slots__ = ("schema", "shape")
+    __slots__ = ("encode_items", "schema", "shape")
 
-    def __init__(self, schema: dict[str, Any] | None, shape: Shape) -> None:
+    def __init__(
+        self,
+        schema: dict[str, Any] | None,
+        shape: Shape,
+        encode_items: EncodeItems | None = None,
+    ) -> None:
         self.schema = schema
         self.shape = shape
+        self.encode_items = encode_items
 
 
 def result_shaper(
@@ -190,7 +202,10 @@ def _make_structured_shaper(annotation: Any, name: str) -> ResultShaper:
     except RegistrationError as exc:
         raise RegistrationError(f"{name}(): return: {exc}") from None
     schema = _inline_root(type_schema.schema, builder.definitions)
-    return ResultShaper(schema, _make_structured_shape(type_schema))
+    # The schema of a list has further keywords if it limits the length, for example.
+    is_list = type_schema.schema.keys() == {"type", "items"}
+    encode_items = _make_items_encoder(type_schema) if is_list else None
+    return ResultShaper(schema, _make_structured_shape(type_schema), encode_items)
 
 
 def _make_open_shaper(shape_value: Shape) -> ResultShaper:
@@ -228,7 +243,7 @@ def custom_result_shaper(
         if not isinstance(value, CallToolResult):
             raw, text = _encode_json(value)
             validate(raw)
-            return _make_result(raw, text)
+            return structured_result(raw, text)
         if check_struct(value).is_error:
             return _check_result(value)
         if value.structured_content is UNSET:
@@ -365,7 +380,7 @@ def shape_any(value: Any) -> CallToolResult:
         )
     if isinstance(value, (list, tuple)) and _holds_content(cast("Sequence[Any]", value)):
         return CallToolResult([_to_block(item) for item in cast("Sequence[Any]", value)])
-    return _make_result(*_encode_json(cast("Any", value)))
+    return structured_result(*_encode_json(cast("Any", value)))
 
 
 def _holds_content(items: Sequence[Any]) -> bool:
@@ -444,19 +459,10 @@ def _make_structured_shape(type_schema: TypeSchema) -> Shape:
 
     The function checks that each result conforms to the annotation, and so to the schema.
     """
-    decode = json.Decoder(type_schema.type, dec_hook=decode_hook).decode
     schema = type_schema.schema
     exact = _EXACT.get(schema["type"]) if schema.keys() == {"type"} else None
     adapter = type_schema.adapter
-
-    def validate(raw: bytes | Raw) -> None:
-        try:
-            decode(raw)
-        except (msgspec.DecodeError, RecursionError) as exc:
-            violation = violations_of(exc, "")[0]
-            raise InvalidResult(
-                f"the result does not conform to its annotation: {violation}"
-            ) from None
+    validate = _make_validator(type_schema)
 
     def shape_result(value: CallToolResult) -> CallToolResult:
         content = value.structured_content
@@ -479,14 +485,48 @@ def _make_structured_shape(type_schema: TypeSchema) -> Shape:
             return shape_result(value)
         # pydantic encodes None for any type without an error, so let validate() check it.
         if adapter is not None and value is not None:
-            return _make_result(*_encode_json(_dump_with_pydantic(adapter, value)))
+            return structured_result(*_encode_json(_dump_with_pydantic(adapter, value)))
 
         raw, text = _encode_json(value)
         if type(value) is not exact:
             validate(raw)
-        return _make_result(raw, text)
+        return structured_result(raw, text)
 
     return shape
+
+
+def _make_items_encoder(type_schema: TypeSchema) -> EncodeItems:
+    """Return the function for ResultShaper.encode_items.
+
+    type_schema: that of a list whose length is not limited.
+    """
+    adapter = type_schema.adapter
+    validate = _make_validator(type_schema)
+
+    def encode_items(items: list[Any]) -> bytes:
+        if adapter is not None:
+            return _encode_json(_dump_with_pydantic(adapter, items))[0]
+        raw, _ = _encode_json(items)
+        validate(raw)
+        return raw
+
+    return encode_items
+
+
+def _make_validator(type_schema: TypeSchema) -> Callable[[bytes | Raw], None]:
+    """Return a function that raises InvalidResult for JSON that does not conform to a type."""
+    decode = json.Decoder(type_schema.type, dec_hook=decode_hook).decode
+
+    def validate(raw: bytes | Raw) -> None:
+        try:
+            decode(raw)
+        except (msgspec.DecodeError, RecursionError) as exc:
+            violation = violations_of(exc, "")[0]
+            raise InvalidResult(
+                f"the result does not conform to its annotation: {violation}"
+            ) from None
+
+    return validate
 
 
 def _dump_with_pydantic(adapter: Any, value: Any) -> Any:
@@ -502,7 +542,11 @@ def _dump_with_pydantic(adapter: Any, value: Any) -> Any:
         raise InvalidResult(f"the result does not conform to its annotation: {exc}") from None
 
 
-def _make_result(raw: bytes, text: str) -> CallToolResult:
+def structured_result(raw: bytes | bytearray, text: str) -> CallToolResult:
+    """Return the result whose structured content is a value as JSON, and whose text is this JSON.
+
+    raw, text: the JSON as bytes and as text.
+    """
     return CallToolResult([TextContent(text)], Raw(raw))
 
 
@@ -521,7 +565,7 @@ def _encode_json(value: Any) -> tuple[bytes, str]:
         # msgspec writes NaN as null, so search for NaN only if the text contains null.
         path = None
         if "null" in text:
-            path = nan_path(msgspec.to_builtins(value, enc_hook=_encode_hook))
+            path = find_nan(value, enc_hook=_encode_hook)
     except RecursionError:
         raise InvalidResult("the result is nested too deeply, or contains itself") from None
     except UnicodeEncodeError:
@@ -556,7 +600,7 @@ def _encode_hook(value: Any) -> Any:
     if isinstance(value, (int, float)):
         return int(value) if isinstance(value, int) else float(value)
 
-    # to_builtins(), which is called for nan_path(), passes a Raw to this hook.
+    # to_builtins(), which is called by find_nan(), passes a Raw to this hook.
     if isinstance(value, Raw):
         return json.decode(value)
 

@@ -15,13 +15,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast, get_type_hints
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.json import Encoder, decode
 from msgspec.structs import asdict, fields
 
 from concertino.errors import RegistrationError
 from concertino.near_names import unknown_keyword
-from concertino.schema.json_values import nan_path
+from concertino.schema.json_values import find_nan
 from concertino.schema.violations import SchemaViolation, violations_of
 from concertino.server.registry import OPEN_ACCESS, Access
 from concertino.types.results import CacheScope
@@ -275,7 +275,7 @@ def _round_trip(value: Any, kind: Any) -> Any:
     """
     raw = _encode(value)
     # msgspec encodes NaN and infinity as null without an error, so look for them.
-    if b"null" in raw and (path := nan_path(to_builtins(value, enc_hook=_to_dict))) is not None:
+    if b"null" in raw and (path := find_nan(value, enc_hook=_to_dict)) is not None:
         raise ValueError(
             f"holds NaN or infinity{' at ' * bool(path)}{path}, which JSON cannot hold"
         )

@@ -26,9 +26,11 @@ from concertino.errors import RegistrationError, ToolError, invalid_params
 from concertino.runtime.tasks import busy_loops
 from concertino.schema.arguments import InvalidArguments, argument_decoder
 from concertino.schema.return_values import (
+    EncodeItems,
     InvalidResult,
     NotAwaited,
     ResultShaper,
+    Shape,
     chunk_shaper,
     custom_result_shaper,
     is_generator,
@@ -77,6 +79,9 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 # is that of LARGE_BYTES in runtime/result_turns.py, which is not imported before the first
 # response.
 LARGE_CONTENT = 256 * 1024
+# A list of this many items may take the event loop a noticeable time, too (LARGE_ITEMS in
+# result_turns.py).
+LONG_LIST = 1024
 # Other return values may be large. They wait for their turn before they are converted to a result,
 # so that the conversions of several calls do not block the event loop together (Tools.call).
 # Values of these types are converted quickly, and need not wait.
@@ -103,6 +108,8 @@ class RegisteredTool(Struct):
     bind: converts the arguments of a call from JSON, and adds the context of the call if the
         handler has a parameter for it.
     shape: converts the handler's return value to a result.
+    encode_items: encodes some items of a list that the handler has returned, so that a long list is
+        converted in parts; None if its values are converted as a whole (ResultShaper.encode_items).
     guard: a Backend that handles the calls of this tool: it applies the tool's own limits, such as
         `rate_limit` and `scopes`, and then calls the handler. None if the tool has none.
     removed: whether the tool was removed from the server, or is disabled. This is the only field
@@ -116,7 +123,8 @@ class RegisteredTool(Struct):
     is_async: bool
     inline: bool
     bind: Callable[[Raw | bytes, object], Bound]
-    shape: Callable[[Any], CallToolResult]
+    shape: Shape
+    encode_items: EncodeItems | None = None
     guard: Backend | None = None
     removed: bool = False
     param_headers: ParamHeaders = {}
@@ -268,12 +276,14 @@ class Tools(Registry[RegisteredTool]):
                 return tool.shape(value)
 
             # If the loop is busy, several calls may return large values in the same iteration. Let
-            # them be converted in turns, so that the loop is not blocked. Imported here, because
-            # this is not needed before the first response.
-            if busy_loops:
-                from concertino.runtime.result_turns import wait_for_turn
+            # them be converted in turns, so that the loop is not blocked. A long list blocks the
+            # loop by itself, so it is converted in parts. Imported here, because this is not needed
+            # before the first response.
+            if busy_loops or (type(value) is list and len(cast("list[Any]", value)) >= LONG_LIST):
+                from concertino.runtime.result_turns import convert_in_turn
 
-                await wait_for_turn(value)
+                result = await convert_in_turn(value, tool.shape, tool.encode_items)
+                return _count_if_large(result)
             return _count_if_large(tool.shape(value))
         except InvalidArguments as exc:
             from concertino.backend.call_hooks import record_refused_arguments
@@ -454,7 +464,9 @@ def make_tool(
         # It converts its return value itself, before it closes its dependencies.
         finishing = handler.finishing(shaper.shape)
         return RegisteredTool(tool, finishing, True, False, bind, _return_unchanged)
-    return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper.shape)
+    return RegisteredTool(
+        tool, handler, is_async(handler), inline, bind, shaper.shape, shaper.encode_items
+    )
 
 
 def read_param_headers(tool: Tool) -> ParamHeaders:
