@@ -15,6 +15,7 @@ from loops import on_a_loop
 from orchestra.hubs import SOMEBODY, call_tool, raw, running, sdk, store, until, write_plugins_file
 
 from concertino import Client
+from concertino.orchestra import refusal_log
 from concertino.orchestra.bridge import Bridge
 from concertino.orchestra.event_log import EventLog, EventReader
 from concertino.orchestra.hub import Hub
@@ -147,15 +148,25 @@ async def test_an_event_is_sent_again_to_a_plugin_that_died_with_it(folder: Path
 
 @on_a_loop
 async def test_a_function_that_raises_does_not_hold_up_the_next_event(
-    folder: Path, caplog: pytest.LogCaptureFixture
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(refusal_log, "INTERVAL_S", 1e9)
     async with running(kitchen(folder)) as hub:
         await subscribed(hub)
         await hub.answer(publish("bad", "me"), SOMEBODY)
         await hub.answer(publish("good", "me"), SOMEBODY)
         heard = await lines(folder / "log", 4)
         assert sorted(str(line[2]) for line in heard) == ["bad", "bad", "good", "good"]
-    assert "handling an event has failed: orders: ValueError: no such dish" in caplog.text
+        failure = "tools.kitchen: handling an event has failed: orders: ValueError: no such dish"
+        assert caplog.messages.count(failure) == 1
+        # Many failures get few lines.
+        for _ in range(50):
+            await hub.answer(publish("bad", "me"), SOMEBODY)
+        await lines(folder / "log", 104)
+    assert caplog.messages.count(failure) == refusal_log.FIRST
+    assert (
+        f"tools.kitchen: {51 - refusal_log.FIRST} more events were not handled" in caplog.messages
+    )
 
 
 # A Go program declares topics in its manifest or subscribes by a request, and answers with an

@@ -40,6 +40,7 @@ from concertino.orchestra.plugin_messages import (
     Subscribe,
 )
 from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.refusal_log import RefusalLog
 from concertino.orchestra.rpc_interface import error_response
 from concertino.orchestra.storage import DEFAULT_STORAGE
 from concertino.orchestra.streams import ResponseStream, failed_end
@@ -260,15 +261,23 @@ class HubEvents:
 
         Runs until it is cancelled.
         """
-        while True:
-            event = await reader.next()
-            request = PluginRequest(publish=_publish_of(event))
-            while not await self._send(plugin, request):
-                pass
+        # A function that fails with every event must not fill the hub's log.
+        failures = RefusalLog(noun="events", verb="not handled")
+        try:
+            while True:
+                event = await reader.next()
+                request = PluginRequest(publish=_publish_of(event))
+                while not await self._send(plugin, request, failures):
+                    pass
+        finally:
+            failures.report_end(plugin.id)
 
-    async def _send(self, plugin: PluginProcess, request: PluginRequest) -> bool:
+    async def _send(
+        self, plugin: PluginProcess, request: PluginRequest, failures: RefusalLog
+    ) -> bool:
         """Send an event to a plugin, and wait for the acknowledgement.
 
+        failures: gets the reason if the plugin cannot handle the event.
         Returns False if the event must be sent again, after a pause.
         """
         # Take the Event before the request, so that a change during the request is not missed.
@@ -288,12 +297,12 @@ class HubEvents:
             return False
         # Another attempt would fail in the same way, for example if the event is too long.
         except ConcertinoError as exc:
-            log.warning("%s: an event could not be sent: %s", plugin.id, exc)
+            failures.add(f"{plugin.id}: an event could not be sent: {exc}")
             return True
         if response.HasField("tool_call"):
             error = response.tool_call
             text = error.error_message or error.error_code
-            log.warning("%s: handling an event has failed: %s", plugin.id, text)
+            failures.add(f"{plugin.id}: handling an event has failed: {text}")
         return True
 
 
