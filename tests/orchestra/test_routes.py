@@ -21,6 +21,7 @@ class Offering(Struct):
     uses_quic: bool = True
     provides_ai: Sequence[str] = ()
     name: str = "list_notes"
+    is_local: bool = True
 
     @property
     def features(self) -> PluginFeatures:
@@ -61,6 +62,14 @@ def provider_of(routes: Routes[Offering]) -> str:
         ([Offering("a", provides_ai=["claude"]), Offering("b")], "a"),
         ([Offering("a", provides_ai=["openai"]), Offering("b")], "b"),
         ([Offering("a"), Offering("b", provides_ai=["openai"])], "a"),
+        # A plugin of the cluster must not take calls from the hub's own plugins.
+        ([Offering("a"), Offering("b", False, ["claude"], is_local=False)], "a"),
+        ([Offering("a", False), Offering("b", False, ["claude"], is_local=False)], "a"),
+        ([Offering("a", False, ["openai"]), Offering("b", False, is_local=False)], "a"),
+        (
+            [Offering("a", False, ["openai"]), Offering("b", False, ["claude"], is_local=False)],
+            "b",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "-",
 )

@@ -169,6 +169,7 @@ class ClusterPlugin:
     """
 
     uses_quic = False
+    is_local = False
 
     def __init__(self, cluster: NatsCluster, id: str) -> None:
         self.id = id

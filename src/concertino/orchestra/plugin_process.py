@@ -127,6 +127,11 @@ class PluginProcess:
         return not self._settings.entry.socket
 
     @property
+    def is_local(self) -> bool:
+        """True: the hub runs this plugin itself."""
+        return True
+
+    @property
     def provides_ai(self) -> Sequence[str]:
         """The names of the AI providers, such as "claude", that the plugin gives access to.
 

@@ -7,11 +7,13 @@ plugins offer the same name, the hub reports the conflict, and the provider is:
 - The plugin that comes first in the plugins file, whichever started first.
 - But if both use QUIC, the plugin that comes last. The Go implementation does the same, and its
   standard plugins rely on it.
+- The hub's own plugin, not one of the cluster, whatever that one says of itself.
 
 An AI bridge is a plugin that gives access to the models of an AI provider, such as claude or openai
 (`provides_ai`). All AI bridges offer the same tools, such as `ai_prompt`. A call that names an AI
 provider goes to the bridge for it. For a call that names none, the bridge for claude comes before
-all other plugins, and other bridges come last, as in the Go implementation.
+all other plugins, and other bridges come last, as in the Go implementation. Only between two
+bridges, this also holds if one is in the cluster.
 
 If no bridge exists for the AI provider in a call, the Go implementation sends the call to claude.
 This hub refuses the call, because a prompt that is meant for one company must not reach another.
@@ -65,6 +67,8 @@ class PluginProvider(Protocol):
     def features(self) -> PluginFeatures: ...
     @property
     def uses_quic(self) -> bool: ...
+    @property
+    def is_local(self) -> bool: ...
     @property
     def provides_ai(self) -> Sequence[str]: ...
 
@@ -157,6 +161,8 @@ def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
 
     later, earlier: the plugins, in the order of the plugins file.
     """
+    if later.is_local != earlier.is_local and not (later.provides_ai and earlier.provides_ai):
+        return False
     new, old = _precedence(later), _precedence(earlier)
     if new != old:
         return new > old
