@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 from loops import on_a_loop
+from msgspec.json import Decoder
 
-from concertino.authorization.fetcher import Fetcher
+from concertino.authorization.fetcher import FetchedResponse, Fetcher
+from concertino.authorization.metadata import IssuerMetadata
+from concertino.authorization.token_endpoint import make_error
+from concertino.errors import AuthorizationError
 from concertino.http_client.addresses import AddressPolicy
 
 
@@ -52,3 +56,30 @@ async def test_each_hop_is_resolved_once_and_connected_to_where_it_was_checked(
     assert response.status == 200
     assert asked == ["hop-0.example", "hop-1.example", "hop-2.example"]
     assert hosts == [name.encode() for name in asked]
+
+
+@on_a_loop
+async def test_a_redirect_that_is_no_url_ends_the_login() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://[\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(AuthorizationError, match="a redirect: Invalid IPv6 URL"):
+            await Fetcher(AddressPolicy("loopback")).get(f"http://127.0.0.1:{port}/meta")
+
+
+def test_a_response_that_is_not_utf_8_is_an_error() -> None:
+    response = FetchedResponse("https://a.example/meta", 200, {}, b'{"issuer":"\xfc"}')
+
+    with pytest.raises(AuthorizationError, match="expected JSON, got 'no type'"):
+        response.decode(Decoder(IssuerMetadata))
+
+
+def test_an_error_response_that_is_not_utf_8_has_only_its_status() -> None:
+    response = FetchedResponse("https://a.example/token", 400, {}, b'{"error":"\xfc"}')
+
+    assert str(make_error(response)) == "https://a.example/token: HTTP 400"

@@ -356,6 +356,29 @@ async def test_client_credentials_with_a_private_key() -> None:
 
 
 @pytest.mark.requirement("CR-8", side="authorization")
+@on_a_loop
+async def test_a_function_that_shows_the_page_and_fails_ends_the_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def show(page: str) -> str:
+        raise RuntimeError("no screen")
+
+    async with running(AuthorizationServer()) as server:
+        with pytest.raises(RpcError, match="401 Unauthorized: RuntimeError"):
+            await call(server, OAuth(redirect_uri=REDIRECT, authorize=show))
+    assert "the login has failed" in caplog.text
+
+
+@on_a_loop
+async def test_a_response_to_the_login_that_is_no_url_ends_the_call() -> None:
+    async def show(page: str) -> str:
+        return "http://["
+
+    async with running(AuthorizationServer()) as server:
+        with pytest.raises(RpcError, match="the response to the login is no URL"):
+            await call(server, OAuth(redirect_uri=REDIRECT, authorize=show))
+
+
 @pytest.mark.parametrize("url", ["http://a.example/cb", "file:///cb", "javascript:x", "/cb"])
 def test_a_redirect_uri_has_tls_or_is_of_this_machine(url: str) -> None:
     with pytest.raises(ValueError, match="redirect_uri: expected"):

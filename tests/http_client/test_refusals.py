@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from concertino.http_client.pooled_connection import ResponseHead
-from concertino.http_client.refusals import describe_refusal, parse_retry_after
+from concertino.http_client.refusals import (
+    describe_refusal,
+    error_of_body,
+    parse_retry_after,
+)
 
 # Fri, 31 Dec 1999 23:59:59 GMT, by `date -u -d ... +%s`.
 CENTURY_END = 946684799
@@ -35,6 +39,11 @@ def wait_s(retry_after: str, date: str = "", now: float = CENTURY_END - 5) -> fl
         # A date in the past: at once.
         ("Thu, 30 Dec 1999 23:59:59 GMT", 0.0),
         ("Fri, 99 Dec 1999 23:59:59 GMT", None),
+        # Numbers that no date and no clock can hold.
+        ("Fri, 31 Dec 99999999999999 23:59:59 GMT", None),
+        ("Fri, 31 Dec 1999 99999999999:59:59 GMT", None),
+        ("Fri, 31 Dec 1999 23:59:59 +99999999999999999999", None),
+        ("9" * 5000, None),
     ],
 )
 def test_the_wait_that_a_server_asks_for(text: str, expected: float | None) -> None:
@@ -75,9 +84,30 @@ ORIGIN = b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"Origin: not this o
         ),
         (500, {}, b'{"error":"?"}', 'HTTP 500 Internal Server Error: {"error":"?"}'),
         (500, {}, b"[" * 5000, f"HTTP 500 Internal Server Error: {'[' * 200}"),
+        # Latin-1 in place of UTF-8.
+        (
+            500,
+            {},
+            b'{"error":{"message":"\xfc"}}',
+            'HTTP 500 Internal Server Error: {"error":{"message":"\ufffd"}}',
+        ),
     ],
 )
 def test_the_text_of_a_refusal(
     status: int, headers: dict[str, str], body: bytes, expected: str
 ) -> None:
     assert describe_refusal(ResponseHead(status, headers), body) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":1,"error":{},"\xfc":1}',
+        b'{"error":{"message":"\xfc"}}',
+        b"\xff\xfe",
+        b"[" * 5000,
+        b"",
+    ],
+)
+def test_a_body_that_cannot_be_read_is_no_error_response(body: bytes) -> None:
+    assert error_of_body(1, body) is None

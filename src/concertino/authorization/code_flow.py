@@ -108,7 +108,10 @@ class CodeRequest:
         - The response has an `error`, which the text shows.
         - The response has no code.
         """
-        query = urlsplit(address).query
+        try:
+            query = urlsplit(address).query
+        except ValueError as exc:
+            raise AuthorizationError(f"the response to the login is no URL: {exc}") from None
         if not self.expects(query):
             raise AuthorizationError("the response to the login belongs to another request (state)")
         fields = _read_fields(query)

@@ -88,5 +88,8 @@ class Fetcher:
             response = await self._requests.send(self._policy, "GET", url, DISCOVERY_HEADERS)
             if response.status not in REDIRECTS:
                 return response
-            url = urljoin(url, response.headers.get("location", ""))
+            try:
+                url = urljoin(url, response.headers.get("location", ""))
+            except ValueError as exc:
+                raise AuthorizationError(f"{without_query(url)}: a redirect: {exc}") from None
         raise AuthorizationError(f"{without_query(url)}: more than {MAX_REDIRECTS} redirects")

@@ -243,7 +243,7 @@ class LoginStore:
         """Decode stored data. Raises AuthorizationError if it is malformed."""
         try:
             return decode(data, type=type)
-        except (DecodeError, RecursionError):
+        except (DecodeError, UnicodeDecodeError, RecursionError):
             raise AuthorizationError(
                 f"{self._path(key)}: no login of this version; remove the file and log in again"
             ) from None

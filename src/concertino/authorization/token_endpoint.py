@@ -211,7 +211,7 @@ def make_error(response: FetchedResponse) -> Exception:
     """
     try:
         body = _error_decoder.decode(response.body)
-    except (DecodeError, RecursionError):
+    except (DecodeError, UnicodeDecodeError, RecursionError):
         body = _ErrorResponse()
     text = f"{response.url}: {body.error[:100] or f'HTTP {response.status}'}"
     if body.error_description:

@@ -87,7 +87,7 @@ def _parse_date(text: str) -> float | None:
     """Return an HTTP date as seconds since the epoch; None if it is malformed."""
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     # An HTTP date is always in GMT, although one of its old forms does not say so.
     return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
@@ -101,9 +101,11 @@ def error_of_body(id: Id, body: bytes) -> bytes | None:
     id: the id of the request, which replaces a null id in the body.
     """
     try:
+        # msgspec does not check that members which it leaves undecoded are valid UTF-8.
+        str(body, "utf-8")
         head = _decode_head(body)
         fields = Decoder(dict[str, Raw]).decode(body)
-    except (DecodeError, RecursionError):
+    except (DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not bytes(head.error) or head.id not in (None, id):
         return None
@@ -134,7 +136,7 @@ def read_error(body: bytes) -> ErrorInBody:
     """Return the JSON-RPC error in the body of a refusal; one with the code 0 if there is none."""
     try:
         return _decode_error(body).error
-    except (DecodeError, RecursionError):
+    except (DecodeError, UnicodeDecodeError, RecursionError):
         return ErrorInBody()
 
 

@@ -58,7 +58,7 @@ class FetchedResponse(Struct, frozen=True):
             return decoder.decode(self.body)
         except ValidationError as exc:
             raise AuthorizationError(f"{self.url}: {exc}") from None
-        except (DecodeError, RecursionError):
+        except (DecodeError, UnicodeDecodeError, RecursionError):
             raise AuthorizationError(
                 f"{self.url}: expected JSON, got {self.headers.get('content-type', 'no type')!r}"
             ) from None

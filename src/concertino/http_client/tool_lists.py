@@ -50,7 +50,7 @@ def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> byte
         fields = _decode_fields(frame)
         result = _decode_response(frame).result
         tools = _decode_tools(result["tools"])
-    except (DecodeError, RecursionError, KeyError):
+    except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
         return frame
     usable: list[dict[str, Any]] = []
     for tool in tools:

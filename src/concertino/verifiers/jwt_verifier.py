@@ -203,7 +203,7 @@ class JwtVerifier:
                     warnings.simplefilter("ignore", SecurityWarning)
                     signed = jws.deserialize_compact(token, key, algorithms=[header.alg])
                 claims = _decode_claims(signed.payload)
-            except (ValidationError, DecodeError, RecursionError) as exc:
+            except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as exc:
                 text = str(exc) if isinstance(exc, ValidationError) else "no JSON"
                 raise InvalidToken(f"the claims of the token are malformed: {text}") from None
             except (JoseError, ValueError, TypeError):

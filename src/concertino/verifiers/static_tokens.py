@@ -89,7 +89,7 @@ class TokenFile:
             raise ValueError(f"{self.path}: a file of tokens has at most {MAX_FILE_BYTES} bytes")
         try:
             return _decode(data).tokens
-        except (ValidationError, DecodeError) as exc:
+        except (ValidationError, DecodeError, UnicodeDecodeError) as exc:
             raise ValueError(f"{self.path}: {exc}") from None
 
     def write(self, tokens: Collection[StaticToken]) -> None:
