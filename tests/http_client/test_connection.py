@@ -19,6 +19,8 @@ from loops import on_a_loop
 from concertino import Client, Disconnected, RpcError
 from concertino.client import HttpParameters
 from concertino.errors import ProtocolError
+from concertino.http_client import event_stream
+from concertino.jsonrpc.limits import Limits
 
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 ERAS: list[Literal["modern", "legacy"]] = ["modern", "legacy"]
@@ -265,6 +267,122 @@ async def test_a_broken_stream_is_resumed_after_the_pause_that_the_server_wants(
         resumed = [item for item in requests if "last-event-id" in item.headers]
         assert [item.headers["last-event-id"] for item in resumed] == ["e1"]
     assert len(asked) == 1
+
+
+def cut(*events: bytes) -> bytes:
+    """A stream whose connection is lost before its end."""
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        [cut(b"id: e2\ndata:\n\n"), cut(), cut(b"id: e2\ndata:\n\n")],
+        [b"", plain("502 Bad Gateway", b"busy"), b""],
+        [plain("503 Service Unavailable"), cut(b"id: e2\ndata:\n\n"), b""],
+    ],
+)
+@on_a_loop
+async def test_a_stream_that_breaks_several_times_is_resumed_each_time(
+    breaks: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(HL-32, HC-4): no connection ends in the middle of a stream as a server would end it."""
+    monkeypatch.setattr(event_stream, "RETRY_S", 0.01)
+    asked: list[Any] = []
+    left = list(breaks)
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "tools/call":
+            asked.append(request.message["id"])
+            return cut(b"id: e1\ndata:\n\n")
+        if "last-event-id" in request.headers:
+            if left:
+                return left.pop(0)
+            answer = {"jsonrpc": "2.0", "id": asked[0], "result": TEXT}
+            return stream(b"data: %b\n\n" % json.dumps(answer).encode())
+        return legacy(request) or plain("202 Accepted")
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        assert await client.call_tool("t", into=str) == "ok"
+    assert (len(asked), left) == (1, [])
+
+
+@on_a_loop
+async def test_a_stream_that_cannot_be_resumed_at_all_fails_its_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_stream, "RETRY_S", 0.01)
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "tools/call":
+            return cut(b"id: e1\ndata:\n\n")
+        if "last-event-id" in request.headers:
+            return plain("502 Bad Gateway", b"busy")
+        return legacy(request) or plain("202 Accepted")
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        with pytest.raises(RpcError, match="502 Bad Gateway: busy"):
+            await client.call_tool("t")
+        assert len([item for item in requests if "last-event-id" in item.headers]) == 4
+
+
+@on_a_loop
+async def test_an_event_over_the_limit_is_not_requested_again() -> None:
+    async def script(request: Request) -> bytes:
+        if request.rpc == "tools/call":
+            return stream(b"id: e1\ndata:\n\nid: e2\ndata: %b\n\n" % (b"x" * 5000))
+        return legacy(request) or plain("202 Accepted")
+
+    async with scripted(script) as (url, requests):
+        async with Client(url, limits=Limits(max_message_bytes=4096)) as client:
+            with pytest.raises(RpcError, match="more than 4096 bytes"):
+                await client.call_tool("t")
+        assert not [item for item in requests if "last-event-id" in item.headers]
+
+
+@on_a_loop
+async def test_the_stream_for_the_servers_own_messages_is_opened_again_when_it_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """(HL-24, HC-3)"""
+    monkeypatch.setattr(event_stream, "RETRY_S", 0.01)
+    answers = [cut(b"id: e1\ndata:\n\n"), b"", plain("502 Bad Gateway"), cut()]
+    is_open_again = asyncio.Event()
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "GET":
+            if answers:
+                return answers.pop(0)
+            is_open_again.set()
+            return plain("405 Method Not Allowed")
+        return legacy(request) or plain("202 Accepted")
+
+    async with scripted(script) as (url, requests), Client(url):
+        await is_open_again.wait()
+    gets = [item for item in requests if item.rpc == "GET"]
+    assert [item.headers.get("last-event-id") for item in gets] == [None, *["e1"] * 4]
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        ("Retry-After: Fri, 31 Dec 1999 99999999999:59:59 GMT", b""),
+        ("Content-Type: application/json", b'{"error":{"message":"\xfc"}}'),
+        ("Content-Type: application/json", b'{"id":"\xfc","error":{}}'),
+    ],
+)
+@on_a_loop
+async def test_a_refusal_that_cannot_be_read_ends_its_call(header: str, body: bytes) -> None:
+    async def script(request: Request) -> bytes:
+        if request.rpc == "tools/call":
+            return plain("503 Service Unavailable", body, header)
+        return result(request, DISCOVERED)
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        with pytest.raises(RpcError, match="503 Service Unavailable"):
+            await client.call_tool("t")
 
 
 @on_a_loop

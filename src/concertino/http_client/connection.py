@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from concertino.http.envelope import Envelope, decode_envelope, read_revision
 from concertino.http_client.credentials import Credentials
 from concertino.http_client.delivery import MessageDelivery
-from concertino.http_client.event_stream import MAX_RETRY_S
+from concertino.http_client.event_stream import MAX_RETRY_S, doubled_pause_s
 from concertino.http_client.exchange import (
     EVENT_STREAM,
     ClientExchange,
@@ -73,7 +73,8 @@ class _Session:
     Attributes:
     is_opening: whether the session is being opened: from the response to `initialize` until the
         server has accepted notifications/initialized. Requests wait meanwhile.
-    listening_since: when the GET stream of the session was opened, by the event loop's clock.
+    listening_since: when the GET stream of the session was opened, by the event loop's clock; None
+        while it is not open.
     fallback: the state of the transport of 2024-11-05, if the server has no newer transport; else
         None.
     deletion: a future that is done when the server has answered DELETE.
@@ -81,7 +82,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.is_opening = False
-        self.listening_since = 0.0
+        self.listening_since: float | None = None
         self.fallback: SseFallback | None = None
         self.deletion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -261,6 +262,7 @@ class StreamableHttpConnection:
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
         events = exchange.events
+        exchange.failures = 0
         if events is not None and events.retry_s is not None and head.media_type == EVENT_STREAM:
             # The server has said when to resume the stream, so it ends streams on purpose, perhaps
             # many times during a long call. These are no failed tries.
@@ -377,15 +379,19 @@ class StreamableHttpConnection:
         elif exchange.kind == "sse":
             self._end_fallback(exchange, str(failure))
         elif exchange.kind == "listen":
-            # Try again only after a failure that may pass. A server may have no such stream.
-            if failure.status == 0 or failure.status >= 500:
+            # Try again after the loss of the stream, and after a failure that may pass. But a server
+            # may have no such stream.
+            if not 300 <= failure.status < 500:
                 self._listen_again(exchange)
         elif exchange.id is None:
             _log.warning("%s was not accepted: %s", exchange.method or "a response", failure)
             if exchange.method == "notifications/initialized":
                 self._on_session_open()
-        elif failure.head is not None and 200 <= failure.status < 300 and exchange.kind == "post":
+        elif exchange.kind in ("post", "resume") and 200 <= failure.status < 300:
             # The server has accepted the request, and its response has broken.
+            self._resume(exchange, str(failure))
+        elif exchange.kind == "resume" and not 300 <= failure.status < 500:
+            exchange.failures += 1
             self._resume(exchange, str(failure))
         else:
             self._fail(exchange, failure)
@@ -500,7 +506,8 @@ class StreamableHttpConnection:
         # If no stream of events has ever begun, the server has no such stream.
         if self._is_closed or exchange.events is None:
             return
-        if asyncio.get_running_loop().time() - self._session.listening_since > MAX_RETRY_S:
+        since, self._session.listening_since = self._session.listening_since, None
+        if since is not None and asyncio.get_running_loop().time() - since > MAX_RETRY_S:
             # The stream was open for a long time, so the next pause is the shortest one again.
             exchange.tries = 1
         self._exchanges.add(exchange)
@@ -515,10 +522,15 @@ class StreamableHttpConnection:
         events = exchange.events
         can_resume = events is not None and events.last_id and not exchange.is_modern
         # A long call may lose its stream several times, so eight times the usual tries are allowed.
-        if not can_resume or exchange.tries >= MAX_TRIES * 8:
+        # But a server that cannot be reached or fails several times in a row has probably ended.
+        has_tries = exchange.tries < MAX_TRIES * 8 and exchange.failures < MAX_TRIES
+        if not can_resume or not has_tries:
             self._fail(exchange, HttpFailure(reason))
             return
         assert events is not None
+        pause = events.pause_s(1)
+        if exchange.failures:
+            pause = max(pause, doubled_pause_s(exchange.failures))
         exchange.kind = "resume"
         self._exchanges.add(exchange)
-        self._sender.send_later(exchange, events.pause_s(1))
+        self._sender.send_later(exchange, pause)

@@ -13,7 +13,7 @@ import re
 
 from concertino.http.byte_pieces import add_piece
 
-__all__ = ["MAX_RETRY_S", "EventStreamParser", "EventTooLong"]
+__all__ = ["MAX_RETRY_S", "EventStreamParser", "EventTooLong", "doubled_pause_s"]
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
 # The shortest and the longest pause before a broken stream is opened again, in seconds, if the
@@ -26,6 +26,11 @@ LEAST_RETRY_S = 0.01
 # Longer ids are ignored, because few servers would accept them in the header Last-Event-ID.
 MAX_ID_BYTES = 4096
 BOM = b"\xef\xbb\xbf"
+
+
+def doubled_pause_s(tries: int) -> float:
+    """Return how many seconds to wait after a number of tries: RETRY_S, doubled with each try."""
+    return min(RETRY_S * 2 ** min(tries - 1, 10), MAX_RETRY_S)
 
 
 class EventTooLong(ValueError):
@@ -74,7 +79,7 @@ class EventStreamParser:
         """
         if self.retry_s is not None:
             return max(self.retry_s, LEAST_RETRY_S)
-        return min(RETRY_S * 2 ** min(tries - 1, 10), MAX_RETRY_S)
+        return doubled_pause_s(tries)
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Read a piece of the stream, and return the data of the events that end in it.

@@ -176,7 +176,8 @@ class ClientExchange:
         begins.
     is_answered: whether the JSON-RPC response to the message has arrived.
     is_over: whether the exchange has ended, so that nothing more is received.
-    tries: how many times the request was sent.
+    tries: how many times the request was sent, or could not be sent.
+    failures: how many times in a row a broken stream could not be resumed.
     expiry: the timer of the request's time limit; None without a limit.
     """
 
@@ -194,6 +195,7 @@ class ClientExchange:
         self.is_answered = False
         self.is_over = False
         self.tries = 0
+        self.failures = 0
         self.expiry: asyncio.TimerHandle | None = None
         self.events: EventStreamParser | None = None
         self._owner = owner
@@ -290,6 +292,8 @@ class ClientExchange:
         try:
             messages = events.feed(data)
         except EventTooLong as exc:
+            # Do not resume the stream, which would continue with the same event.
+            events.last_id = ""
             self._fail(str(exc))
             return
         if self.kind == "sse" and events.endpoint:

@@ -8,6 +8,7 @@ token, it obtains another token from the Credentials, and sends the request agai
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -21,6 +22,8 @@ from concertino.http_client.request_head import RequestHeads
 from concertino.http_client.server_url import ServerUrl
 
 __all__ = ["RequestSender"]
+
+_log = logging.getLogger("concertino.http_client")
 
 
 class RequestSender:
@@ -117,6 +120,10 @@ class RequestSender:
         except (OSError, AuthorizationError) as exc:
             authorization, text = None, f"{describe_status(head.status)}: {exc}"
             login = exc.command if isinstance(exc, LoginRequired) else ""
+        except Exception as exc:
+            # The credentials may call a function of the user, which shows the page of a login.
+            _log.exception("the login has failed")
+            authorization, text = None, f"{describe_status(head.status)}: {exc!r}"
         if exchange.is_over:
             return
         if authorization:
@@ -143,6 +150,7 @@ class RequestSender:
             connection = None if fresh else self._pool.take(sure=True)
             connection = connection or await self._pool.connect()
         except (OSError, ValueError, AuthorizationError) as exc:
+            exchange.tries += 1
             self._on_failure(exchange, HttpFailure(f"{self._url.text}: {exc}"))
             return
         if exchange.is_over:
