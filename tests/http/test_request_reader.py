@@ -112,6 +112,16 @@ def test_refuses(data: bytes, status: int) -> None:
     assert refusal.value.status == status
 
 
+def test_a_body_over_the_limit_that_comes_together_with_its_head_is_refused_in_a_session() -> None:
+    head = POST + b"Mcp-Session-Id: a\r\nContent-Length: 1001\r\n\r\n"
+    reader = RequestReader(HeadParser(), lambda _: None, lambda _: None, lambda _: None, LIMIT)
+
+    request = reader.receive(head + b"x" * 1001)
+
+    assert request is not None
+    assert (request.body, request.refusal and request.refusal.status) == (b"", 413)
+
+
 @pytest.mark.parametrize(
     ("target", "host", "path", "query"),
     [

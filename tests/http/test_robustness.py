@@ -238,7 +238,7 @@ def test_the_first_malformed_body_is_logged_and_the_others_are_counted(
     for _ in range(3):
         post_raw(service, body)
     post_raw(service, b'{"jsonrpc":"2.0","id":{},"method":"ping"}')
-    post_raw(service, b"[7]")
+    post_raw(service, b"7")
 
     log = [line for line in service.end().splitlines() if "malformed" in line]
     assert [line.partition("[WARN] [host] ")[2][:46] for line in log] == [

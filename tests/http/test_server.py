@@ -106,6 +106,11 @@ def make_server() -> Server:
         return "x" * size
 
     @server.tool
+    async def ask(context: Context) -> str:
+        roots = await context.roots(key="roots")
+        return f"{len(roots)} roots"
+
+    @server.tool
     async def wait(context: Context, progress: bool = False) -> str:
         if progress:
             await context.progress(1)
@@ -157,16 +162,17 @@ async def running(
                 await http.closed
 
 
-async def open_session(client: Client) -> dict[str, str]:
-    """Open a session of 2025-11-25, and return the headers of its requests."""
-    client.post(INITIALIZE, {"Accept": "application/json"})
+async def open_session(client: Client, revision: str = "2025-11-25") -> dict[str, str]:
+    """Open a session, and return the headers of its requests."""
+    params = {**INITIALIZE["params"], "protocolVersion": revision, "capabilities": {"roots": {}}}
+    client.post({**INITIALIZE, "params": params}, {"Accept": "application/json"})
     head = await client.read_head()
     (line,) = [line for line in head.split(b"\r\n") if line.startswith(b"Mcp-Session-Id")]
     await client.read_until(b"}}}")
     return {
         "Accept": "application/json",
         "Mcp-Session-Id": line.partition(b": ")[2].decode(),
-        "Mcp-Protocol-Version": "2025-11-25",
+        "Mcp-Protocol-Version": revision,
     }
 
 
@@ -386,6 +392,58 @@ async def test_expect_gets_its_answer_only_if_the_head_is_accepted() -> None:
         )
 
         assert (await client.read_response())[0] == 403
+
+
+async def ask(rig: Rig, headers: dict[str, str], id: int) -> tuple[Client, int]:
+    """Call a tool that asks a question. Returns the stream of the call, and the question's id."""
+    client = await rig.connect()
+    client.post(call(id, "ask"), {**headers, "Accept": "text/event-stream"})
+    question = await client.read_until(b'"method":"roots/list"')
+    match = re.search(rb'"id":(\d+)', question)
+    assert match is not None
+    return client, int(match[1])
+
+
+@on_a_loop
+async def test_an_answer_that_is_too_large_ends_its_question_if_the_client_expects_100() -> None:
+    limits = Limits(max_message_bytes=20_000)
+    async with running(HttpOptions(timeouts=USUAL), limits) as rig:
+        other = await rig.connect()
+        headers = await open_session(other)
+        stream, question = await ask(rig, headers, 7)
+
+        body = b'{"jsonrpc":"2.0","id":%d,"result":{"roots":["%b"]}}' % (question, b"x" * 30_000)
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        lines += ["Expect: 100-continue", f"Content-Length: {len(body)}", "", ""]
+        other.send(POST_HEAD + "\r\n".join(lines).encode())
+        assert (await other.read_head()).startswith(b"HTTP/1.1 100 ")
+        other.send(body)
+
+        assert (await other.read_response())[0] == 413
+        assert b"the answer is larger than 20000 bytes" in await stream.read_until(b"0\r\n\r\n")
+
+
+@on_a_loop
+async def test_a_batch_of_answers_that_is_too_large_ends_all_of_its_questions() -> None:
+    limits = Limits(max_message_bytes=20_000)
+    async with running(HttpOptions(timeouts=USUAL), limits) as rig:
+        other = await rig.connect()
+        headers = await open_session(other, "2025-03-26")
+        (one, first), (two, second), (three, third) = [
+            await ask(rig, headers, n) for n in (1, 2, 3)
+        ]
+
+        text = "x" * 15_000
+        batch = [{"jsonrpc": "2.0", "id": id, "result": {"roots": [text]}} for id in (first, third)]
+        other.post(batch, headers)
+
+        assert (await other.read_response())[0] == 413
+        for stream in (one, three):
+            end = await stream.read_until(b"0\r\n\r\n")
+            assert b"the answer is larger than 20000 bytes" in end
+        late = await rig.connect()
+        late.post({"jsonrpc": "2.0", "id": second, "result": {"roots": []}}, headers)
+        assert b"0 roots" in await two.read_until(b"0\r\n\r\n")
 
 
 @on_a_loop

@@ -83,7 +83,7 @@ class McpEndpoint:
         body = exchange.body
         try:
             if not body.startswith(b"{") and body.lstrip().startswith(b"["):
-                self._post_batch(exchange, headers, decode_messages(body))
+                self._post_batch(exchange, headers)
                 return
             message = decode_envelope(body)
         except Malformed as exc:
@@ -182,10 +182,10 @@ class McpEndpoint:
         else:
             session.deliver(exchange, headers.accepted, ids)
 
-    def _post_batch(self, exchange: Exchange, headers: McpHeaders, batch: list[Envelope]) -> None:
+    def _post_batch(self, exchange: Exchange, headers: McpHeaders) -> None:
         """Serve an array of messages, which only 2025-03-26 allows.
 
-        Raises HttpError to refuse it.
+        Raises HttpError to refuse it, and Malformed if it is no array of messages.
         """
         if headers.session is None:
             raise HttpError(
@@ -194,7 +194,9 @@ class McpEndpoint:
         session = self._sessions.find(exchange, headers.session)
         if session is None:
             return
-        if session.revision != BATCH_REVISION or not batch:
+        # Decode it only in such a session: a million small objects take 0.3 s.
+        batch = decode_messages(exchange.body) if session.revision == BATCH_REVISION else []
+        if not batch:
             raise HttpError(
                 HTTPStatus.BAD_REQUEST,
                 f"expected one message; only {BATCH_REVISION} allows several in an array",

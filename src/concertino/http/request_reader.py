@@ -82,6 +82,8 @@ class RequestReader:
         self._on_body_due = on_body_due
         self._on_reserve = on_reserve
         self._max_body_bytes = max_body_bytes
+        # The largest body that is returned at once if it arrives together with its head.
+        self._small_body = min(LARGE_BODY, max_body_bytes)
         self.admitted: RequestHead | None = None
         self.principal: Principal | None = None
         self.awaits_user = False
@@ -97,7 +99,7 @@ class RequestReader:
         self._last_bytes = b""
         # Finds the end of the body that is being read, if it arrives in chunks.
         self._chunks: ChunkedBody | None = None
-        # The size that on_reserve() was last called with for the body in chunks.
+        # The size that on_reserve() was last called with for the body that is being read.
         self._reserved_bytes = 0
         # The body that is being read, if it is over the limit.
         self._large: LargeAnswer | None = None
@@ -222,13 +224,14 @@ class RequestReader:
             if not may_hold_answer(head):
                 raise too_large(length, self._max_body_bytes)
             self._large = LargeAnswer(self._max_body_bytes)
+            self._reserved_bytes = 0
         if head is not self.admitted:
             self.principal = None
             self._on_head(head)
         arrived = len(data) - end
         # A large body, or one whose user is not known yet, goes the long way, even if it has
         # arrived completely.
-        if arrived == length and arrived <= LARGE_BODY and not self.awaits_user:
+        if arrived == length and arrived <= self._small_body and not self.awaits_user:
             return HttpRequest(head, data[end:], self.principal)
 
         self._put_back(data[end:])
@@ -277,7 +280,9 @@ class RequestReader:
             assert length is not None
             data = data[: length - large.size]
             is_last = large.size + len(data) == length
-        if not large.feed(data, is_last=is_last):
+        is_read = large.feed(data, is_last=is_last)
+        self._reserve_more(large.held_bytes)
+        if not is_read:
             return None
         refusal = too_large(large.size if length is None else length, self._max_body_bytes)
         return HttpRequest(head, large.error, self.principal, refusal)
@@ -297,10 +302,14 @@ class RequestReader:
                 raise too_large(chunks.size, self._max_body_bytes)
             self._large = LargeAnswer(self._max_body_bytes)
             return None
-        if chunks.size > self._reserved_bytes + LARGE_BODY:
-            self._reserved_bytes = chunks.size
-            self._on_reserve(chunks.size)
+        self._reserve_more(chunks.size)
         if not chunks.is_complete:
             return None
         self._chunks = None
         return b"".join(chunks.parts)
+
+    def _reserve_more(self, size: int) -> None:
+        """Report the size of a body whose size is not known in advance, if it has grown enough."""
+        if size > self._reserved_bytes + LARGE_BODY:
+            self._reserved_bytes = size
+            self._on_reserve(size)

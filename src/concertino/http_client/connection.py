@@ -379,8 +379,8 @@ class StreamableHttpConnection:
         elif exchange.kind == "sse":
             self._end_fallback(exchange, str(failure))
         elif exchange.kind == "listen":
-            # Try again after the loss of the stream, and after a failure that may pass. But a server
-            # may have no such stream.
+            # Try again after the loss of the stream, and after a failure that may pass. A refusal
+            # says that the server has no such stream.
             if not 300 <= failure.status < 500:
                 self._listen_again(exchange)
         elif exchange.id is None:
