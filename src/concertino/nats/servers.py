@@ -124,10 +124,10 @@ def front_end_tls(folder: Path) -> ssl.SSLContext:
 
     An HTTP front end is a process that serves an MCP server over HTTP, and shares its sessions with
     front ends on other machines. It trusts only NATS servers whose certificate is from the
-    authority in the folder.
+    authority in the directory.
     folder: has `ca.crt`, the certificate of the authority, and the front end's own certificate and
         key, `front-end.crt` and `front-end.key`.
-    Raises ValueError, which names the folder, if these files cannot be used.
+    Raises ValueError, which names the directory, if these files cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -39,7 +39,7 @@ class NatsUsedStates:
     The first use() connects, and creates the bucket if it does not exist.
 
     address: the servers, such as `nats://USER:PASSWORD@a,b,c` or `tls://a,b`.
-    certs: a folder with `ca.crt`, the certificate of the authority, and with the certificate to
+    certs: a directory with `ca.crt`, the certificate of the authority, and with the certificate to
         present and its key, `front-end.crt` and `front-end.key`. The servers must then have TLS,
         and a certificate of the same authority. None to present no certificate.
     replicas: on how many servers a state is stored. Has no effect if the bucket exists already.

@@ -77,9 +77,9 @@ RENEW_BEFORE = timedelta(days=30)
 
 
 def create_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
-    """Create a new authority: write its certificate and its key to the folder.
+    """Create a new authority: write its certificate and its key to the directory.
 
-    certificates: the folder, which is created if it does not exist.
+    certificates: the directory, which is created if it does not exist.
     valid: how long the authority's certificate is valid.
     Raises CertificateError if the certificate or the key of an authority exists already, or if the
     files cannot be written.
@@ -130,7 +130,7 @@ def issue(
     hosts: Sequence[str] = (),
     valid: timedelta = VALID,
 ) -> x509.Certificate:
-    """Issue a certificate with a new key, write both to the folder, and return the certificate.
+    """Issue a certificate with a new key, write both to the directory, and return the certificate.
 
     An existing certificate and key of this name are replaced.
     name: the name in the certificate. It states the role of the process that will present the
@@ -138,8 +138,8 @@ def issue(
     hosts: the host names and IP addresses at which clients connect to this process, besides
         localhost.
     valid: how long the certificate is valid.
-    Raises CertificateError if a name or host is not valid, if the folder has no authority with its
-    key, or if the files cannot be written.
+    Raises CertificateError if a name or host is not valid, if the directory has no authority with
+    its key, or if the files cannot be written.
     """
     check_name(name)
     for host in hosts:
@@ -165,7 +165,7 @@ def _check_host(host: str) -> None:
 def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) -> x509.Certificate:
     """Issue the certificate with this name again, with a new key, for the same hosts.
 
-    The new certificate and key are written to the folder, and the certificate is returned.
+    The new certificate and key are written to the directory, and the certificate is returned.
     valid: how long the new certificate is valid.
     Raises CertificateError if there is no certificate of this name, and in the cases of issue().
     """
@@ -179,8 +179,9 @@ def ensure_certificate(
 ) -> x509.Certificate:
     """Return the certificate with this name; issue or renew it first if necessary.
 
-    - A missing certificate is issued, which needs the authority's key in the folder.
-    - A certificate that expires within 30 days is renewed, if the folder has the authority's key.
+    - A missing certificate is issued, which needs the authority's key in the directory.
+    - A certificate that expires within 30 days is renewed, if the directory has the authority's
+      key.
     - All other certificates are returned unchanged, even if they have expired. Use
       Certificates.identity() to check whether the result is valid.
 
@@ -216,7 +217,7 @@ def _issue(
     hosts: Sequence[str],
     valid: timedelta,
 ) -> x509.Certificate:
-    """Issue a certificate with a new key, and write both. The caller holds the folder's lock."""
+    """Issue a certificate with a new key, and write both. The caller holds the directory's lock."""
     authority = certificates.authority()
     signer = certificates.private_key("ca")
     if authority.public_key() != signer.public_key():

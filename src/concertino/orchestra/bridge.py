@@ -151,10 +151,10 @@ def prepare_bridge(
 ) -> Certificates | None:
     """Return the certificates that a Bridge to this address needs; None for a Unix socket.
 
-    If the bridge has no certificate yet, this function issues one, provided that the folder
+    If the bridge has no certificate yet, this function issues one, provided that the directory
     contains the authority's key. Then it checks the certificate, so that a problem is reported
     before the bridge starts.
-    folder: the folder of certificates; None for ~/.orchestra/certs.
+    folder: the directory of certificates; None for ~/.orchestra/certs.
     Raises ValueError for a malformed address. Raises CertificateError if there is no valid
     certificate.
     """

@@ -1,8 +1,8 @@
-"""Certificates: loads and checks the certificates and keys in a folder.
+"""Certificates: loads and checks the certificates and keys in a directory.
 
 With them, hubs, plugins and bridges prove who they are, over QUIC and in a NATS cluster. A hub
 starts plugins and forwards requests between them, and a bridge connects MCP clients to a hub.
-authority.py issues the certificates. The folder has mode 0700, its files have mode 0600. It
+authority.py issues the certificates. The directory has mode 0700, its files have mode 0600. It
 contains, in PEM:
 
     ca.crt, ca.key        the authority; only issuing certificates needs its key
@@ -15,7 +15,7 @@ NAME states the role of the process that presents the certificate:
     PLUGIN                    a plugin, as a server
     PLUGIN-client             a plugin, as a client of the hub
 
-The Go implementation uses the same folder and file names. This package issues certificates with
+The Go implementation uses the same directory and file names. This package issues certificates with
 Ed25519 keys, and accepts ECDSA P-256 keys of other implementations too. The text of each error
 names the command that corrects the problem.
 Sources: the Orchestra plugin protocol, "Certificates"; RFC 5280; RFC 8446 section 4.4.2.
@@ -72,15 +72,16 @@ MAX_FILE_BYTES = 2**20
 
 
 class CertificateError(ConcertinoError):
-    """A certificate, its key or its folder cannot be used.
+    """A certificate, its key or its directory cannot be used.
 
     The text says why, and where possible names the command that corrects the problem.
     """
 
 
 def default_folder() -> Path:
-    """Return the default folder of certificates, ~/.orchestra/certs, as in the Go implementation.
+    """Return the default directory of certificates, ~/.orchestra/certs.
 
+    It is the same as in the Go implementation.
     Raises RuntimeError if the user has no home directory.
     """
     return Path.home() / ".orchestra" / "certs"
@@ -117,12 +118,12 @@ class Identity:
 
 
 class Certificates:
-    """A folder of certificates and private keys.
+    """A directory of certificates and private keys.
 
         certificates = Certificates("~/.orchestra/certs")
         identity = certificates.identity("tools.greeter")
 
-    folder: the path of the folder, which need not exist yet.
+    folder: the path of the directory, which need not exist yet.
     The files are read again when they have changed, so renewed certificates take effect without a
     restart.
     """
@@ -245,7 +246,7 @@ class Certificates:
     def names(self) -> list[str]:
         """Return the names of all certificates except the authority's, sorted.
 
-        Raises CertificateError if the folder does not exist or is not private.
+        Raises CertificateError if the directory does not exist or is not private.
         """
         with self.lock(fcntl.LOCK_SH):
             try:
@@ -266,12 +267,12 @@ class Certificates:
 
     @contextmanager
     def lock(self, mode: int) -> Generator[None]:
-        """Lock the folder against other processes, inside a `with` block.
+        """Lock the directory against other processes, inside a `with` block.
 
-        The folder itself is locked, so there is no lock file.
+        The directory itself is locked, so there is no lock file.
         mode: LOCK_SH to read files, or LOCK_EX to write them, from the module fcntl.
-        Raises CertificateError if the folder does not exist, or if another user (except root) owns
-        it or may read it.
+        Raises CertificateError if the directory does not exist, or if another user (except root)
+        owns it or may read it.
         """
         try:
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -312,7 +313,7 @@ class Certificates:
 def _check_private(path: Path, status: os.stat_result, mode: int) -> None:
     """Raise CertificateError if a path is open to other users, or belongs to one (except root).
 
-    path, status: a file or folder, and its status.
+    path, status: a file or directory, and its status.
     mode: the permissions that the message recommends.
     """
     if status.st_mode & 0o077:

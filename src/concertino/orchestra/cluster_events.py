@@ -165,8 +165,8 @@ def protect_events(address: str, certificates: Certificates | None) -> str:
     cursors, stay. Running hubs read the new subject when they next publish an event. But hubs of an
     earlier version cannot publish events any more.
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
-    certificates: the folder with the hub's certificate; required for an address with `tls://`, None
-        otherwise.
+    certificates: the directory with the hub's certificate; required for an address with `tls://`,
+        None otherwise.
     Returns a text for the user that says what was done.
     Raises Disconnected, PermissionsViolation, ValueError, CertificateError, OSError, ImportError.
     """

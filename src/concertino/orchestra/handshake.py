@@ -212,11 +212,11 @@ class _StrictContext(tls.Context):
 class CurrentIdentity:
     """The certificate that a listener uses now. It may change, since a listener may run for years.
 
-    The listener calls identity() for each handshake. If the folder contains the authority's key,
+    The listener calls identity() for each handshake. If the directory contains the authority's key,
     the certificate is renewed before it expires. If the renewal fails, the certificate that was
     loaded before is used until it expires.
 
-    certificates: the folder of certificates.
+    certificates: the directory of certificates.
     name: the name of the certificate.
     The constructor raises CertificateError if there is no valid certificate of this name.
     """

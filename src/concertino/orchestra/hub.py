@@ -86,7 +86,7 @@ class Hub:
         settings apply to listen_addr, certs_dir and cluster if these are None.
     listen_addr: the address at which bridges and other programs reach the hub: HOST:PORT for QUIC,
         or unix:PATH.
-    certs_dir: the folder of certificates for QUIC and the cluster.
+    certs_dir: the directory of certificates for QUIC and the cluster.
     is_private: listen only for the hub's own plugins, and not at listen_addr.
     cluster: the address of a NATS cluster (nats_cluster.py). The hub also forwards requests to the
         plugins that it finds there, and offers its own plugins to the other hubs of the cluster.
@@ -114,8 +114,8 @@ class Hub:
         self.on_change: Callable[[ListName], None] | None = None
         self.withheld: Mapping[str, str] = {}
         certificates = Certificates(certs_dir or file.certs_dir or default_folder())
-        # The folder for plugins that are bridges to other hubs; None for the one in the file. It is
-        # not written into the entries of `file` itself, because the user's approval of an entry
+        # The directory for plugins that are bridges to other hubs; None for the one in the file. It
+        # is not written into the entries of `file` itself, because the user's approval of an entry
         # must not depend on how the hub was started.
         self._certs_dir = str(certificates.folder) if certs_dir else None
         cluster = cluster or file.cluster
@@ -231,9 +231,9 @@ class Hub:
         self._events.forget(before - set(self.plugins))
 
     def _adapt(self, entries: Sequence[PluginEntry]) -> Sequence[PluginEntry]:
-        """Return the entries, with the folder of certificates that was passed to this Hub, if any.
+        """Return the entries, with the directory of certificates that was passed to Hub(), if any.
 
-        Only the entries of bridges to other hubs contain such a folder.
+        Only the entries of bridges to other hubs contain such a directory.
         """
         return [entry.with_certs_dir(self._certs_dir) for entry in entries]
 

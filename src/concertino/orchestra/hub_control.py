@@ -1,10 +1,10 @@
 """HubControl: lets `concertino hub` see and manage the plugins of a running hub.
 
 A hub starts plugins, programs with tools, and forwards requests to them. It also listens at a Unix
-socket, in a folder that only this user can enter. The command `concertino hub`, the client, finds
-the socket in this folder. It sends a ControlRequest as one line of JSON, and gets a ControlAnswer.
-The name of the socket contains the id and the start time of the hub's process, so that sockets of
-killed hubs are recognized.
+socket, in a directory that only this user can enter. The command `concertino hub`, the client,
+finds the socket in this directory. It sends a ControlRequest as one line of JSON, and gets a
+ControlAnswer. The name of the socket contains the id and the start time of the hub's process, so
+that sockets of killed hubs are recognized.
 """
 
 from __future__ import annotations
@@ -167,11 +167,12 @@ class HubControl:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def open(self, environment: Mapping[str, str]) -> None:
-        """Listen at a Unix socket, in the first of the possible folders that this user can write.
+        """Listen at a Unix socket, in the first possible directory that this user can write.
 
-        If there is no such folder, `concertino hub` will not find this hub, which is only logged.
+        If there is no such directory, `concertino hub` will not find this hub, which is only
+        logged.
         environment: the environment variables of this process. Some of them, such as
-            XDG_RUNTIME_DIR, say where the folders may be.
+            XDG_RUNTIME_DIR, say where the directories may be.
         """
         log.addHandler(self._tails)
         self._listener = listen_in_first(

@@ -1,7 +1,7 @@
 """HubListeners: the addresses at which a hub accepts connections.
 
 A hub starts plugins and forwards requests to them. For these plugins, it listens at a Unix socket
-in a temporary folder, and over QUIC if a plugin cannot use this socket. For bridges and other
+in a temporary directory, and over QUIC if a plugin cannot use this socket. For bridges and other
 programs, it listens at a public address, which is a Unix socket or QUIC. Hub opens the listeners
 before it starts its plugins.
 """
@@ -27,10 +27,10 @@ from concertino.orchestra.rpc_interface import RelayHandler, RequestHandler, Rpc
 
 __all__ = ["HubListeners"]
 
-# The temporary folder for sockets has this prefix. The hub's socket for its plugins lies in it.
+# The temporary directory for sockets has this prefix. The hub's socket for its plugins lies in it.
 FOLDER_PREFIX = "orchestra-"
 HUB_SOCKET = "hub.sock"
-# A younger folder is never removed as abandoned, because its hub may still be starting.
+# A younger directory is never removed as abandoned, because its hub may still be starting.
 ABANDONED_S = 60.0
 
 
@@ -39,12 +39,12 @@ class HubListeners:
 
     The Hub calls open() before it starts its plugins, and close() when they have ended.
 
-    certificates: the folder of certificates, which QUIC needs.
+    certificates: the directory of certificates, which QUIC needs.
     address: the public address; None to listen for the hub's own plugins only.
 
     Attributes:
     addresses: the addresses where the hub listens, without the socket for its plugins.
-    folder: the temporary folder for sockets; None while the hub does not listen.
+    folder: the temporary directory for sockets; None while the hub does not listen.
     environment: the settings that the hub passes to the plugins that it starts, such as the
         addresses to which they connect; None before open().
     """
@@ -128,22 +128,22 @@ class HubListeners:
         return listener.address
 
     async def close(self) -> None:
-        """Stop listening, disconnect all peers, and remove the folder for sockets."""
+        """Stop listening, disconnect all peers, and remove the directory for sockets."""
         await asyncio.gather(*(listener.close() for listener in self._listeners))
         self._listeners = []
         self.remove_folder()
 
     def remove_folder(self) -> None:
-        """Remove the folder for sockets. Does nothing while there is none."""
+        """Remove the directory for sockets. Does nothing while there is none."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
 
 
 def _remove_abandoned_folders() -> None:
-    """Remove the folders of this user's hubs that were killed.
+    """Remove the directories of this user's hubs that were killed.
 
-    Such a hub does not listen at the socket in its folder any more.
+    Such a hub does not listen at the socket in its directory any more.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}????????"):
         try:
@@ -156,6 +156,6 @@ def _remove_abandoned_folders() -> None:
         # Nobody listens at the socket, so its hub was killed.
         except ConnectionRefusedError:
             shutil.rmtree(folder, ignore_errors=True)
-        # The hub is alive but busy, or no hub has made this folder.
+        # The hub is alive but busy, or no hub has made this directory.
         except OSError:
             continue

@@ -99,7 +99,7 @@ def _work_of(pid: int) -> _Work:
 
 
 def _tasks(pid: int) -> Iterator[Path]:
-    """Yield the /proc folder of each thread of a process and of its descendants."""
+    """Yield the /proc directory of each thread of a process and of its descendants."""
     left = [pid]
     while left:
         try:

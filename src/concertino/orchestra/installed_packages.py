@@ -1,14 +1,14 @@
 """InstalledPackages: the packages of plugins that this user has installed.
 
 A hub starts plugins, programs with tools. A package has the program of one plugin, and a manifest
-(package_manifest.py). It is installed in a folder of its own:
+(package_manifest.py). It is installed in a directory of its own:
 
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/package.json    an InstalledPackage as JSON
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/files/          the files of the package
 
 `concertino plugin install` adds packages. An entry of a plugins file names one with `package: ID`.
-The folder's name contains the digest of the package. So the path of the program changes with each
-version, and the user must approve the entry again.
+The directory's name contains the digest of the package. So the path of the program changes with
+each version, and the user must approve the entry again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from concertino.user_files import user_folder
 __all__ = ["InstalledPackage", "InstalledPackages"]
 
 RECORD, FILES = "package.json", "files"
-# How many digits of the digest are in the name of a package's folder.
+# How many digits of the digest are in the name of a package's directory.
 DIGEST_DIGITS = 16
 
 
@@ -44,9 +44,9 @@ class InstalledPackage(Struct, frozen=True):
 
     manifest: the content of the package's manifest.
     digest: the digest of the package, `sha256:...`.
-    source: the path of the file or folder from which it was installed.
-    root: the folder in the package that has the manifest, with a slash at its end; "" for the
-        package's top folder.
+    source: the path of the file or directory from which it was installed.
+    root: the directory in the package that has the manifest, with a slash at its end; "" for the
+        package's top directory.
     files: path in the package -> size and digest of the file when it was installed.
     format: the version of the format of package.json.
     """
@@ -73,10 +73,10 @@ _decode = Decoder(InstalledPackage).decode
 
 
 class InstalledPackages:
-    """The packages that are installed in a folder.
+    """The packages that are installed in a directory.
 
-    folder: None for `concertino/plugins` in the user's data folder.
-    Raises RuntimeError if the user has no home directory, and so no data folder.
+    folder: None for `concertino/plugins` in the user's data directory.
+    Raises RuntimeError if the user has no home directory, and so no data directory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -86,7 +86,7 @@ class InstalledPackages:
     def install(self, source: Path, agree: Callable[[InstalledPackage], bool]) -> bool:
         """Install a package, if `agree` returns True for it. No code of the package is run.
 
-        source: the package: a wheel, a git bundle, or a folder.
+        source: the package: a wheel, a git bundle, or a directory.
         agree: asks the user whether to install the package. It is called when the package was
             checked.
         Returns whether the package was installed. Raises InvalidPackage if the package is not valid
@@ -94,7 +94,8 @@ class InstalledPackages:
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=self.folder) as name:
-            # If all goes well, `new` is moved out of the temporary folder before that is removed.
+            # If all goes well, `new` is moved out of the temporary directory before that is
+            # removed.
             new, scratch = Path(name) / "new", Path(name) / "scratch"
             for folder in (new, new / FILES, scratch):
                 folder.mkdir(mode=0o700)
@@ -114,9 +115,9 @@ class InstalledPackages:
         return True
 
     def _unpack(self, source: Path, folder: Path, scratch: Path) -> InstalledPackage:
-        """Copy the files of a package into a folder, and read its manifest.
+        """Copy the files of a package into a directory, and read its manifest.
 
-        scratch: an empty folder for temporary files. Raises InvalidPackage.
+        scratch: an empty directory for temporary files. Raises InvalidPackage.
         """
         files = unpack_package(source, folder, scratch)
         found = [
@@ -145,7 +146,7 @@ class InstalledPackages:
         return self.folder / f"{package.id}-{digits}"
 
     def files_folder(self, package: InstalledPackage) -> Path:
-        """Return the folder with the files of an installed package."""
+        """Return the directory with the files of an installed package."""
         return self._folder_of(package) / FILES
 
     def check_files(self, package: InstalledPackage) -> None:
@@ -167,7 +168,7 @@ class InstalledPackages:
                 )
 
     def all(self) -> list[InstalledPackage]:
-        """Return all packages, sorted by id. Folders without a valid package.json are ignored."""
+        """Return all packages, sorted by id. Directories without valid package.json are ignored."""
         packages: list[InstalledPackage] = []
         for record in self.folder.glob(f"*/{RECORD}"):
             try:
@@ -184,7 +185,7 @@ class InstalledPackages:
 
     def remove(self, package: InstalledPackage) -> None:
         """Remove a package. Raises OSError."""
-        # Rename the folder first, so that no other process finds an incomplete package.
+        # Rename the directory first, so that no other process finds an incomplete package.
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.folder))
         self._folder_of(package).rename(gone / "package")
         shutil.rmtree(gone)

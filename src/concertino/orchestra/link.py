@@ -49,10 +49,10 @@ async def listen_for_links(
 ) -> RpcListener:
     """Listen at an address, on the running loop, and handle the requests that arrive.
 
-    address: `unix:PATH`, in a folder of mode 0700; `HOST:PORT` for QUIC, port 0 for a free one; or
-        `nats://HOST,...` or `tls://HOST,...` for a cluster (nats_cluster.py).
+    address: `unix:PATH`, in a directory of mode 0700; `HOST:PORT` for QUIC, port 0 for a free one;
+        or `nats://HOST,...` or `tls://HOST,...` for a cluster (nats_cluster.py).
     answer: handles each request that `relay` does not forward.
-    certificates: the folder of certificates; required for QUIC and TLS.
+    certificates: the directory of certificates; required for QUIC and TLS.
     name: the name of this side's certificate; required for QUIC and a cluster.
     admits: called, over QUIC, with the name in a client's verified certificate. Returns whether
         this client may connect. None admits every client with a valid certificate.
@@ -87,7 +87,7 @@ async def open_link(
     """Connect to the listener at an address, on the running loop.
 
     address: `unix:PATH`; `HOST:PORT` for QUIC; `nats://HOST,...` or `tls://HOST,...` for a cluster.
-    certificates: the folder of certificates; required for QUIC and TLS.
+    certificates: the directory of certificates; required for QUIC and TLS.
     name: the name of this side's certificate; required for QUIC and a cluster.
     expects: what must answer:
         - On a Unix socket, it is not used.

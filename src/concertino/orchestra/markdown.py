@@ -77,18 +77,19 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class MarkdownStorage:
-    """A Storage in the folder `.projects` of a workspace. The first write creates the folder.
+    """A Storage in the directory `.projects` of a workspace. The first write creates the directory.
 
         storage = MarkdownStorage("/home/me/workspace")
         version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
 
-    workspace: the path of the folder that has, or gets, the folder `.projects`.
+    workspace: the path of the directory that has, or gets, the directory `.projects`.
     Symbolic links are not followed. Files that other programs write into `.projects` are documents
     too. A document without a `.version` file has version 1.
     """
 
     # Most of the private functions get a document as three arguments: `folder`, the descriptor of
-    # its folder; `name`, its name in this folder; and `path`, its whole path, for error texts.
+    # its directory; `name`, its name in this directory; and `path`, its whole path, for error
+    # texts.
 
     def __init__(self, workspace: str | os.PathLike[str]) -> None:
         self.root = Path(workspace).resolve() / FOLDER
@@ -119,7 +120,7 @@ class MarkdownStorage:
             )
 
         name = parts[-1]
-        # CREATE and UPSERT are not positive. A write that expects a version needs no new folder.
+        # CREATE and UPSERT are not positive. A write that expects a version needs no new directory.
         with self._lock(create=True), self._open(parts, create=expected_version <= 0) as folder:
             version = next_version(
                 path, self._current_version(folder, name, path), expected_version
@@ -189,10 +190,10 @@ class MarkdownStorage:
 
     @contextmanager
     def _lock(self, *, create: bool) -> Generator[bool, None, None]:
-        """Lock the store against other threads and processes. Yields whether its folder exists.
+        """Lock the store against other threads and processes. Yields whether its directory exists.
 
-        create: whether to create the folder if it does not exist.
-        If the folder does not exist, there is nothing to lock.
+        create: whether to create the directory if it does not exist.
+        If the directory does not exist, there is nothing to lock.
         """
         with self._thread_lock, _convert_errors(FOLDER):
             if create:
@@ -216,11 +217,11 @@ class MarkdownStorage:
 
     @contextmanager
     def _open(self, parts: tuple[str, ...], *, create: bool) -> Generator[int | None, None, None]:
-        """Open the folder of a document, one component at a time.
+        """Open the directory of a document, one component at a time.
 
         parts: the parts of the document's path.
-        create: whether to create missing folders.
-        Yields the folder's descriptor, or None if the folder does not exist.
+        create: whether to create missing directories.
+        Yields the directory's descriptor, or None if the directory does not exist.
         """
         folder = -1
         try:
@@ -247,14 +248,14 @@ class MarkdownStorage:
                 os.close(folder)
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Yield (path, folder descriptor, name) of each document whose path begins with `prefix`.
+        """Yield (path, folder, name) of each document whose path begins with `prefix`.
 
-        The descriptor is open until the next item.
+        folder is the descriptor of the document's directory. It is open until the next item.
         """
         for top, folders, names, folder in os.fwalk(self.root, follow_symlinks=False):
             relative = os.path.relpath(top, self.root)
             start = "" if relative == "." else f"{relative}/"
-            # os.fwalk descends into the folders that are left in the list.
+            # os.fwalk descends into the directories that are left in the list.
             folders[:] = [name for name in folders if _may_contain(f"{start}{name}/", prefix)]
             for name in names:
                 if f"{start}{name}".startswith(prefix) and not name.endswith(RESERVED):
@@ -270,7 +271,7 @@ class MarkdownStorage:
     ) -> int:
         """Return the version of a document; 0 if the document does not exist.
 
-        folder: None if the folder of the document does not exist.
+        folder: None if the directory of the document does not exist.
         """
         if folder is None:
             return 0
@@ -329,7 +330,7 @@ class MarkdownStorage:
 
 
 def _may_contain(folder: str, prefix: str) -> bool:
-    """Return whether a folder may contain documents whose paths begin with `prefix`."""
+    """Return whether a directory may contain documents whose paths begin with `prefix`."""
     return folder.startswith(prefix) or prefix.startswith(folder)
 
 
@@ -360,7 +361,7 @@ def _read_file(
 ) -> Any:
     """Return the bytes of a file, or `missing` if there is no such file.
 
-    folder, name: the descriptor of the file's folder, and the file's name in it.
+    folder, name: the descriptor of the file's directory, and the file's name in it.
     path: the path of the document, for errors.
     limit: the largest size allowed, in bytes.
     Raises StorageError if the file cannot be read or is larger than the limit.
@@ -384,7 +385,7 @@ def _read_file(
 
 
 def _write_file(folder: int, name: str, raw: bytes) -> None:
-    """Write a file in a folder, and wait until it is on the disk."""
+    """Write a file in a directory, and wait until it is on the disk."""
     file = os.open(
         name,
         os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
@@ -398,7 +399,7 @@ def _write_file(folder: int, name: str, raw: bytes) -> None:
 
 
 def _remove(folder: int, name: str) -> None:
-    """Remove a file from a folder, if it exists."""
+    """Remove a file from a directory, if it exists."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:

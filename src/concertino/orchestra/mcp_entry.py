@@ -119,17 +119,17 @@ def bridge_command(address: str, certs_dir: str | None) -> list[str]:
 
     The bridge is an MCP server that offers the tools of that hub (bridge.py).
     address: the address of that hub.
-    certs_dir: the folder of the bridge's certificate; None for the default one.
+    certs_dir: the directory of the bridge's certificate; None for the default one.
     """
     words = [sys.executable, "-m", "concertino", "bridge", f"--orchestrator-addr={address}"]
     return words if certs_dir is None else [*words, f"--certs-dir={certs_dir}"]
 
 
 def change_certs_dir(server: str, certs_dir: str) -> str:
-    """Change the folder of certificates in the server file of a bridge to another hub.
+    """Change the directory of certificates in the server file of a bridge to another hub.
 
     server: the JSON of a server file with one server, whose command is from bridge_command().
-    certs_dir: the path of the folder.
+    certs_dir: the path of the directory.
     Returns the changed JSON.
     """
     file = decode(server)

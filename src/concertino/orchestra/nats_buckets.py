@@ -43,8 +43,8 @@ def create_buckets(
 
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     owners: the ids of plugins, and `front-end` for the HTTP front ends.
-    certificates: the folder with the hub's certificate; required for an address with `tls://`, None
-        otherwise.
+    certificates: the directory with the hub's certificate; required for an address with `tls://`,
+        None otherwise.
     replicas: on how many servers each bucket is stored at least.
     Raises BucketError, ValueError, CertificateError, OSError, ImportError.
     """

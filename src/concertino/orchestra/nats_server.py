@@ -72,7 +72,7 @@ def server_configuration(
 
     names: the ids of the plugins that may connect, besides the hub. The name `front-end` among them
         lets HTTP front ends connect, which are processes that serve HTTP and share sessions.
-    certificates: the folder of certificates, for the server and for all these clients.
+    certificates: the directory of certificates, for the server and for all these clients.
     folder: where the server stores its streams and buckets.
     port: the port on which the server listens.
     offered: the plugins that hubs offer to other hubs.
@@ -114,7 +114,7 @@ def prepare_buckets(
     program: the path of nats-server.
     configuration: the file with the result of server_configuration().
     names: the owners of the buckets: ids of plugins, and `front-end` for the HTTP front ends.
-    certificates: the folder of certificates, with that of the hub.
+    certificates: the directory of certificates, with that of the hub.
     Raises ServerFailed, BucketError, ValueError, CertificateError, OSError, ImportError.
     """
     # If this process gets SIGTERM, sys.exit() lets the `finally` below end the server.

@@ -42,7 +42,8 @@ class PackageProgram(Struct, frozen=True):
 class FoundPackage(Struct, frozen=True):
     """An installed package, with access to its files. find_package() returns it.
 
-    packages: all installed packages of the user. This object knows in which folder the files are.
+    packages: all installed packages of the user. This object knows in which directory the files
+        are.
     package: the package that was found.
     """
 

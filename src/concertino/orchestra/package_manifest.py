@@ -54,7 +54,7 @@ class PluginExtra(Struct, frozen=True):
 class PackageManifest(Struct, frozen=True):
     """The content of a manifest.
 
-    bin: the program's path, relative to the folder that contains the manifest.
+    bin: the program's path, relative to the directory that contains the manifest.
     """
 
     name: str
@@ -82,8 +82,8 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
     """Decode and check a manifest, and return its content. Raises InvalidPackage if it is invalid.
 
     data: the content of the file orchestra.json.
-    has_file: called with a path, relative to the manifest's folder. Returns whether the package has
-        a file there.
+    has_file: called with a path, relative to the manifest's directory. Returns whether the package
+        has a file there.
     """
     if len(data) > MAX_BYTES:
         raise InvalidPackage(f"{MANIFEST}: expected at most {MAX_BYTES} bytes")

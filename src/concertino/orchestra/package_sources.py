@@ -1,8 +1,8 @@
 """unpack_package(): copies the files of a plugin's package, without running any of its code.
 
-`concertino plugin install` uses it (installed_packages.py). A package is a wheel, a folder or a git
-bundle. A wheel is unpacked but not installed. The files at the HEAD of a bundle are read as git
-objects and not checked out, so no hook and no filter runs. Only regular files and folders are
+`concertino plugin install` uses it (installed_packages.py). A package is a wheel, a directory or a
+git bundle. A wheel is unpacked but not installed. The files at the HEAD of a bundle are read as git
+objects and not checked out, so no hook and no filter runs. Only regular files and directories are
 accepted, with paths within the package. The limits of size apply to the bytes that are written,
 because a malicious package may state wrong sizes.
 """
@@ -29,7 +29,7 @@ __all__ = ["PackageFile", "PackageFiles", "unpack_package"]
 
 # The limits for a package, because an archive from somebody else may expand to any size: the bytes
 # of the archive itself, the bytes of all files together, the number of files, and the depth of
-# folders.
+# directories.
 MAX_ARCHIVE_BYTES = 256 * 2**20
 MAX_BYTES = 512 * 2**20
 MAX_FILES = 10_000
@@ -39,10 +39,10 @@ CHUNK_BYTES = 2**20
 # A zip file ends with a record of 22 bytes and a comment of up to 65,536 bytes. Before the record,
 # a zip64 file has a locator of 20 bytes. This is the size of all three.
 END_BYTES = 22 + 65_536 + 20
-# Folders that development tools create, and that are not part of a plugin.
+# Directories that development tools create, and that are not part of a plugin.
 SKIPPED = frozenset((".git", "__pycache__", ".venv"))
 # How many bytes the list of the files in an archive may have. A bundle of 1 kB may have a list
-# without end, because folders in a tree of git may have the same content.
+# without end, because directories in a tree of git may have the same content.
 MAX_LIST_BYTES = 4 * 2**20
 # Limits for git, because a bundle from somebody else may be malicious: seconds of processor time,
 # KiB of memory, and the size of a file in blocks of 512 bytes.
@@ -66,9 +66,9 @@ class PackageFile(Struct, frozen=True, omit_defaults=True):
 
 
 class PackageFiles:
-    """Writes the files of one package into a folder, within the limits of this module.
+    """Writes the files of one package into a directory, within the limits of this module.
 
-    folder: an empty folder.
+    folder: an empty directory.
 
     Attributes:
     added: path in the package -> the file, in the order in which the files were added.
@@ -126,12 +126,12 @@ class PackageFiles:
 
 
 def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
-    """Copy the files of a package into an empty folder, and return what was copied.
+    """Copy the files of a package into an empty directory, and return what was copied.
 
     The digest of a wheel or bundle is that of its file, which package indexes also show. The digest
-    of a folder is made from the paths, modes and contents of its files.
-    source: the wheel, folder or git bundle.
-    scratch: another empty folder, for temporary files.
+    of a directory is made from the paths, modes and contents of its files.
+    source: the wheel, directory or git bundle.
+    scratch: another empty directory, for temporary files.
     Raises InvalidPackage, and OSError if the source cannot be read.
     """
     files = PackageFiles(folder)
@@ -170,11 +170,11 @@ def _copy_archive(source: Path, target: Path) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-# Folders
+# Directories
 
 
 def _copy_folder(source: Path, files: PackageFiles) -> None:
-    """Add the files below a folder. Raises InvalidPackage."""
+    """Add the files below a directory. Raises InvalidPackage."""
     for path, file in _walk(source, ""):
         # Examine the open file again, because somebody could replace it after _walk() has seen it.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -186,7 +186,7 @@ def _copy_folder(source: Path, files: PackageFiles) -> None:
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder, sorted by name: path in the package, and path on the disk.
+    """Yield the files below a directory, sorted by name: path in the package, and path on the disk.
 
     prefix: the path of `folder` in the package; empty for the root, otherwise with a slash at the
         end.
@@ -206,7 +206,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
 
 
 def _describe(mode: int) -> str:
-    """Return a description of a path that is neither a file nor a folder."""
+    """Return a description of a path that is neither a file nor a directory."""
     return "a symbolic link" if stat.S_ISLNK(mode) else "a device, pipe or socket"
 
 
@@ -219,7 +219,7 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
         _check_directory(archive)
         with zipfile.ZipFile(archive) as wheel:
             items = wheel.infolist()
-            # Folders are items, too, so allow twice the number. PackageFiles.add() limits the
+            # Directories are items, too, so allow twice the number. PackageFiles.add() limits the
             # number of files exactly.
             if len(items) > 2 * MAX_FILES:
                 raise InvalidPackage(f"expected at most {MAX_FILES} files")
@@ -273,7 +273,7 @@ def _check_directory(archive: Path) -> None:
 def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
     """Add the files at the HEAD of a git bundle, or at its only branch.
 
-    scratch: a folder for a temporary repository, into which the bundle is fetched.
+    scratch: a directory for a temporary repository, into which the bundle is fetched.
     """
     if shutil.which("git") is None:
         raise InvalidPackage("a git bundle needs the program git, which is not in PATH")

@@ -72,8 +72,8 @@ def read_entry(value: YamlValue, certs_dir: str | None) -> PluginEntry:
     """Check one entry and return it. Raises InvalidPluginsFile if it is not valid.
 
     value: an item of the list `plugins` in the file.
-    certs_dir: the folder of certificates that the file names; None for the default folder. Only the
-        entry of a bridge needs it.
+    certs_dir: the directory of certificates that the file names; None for the default directory.
+        Only the entry of a bridge needs it.
     """
     members = value.members(ALL_MEMBERS)
     is_hub = OTHER_HUB in members
@@ -138,9 +138,9 @@ def _read_program(id: str, members: YamlMembers) -> PluginEntry:
     program = _find_program(members)
     common = _read_common(members)
     common["provides_ai"] = common["provides_ai"] or program.provides_ai
-    # Many plugins take the argument `--workspace=.`, where "." means the folder of the plugins
-    # file. Like the Go implementation, replace "." by the path of this folder, because the plugin's
-    # working directory is another one.
+    # Many plugins take the argument `--workspace=.`, where "." means the directory of the plugins
+    # file. Like the Go implementation, replace "." by the path of this directory, because the
+    # plugin's working directory is another one.
     workspace = f"--workspace={members.owner.folder}"
     args = members.read("args", YamlValue.texts) or ()
     return PluginEntry(
@@ -180,10 +180,10 @@ def _find_program(members: YamlMembers) -> PackageProgram:
 
 
 def _resolve_binary(value: YamlValue) -> str:
-    """Return the path of a program, resolved against the folder of the plugins file.
+    """Return the path of a program, resolved against the directory of the plugins file.
 
-    A name without a slash is returned unchanged, to be looked up in PATH, unless the folder has a
-    file of this name.
+    A name without a slash is returned unchanged, to be looked up in PATH, unless the directory has
+    a file of this name.
     """
     text = value.text()
     path = Path(text).expanduser()
@@ -225,7 +225,7 @@ def _read_other_hub(id: str, members: YamlMembers, certs_dir: str | None) -> Plu
     """Return the entry of a plugin that offers the tools of another hub.
 
     The plugin's MCP server is a bridge to that hub (bridge.py).
-    certs_dir: the folder with the certificates for the bridge; None for the default folder.
+    certs_dir: the directory with the certificates for the bridge; None for the default directory.
     """
     for name, value in members.by_name.items():
         if name not in OTHER_HUB_MEMBERS:

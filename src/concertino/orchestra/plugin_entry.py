@@ -67,10 +67,10 @@ class PluginEntry(Struct, frozen=True):
         return self.args[:2] == MCP_ARGS and SERVER in self.config
 
     def with_certs_dir(self, certs_dir: str | None) -> PluginEntry:
-        """Return a copy of a bridge's entry with another folder of certificates.
+        """Return a copy of a bridge's entry with another directory of certificates.
 
         If this plugin is not a bridge, return the entry itself.
-        certs_dir: the path of the folder; None to return the entry itself.
+        certs_dir: the path of the directory; None to return the entry itself.
         """
         if certs_dir is None or not self.is_bridge:
             return self

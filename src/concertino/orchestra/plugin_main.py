@@ -3,7 +3,7 @@
     --listen-addr ADDR         where the plugin listens for the hub: unix:PATH, or HOST:PORT for
                                QUIC; localhost:0 by default
     --orchestrator-addr ADDR   the address of the hub, where the plugin registers
-    --certs-dir DIR            the folder of certificates; ~/.orchestra/certs by default
+    --certs-dir DIR            the directory of certificates; ~/.orchestra/certs by default
     --cluster ADDR             join a NATS cluster instead of a hub; see cluster_worker.py
     --manifest                 print the plugin's manifest, one line of JSON, and exit
 

@@ -101,7 +101,7 @@ except OSError as exc:
 class HubEnvironment(Struct, frozen=True):
     """Settings that all plugins of a hub share.
 
-    folder: the folder for the plugins' sockets; its mode is 0700.
+    folder: the directory for the plugins' sockets; its mode is 0700.
     socket_address: the hub's address for plugins with `socket: true`.
     network_address: the hub's address for the other plugins; empty if there are none.
     certificates: the certificates, which QUIC needs.

@@ -29,7 +29,7 @@ MAX_STARTS = 5
 class PluginWatch:
     """Watches the files of one plugin. Use it on one event loop. Call start() next.
 
-    paths: the files and folders to watch.
+    paths: the files and directories to watch.
     replace: starts a new process of the plugin, which gets all calls as soon as it has started. It
         returns when the process has started or failed to start.
     """

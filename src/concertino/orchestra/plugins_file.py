@@ -49,7 +49,7 @@ class PluginsFile(Struct, frozen=True):
     path: the path of the file.
     listen_addr: the address at which bridges and other programs reach the hub; None if the file
         does not set it.
-    certs_dir: the folder of certificates; None if the file does not set it.
+    certs_dir: the directory of certificates; None if the file does not set it.
     plugins: every entry, in the order of the file.
     warnings: messages to log, about keys that are ignored.
     cluster: the address of a NATS cluster that the hub joins; None if the file does not set it.

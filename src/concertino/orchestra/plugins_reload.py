@@ -58,7 +58,7 @@ class PluginsReload:
 
     file: the content with which the hub was started.
     trust: whether changes need no approval of the user.
-    store: the user's approvals; None for those in the user's state folder.
+    store: the user's approvals; None for those in the user's state directory.
     poll_s: the time between two checks of the file for changes, in seconds.
     """
 

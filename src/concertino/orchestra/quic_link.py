@@ -70,7 +70,7 @@ async def open_quic_link(
     """Connect to the listener at an address, and return the connection.
 
     address: HOST:PORT.
-    certificates: the folder of certificates.
+    certificates: the directory of certificates.
     name: the name of the certificate with which this process identifies itself.
     expects: the name that the listener's certificate must contain; None accepts any name. In both
         cases, the certificate must also be valid for the host in the address.

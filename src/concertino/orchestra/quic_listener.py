@@ -87,7 +87,7 @@ async def listen_quic_links(
     address: HOST:PORT; port 0 for a free one.
     handler: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it; None to forward none.
-    certificates: the folder of certificates.
+    certificates: the directory of certificates.
     name: the name of this side's certificate.
     admits: called with the name in a client's verified certificate. Returns whether this client may
         connect. None admits every client with a valid certificate.

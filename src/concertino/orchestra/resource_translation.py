@@ -5,8 +5,8 @@ clients, the hub's resources are these documents and the resources of these MCP 
 hub_backend.py, an MCP server in front of a hub, calls these functions, sends the requests and
 receives the responses.
 
-    resources/list   StorageListRequest, for each of the folders features/, notes/ and docs/, and
-                     one with the storage type RESOURCES for all MCP servers
+    resources/list   StorageListRequest: one for each of the directories features/, notes/ and
+                     docs/, and one with the storage type RESOURCES for all MCP servers
     resources/read   StorageReadRequest: orchestra://features/ID is the document features/ID.md;
                      any other URI belongs to an MCP server
 
@@ -58,7 +58,7 @@ log = logging.getLogger("concertino.orchestra.translation")
 # The beginning of the URIs of stored documents, and the end of their paths in storage.
 SCHEME = "orchestra://"
 EXTENSION = ".md"
-# The folders of storage whose documents are resources, in the order of resources/list.
+# The directories of storage whose documents are resources, in the order of resources/list.
 KINDS = ("features", "notes", "docs")
 MARKDOWN = "text/markdown"
 # The longest URI in characters. A path of 4096 bytes fits even if each byte is percent-encoded.
@@ -85,10 +85,10 @@ TEMPLATES = [
 
 
 def list_request(kind: str) -> PluginRequest:
-    """Return the request for the list of the stored documents in one folder.
+    """Return the request for the list of the stored documents in one directory.
 
-    kind: the folder of the documents, one of KINDS. Documents in other folders are not offered to
-        MCP clients.
+    kind: the directory of the documents, one of KINDS. Documents in other directories are not
+        offered to MCP clients.
     """
     return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
 
@@ -144,10 +144,10 @@ def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
 
 
 def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
-    """Return the stored documents of one folder as MCP resources, sorted by path.
+    """Return the stored documents of one directory as MCP resources, sorted by path.
 
     entries: the entries of the list in the response to a request of list_request().
-    kind: the folder of the documents, one of KINDS. Documents that are not in it are left out.
+    kind: the directory of the documents, one of KINDS. Documents that are not in it are left out.
     """
     by_path = {entry.path: entry for entry in entries}
     return [

@@ -136,7 +136,7 @@ class Storage(Protocol):
     def delete(self, path: str) -> None: ...
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
-        """Return the documents in the folder `prefix` and below it, sorted by path.
+        """Return the documents in the directory `prefix` and below it, sorted by path.
 
         prefix: "" for all documents.
         pattern: a glob that the file name, the path after its last slash, must match; "" stands for
@@ -204,10 +204,11 @@ def clean_path(path: str) -> tuple[str, ...]:
 
 
 def clean_folder(prefix: str) -> str:
-    """Return the normalized path of a folder, with a slash at its end; empty for the root folder.
+    """Return the normalized path of a directory, with a slash at its end; empty for the root.
 
-    A document is in the folder or below it exactly if its path begins with the result.
-    prefix: the path of the folder, with or without a slash at its end; "" for the root folder.
+    A document is in the directory or below it exactly if its path begins with the result.
+    prefix: the path of the directory, with or without a slash at its end; "" for the root
+        directory.
     Raises StorageError if the path leads out of the store or has characters that are not allowed.
     """
     if not prefix or normpath(prefix).strip("/") in ("", "."):

@@ -2,8 +2,8 @@
 
 Hubs, plugins and bridges send each other requests over such connections. The functions of link.py
 call open_unix_link() and listen_unix_links(). Concurrent requests share a connection, and a
-response has the request_id of its request. The socket has mode 0600 and is in a folder that other
-users cannot enter. Each side also checks the other's user id.
+response has the request_id of its request. The socket has mode 0600 and is in a directory that
+other users cannot enter. Each side also checks the other's user id.
 
 Frames that are sent in the same loop iteration share one write() where possible. While the output
 buffer is full, the server side stops reading requests, and RpcClient.request() waits.
@@ -323,13 +323,13 @@ class UnixLink(RpcClient):
 def listen_unix_links(
     path: str, handler: RequestHandler, relay: RelayHandler | None = None
 ) -> RpcListener:
-    """Listen at a path, in a folder of mode 0700, and handle the requests that arrive.
+    """Listen at a path, in a directory of mode 0700, and handle the requests that arrive.
 
-    path: where the socket is created. The folder must exist.
+    path: where the socket is created. The directory must exist.
     handler: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `handler`.
-    Raises PermissionError if other users can enter the folder, and OSError if the path cannot be
+    Raises PermissionError if other users can enter the directory, and OSError if the path cannot be
     used.
     """
     folder = Path(unix_name(path)).absolute().parent
@@ -338,7 +338,7 @@ def listen_unix_links(
     except OSError as exc:
         raise OSError(exc.errno, f"unix:{path}: {folder}: {exc.strerror}") from None
 
-    # A folder such as /tmp is shared on purpose, so do not advise to change its mode.
+    # A directory such as /tmp is shared on purpose, so do not advise to change its mode.
     if mode & stat.S_ISVTX:
         raise PermissionError(
             f"unix:{path}: all users share {folder}: mkdir -m 700 {folder}/NAME, and put it there"

@@ -19,11 +19,11 @@ __all__ = ["WatchedPaths", "find_server_files", "watch_programs"]
 
 
 class WatchedPaths(Struct, frozen=True):
-    """Files and folders to watch, as absolute paths.
+    """Files and directories to watch, as absolute paths.
 
-    folders: folders in which only some files are watched: those with one of the suffixes.
+    folders: directories in which only some files are watched: those with one of the suffixes.
     suffixes: such as ".py".
-    paths: files, and folders in which all files are watched.
+    paths: files, and directories in which all files are watched.
     """
 
     folders: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class WatchedPaths(Struct, frozen=True):
 def watch_programs(programs: Sequence[str]) -> WatchedPaths | None:
     """Return the paths to watch for programs.
 
-    A program with a suffix, such as ".py", is watched together with the files in its folder that
+    A program with a suffix, such as ".py", is watched together with the files in its directory that
     have the same suffix, because it may import them. A program without a suffix, such as a compiled
     one, is watched alone.
     programs: paths of programs. Only absolute paths are watched, not names to look up in PATH.
@@ -56,12 +56,12 @@ def find_server_files(server: str, folder: Path) -> list[str]:
 
     server: the server, as JSON in the form of a file that lists this one server
         (proxy/server_file.py).
-    folder: the folder of the plugins file, against which paths are resolved.
+    folder: the directory of the plugins file, against which paths are resolved.
     """
     [entry] = decode(server, type=dict[str, dict[str, dict[str, Any]]])["mcpServers"].values()
     base = folder / Path(str(entry.get("cwd", ""))).expanduser()
     command = str(entry.get("command", ""))
-    # A name without a folder is looked up in PATH, so it is not a file of this folder.
+    # A name without a directory is looked up in PATH, so it is not a file of this directory.
     words = [command] if os.sep in command else []
     words += [str(word) for word in entry.get("args", ()) if not str(word).startswith("-")]
     return [str(path) for word in words if word and (path := base / word).is_file()]

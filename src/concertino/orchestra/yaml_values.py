@@ -58,7 +58,7 @@ class YamlValue(Struct, frozen=True):
 
     @property
     def folder(self) -> Path:
-        """The folder of the file, against which paths in it are resolved."""
+        """The directory of the file, against which paths in it are resolved."""
         return self.file.absolute().parent
 
     @property
@@ -177,13 +177,13 @@ class YamlValue(Struct, frozen=True):
         return variables
 
     def path(self) -> str:
-        """Return a path as an absolute path, resolved against the folder of the file."""
+        """Return a path as an absolute path, resolved against the directory of the file."""
         return str(self.folder / Path(self.text()).expanduser())
 
     def address(self) -> str:
         """Return the address of a hub, HOST:PORT or unix:PATH.
 
-        PATH becomes absolute, resolved against the folder of the file.
+        PATH becomes absolute, resolved against the directory of the file.
         """
         text = self.text()
         if text.startswith("unix:"):
