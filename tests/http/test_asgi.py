@@ -326,6 +326,33 @@ async def test_requests_that_come_during_the_start_are_answered() -> None:
     await mcp.close()
 
 
+@pytest.mark.parametrize(
+    ("root_path", "path", "status"),
+    [
+        ("", "/mcp", 200),
+        ("/api", "/api/mcp", 200),
+        ("/api/", "/api/mcp/", 200),
+        # As before ASGI 2.3. The mount's path may begin like that of the endpoint.
+        ("/api", "/mcp", 200),
+        ("/m", "/mcp", 200),
+        ("/mcp", "/mcp", 200),
+        ("/mcp", "/mcp/mcp", 200),
+        ("/api", "/apimcp", 404),
+        ("/api", "/api/other", 404),
+    ],
+)
+@on_a_loop
+async def test_the_endpoint_is_below_the_path_of_the_mount(
+    root_path: str, path: str, status: int
+) -> None:
+    mcp = Server("shop", version="1").asgi()
+
+    messages = await send_over_asgi(mcp, {"root_path": root_path, "path": path})
+
+    assert messages[0]["status"] == status
+    await mcp.close()
+
+
 WITHOUT_NATS = SharedSessions("nats://127.0.0.1:1", "127.0.0.1:0", "/nonexistent")
 
 

@@ -90,9 +90,7 @@ class AsgiApplication:
         self, service: _Service, scope: Mapping[str, Any], receive: Receive, send: Send
     ) -> None:
         """Serve one HTTP request."""
-        path: str = scope["path"]
-        # Since ASGI 2.3, the path contains the prefix of a mounted application.
-        path = path.removeprefix(scope.get("root_path", ""))
+        path = _path_below_mount(scope)
         channel = service.borrow()
         reusable = False
         try:
@@ -149,6 +147,17 @@ class AsgiApplication:
         await receive()
         await self.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _path_below_mount(scope: Mapping[str, Any]) -> str:
+    """Return the path of a request below the path at which the application is mounted.
+
+    Since ASGI 2.3, the path in the scope begins with `root_path`. But some ASGI servers and
+    frameworks pass the path without it.
+    """
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
 
 
 class _Service:

@@ -118,7 +118,7 @@ class AsgiChannel(asyncio.Transport):
         length: the length of the body; None for a body in chunks.
         """
         query: bytes = scope.get("query_string", b"")
-        root = scope.get("root_path", "")
+        root = scope.get("root_path", "").rstrip("/")
         client = scope.get("client")
         parts = (path, scope["method"], scope["headers"], length, query)
         if parts != self._last_parts:
