@@ -24,10 +24,11 @@ from concertino.http_client.single_requests import MAX_BYTES
         ("10.0.0.1", "private"), ("172.16.0.1", "private"), ("192.168.1.1", "private"),
         ("100.64.0.1", "private"), ("fd00::1", "private"), ("::ffff:10.0.0.1", "private"),
         ("2002:0a00:0001::1", "private"), ("64:ff9b::a00:1", "private"), ("::10.0.0.1", "private"),
-        ("fec0::1", "private"), ("198.18.0.1", "private"),
+        ("fec0::1", "private"), ("198.18.0.1", "private"), ("64:ff9b:1::7f00:1", "private"),
+        ("::ffff:0:10.0.0.1", "private"), ("::ffff:0:127.0.0.1", "loopback"),
         ("169.254.169.254", None), ("fe80::1%eth0", None), ("::ffff:169.254.169.254", None),
         ("64:ff9b::a9fe:a9fe", None), ("0.0.0.0", None), ("::", None), ("224.0.0.1", None),
-        ("ff02::1", None),
+        ("ff02::1", None), ("::ffff:0:169.254.169.254", None),
         ("93.184.216.34", "public"), ("2606:2800:220:1:248:1893:25c8:1946", "public"),
     ],
 )  # fmt: skip

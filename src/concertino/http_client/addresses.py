@@ -26,8 +26,12 @@ __all__ = ["AddressPolicy", "Reach", "find_reach", "resolve"]
 # In which network a server is, from the nearest to the widest: on this machine ("loopback"), in a
 # private network, or in the internet ("public").
 Reach = Literal["loopback", "private", "public"]
-# RFC 6052: the last four bytes of these addresses are an IPv4 address.
+# The last four bytes of these addresses are an IPv4 address: those of NAT64 (RFC 6052), and the
+# IPv4-translated ones (RFC 7915).
 NAT64 = IPv6Network("64:ff9b::/96")
+TRANSLATED = IPv6Network("::ffff:0:0:0/96")
+# For NAT64 within a private network (RFC 8215). Older versions of Python take it for a public one.
+LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 # How many addresses of a host name are used. The others are ignored.
 MAX_ADDRESSES = 16
 
@@ -60,7 +64,7 @@ def address_reach(text: str) -> Reach | None:
         return "loopback"
     if address.is_multicast or address.is_unspecified or address.is_link_local:
         return None
-    if isinstance(address, IPv6Address) and address.is_site_local:
+    if isinstance(address, IPv6Address) and (address.is_site_local or address in LOCAL_NAT64):
         return "private"
     if address.is_global:
         return "public"
@@ -78,8 +82,8 @@ def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Addr
         return address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    # NAT64 and the old "IPv4-compatible" form have the IPv4 address in the last four bytes.
-    if address in NAT64 or 1 < int(address) < 2**32:
+    # The old "IPv4-compatible" form has the IPv4 address in the last four bytes, too.
+    if address in NAT64 or address in TRANSLATED or 1 < int(address) < 2**32:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 
