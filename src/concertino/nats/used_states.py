@@ -67,7 +67,8 @@ class NatsUsedStates:
     def use(self, nonce: bytes, expires: float) -> bool:
         """Record that a state is used. Returns True if no process has used it before, else False.
 
-        Blocks for at most a moment (REQUEST_S, CONNECT_S).
+        Blocks the event loop for at most 50 ms, and for 250 ms more for each server to which it
+        must connect first.
         nonce: identifies the state.
         expires: when the state expires, in seconds since the epoch.
         Raises OSError if the record cannot be written, or if the bucket would delete the record

@@ -71,7 +71,7 @@ UNAVAILABLE = "unavailable"
 
 
 class HubEvents:
-    """Keeps the events of a hub, and sends them to those who have subscribed.
+    """Keeps the events of a hub, and sends them to the plugins and bridges that have subscribed.
 
     The Hub owns it. Use it on one event loop.
     """

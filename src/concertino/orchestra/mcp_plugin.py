@@ -97,7 +97,7 @@ class McpPlugin:
         )
         # The task that registers again after a change; None before the first change.
         self._registering: asyncio.Task[None] | None = None
-        # Whether a list has changed since this task has begun to register.
+        # Whether a list has changed since the last registration began.
         self._has_changed = False
 
     async def _boot(self, config: Mapping[str, str]) -> None:
@@ -158,8 +158,8 @@ class McpPlugin:
     async def _register_again(self) -> None:
         """Send the manifest to the hub again. The hub then fetches the lists.
 
-        Changes that come meanwhile need one more registration, because the hub may have fetched the
-        lists before them.
+        If a list changes while this registration is in progress, register once more, because the
+        hub may have fetched the lists before the change.
         """
         while self._has_changed and (hub := self.hub) is not None:
             self._has_changed = False

@@ -7,13 +7,14 @@ plugins offer the same name, the hub reports the conflict, and the provider is:
 - The plugin that comes first in the plugins file, whichever started first.
 - But if both use QUIC, the plugin that comes last. The Go implementation does the same, and its
   standard plugins rely on it.
-- The hub's own plugin, not one of the cluster, whatever that one says of itself.
+- If one is a plugin of the hub itself, and the other a plugin of its NATS cluster: the plugin of
+  the hub. So a plugin of the cluster cannot take over the name of a tool.
 
 An AI bridge is a plugin that gives access to the models of an AI provider, such as claude or openai
 (`provides_ai`). All AI bridges offer the same tools, such as `ai_prompt`. A call that names an AI
 provider goes to the bridge for it. For a call that names none, the bridge for claude comes before
-all other plugins, and other bridges come last, as in the Go implementation. Only between two
-bridges, this also holds if one is in the cluster.
+all other plugins, and other bridges come last, as in the Go implementation. A bridge of the cluster
+comes before a bridge of the hub by this rule, but not before any other plugin of the hub.
 
 If no bridge exists for the AI provider in a call, the Go implementation sends the call to claude.
 This hub refuses the call, because a prompt that is meant for one company must not reach another.
@@ -58,7 +59,7 @@ class PluginProvider(Protocol):
     """The part of a plugin that this module uses.
 
     PluginProcess implements it, a plugin that the hub runs, and ClusterPlugin, a plugin that other
-    processes of a NATS cluster run.
+    processes of a NATS cluster run. is_local is True for the first, and False for the second.
     """
 
     @property
@@ -161,6 +162,7 @@ def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
 
     later, earlier: the plugins, in the order of the plugins file.
     """
+    # Plugins of the cluster come after all plugins of the hub, so the earlier one is the hub's own.
     if later.is_local != earlier.is_local and not (later.provides_ai and earlier.provides_ai):
         return False
     new, old = _precedence(later), _precedence(earlier)

@@ -99,7 +99,7 @@ class StartWaits:
         )
 
     async def wait_settled(self, peer: RemotePeer | None = None) -> None:
-        """Wait until the lists of tools and prompts are complete, as far as can be expected.
+        """Wait until all plugins have started, or as long as a request may wait for them.
 
         1. Wait up to START_S until each first start is settled. It is settled when it has succeeded
            or failed, or when the plugin sleeps (idleness.py). After START_S, the other starts count

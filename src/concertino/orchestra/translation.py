@@ -199,14 +199,17 @@ def read_call_response(payload: bytes) -> CallToolResult:
 def call_result(response: ToolResponse) -> CallToolResult:
     """Return the MCP result of a tools/call.
 
-    The response contains a JSON object. Its key `text` becomes the text of the result. If the
-    object has other keys, too, the object becomes the structured content of the result. Responses
-    of this package say in their field `structured` what else the object contains: its keys
-    `content` and `data` may hold other content blocks and the structured content
-    (plugin_requests.py). In the result, the keys of objects are sorted, because Go programs send
-    them in another order each time.
+    The response to a successful call contains a JSON object:
 
-    A failed call gives a result with is_error.
+    - The value of its key `text` becomes the text of the result. If there is no such string, the
+      text is the whole object as JSON.
+    - If the object has other keys, too, the whole object becomes the structured content.
+    - Responses of this package have a field `structured`. It may say that the object has other
+      content blocks in its key `content`, and the structured content in its key `data`
+      (plugin_requests.py).
+
+    In the result, the keys of objects are sorted, because Go programs send them in another order
+    each time. A failed call gives a result with is_error.
     Raises ArgumentsRefused, which contains such a result, if the plugin found the arguments
     invalid. Raises RpcError if the response cannot be decoded.
     """
