@@ -48,8 +48,7 @@ __all__ = [
     "encode_key",
 ]
 
-# Error codes of JetStream: the subject has another revision; the subject has no message; the stream
-# does not exist.
+# Error codes of JetStream: the subject has another revision; the subject has no message.
 WRONG_LAST, NO_MESSAGE = 10071, 10037
 # The largest value, in bytes. By default, servers accept at most 1 MiB for a message and its
 # headers.

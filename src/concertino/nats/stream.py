@@ -198,6 +198,10 @@ class _Consumer:
 class Stream:
     """A stream, which open() creates if it does not exist. Use it on one event loop.
 
+        stream = Stream(cluster, "EVENTS", "e.hub", "hub", max_bytes=16 * 2**20, follower=log)
+        await stream.open()
+        await stream.publish(payload)
+
     cluster: connected to the NATS servers. It reconnects when its connection is lost.
     name: letters, digits, `-` and `_`.
     subject: the beginning of the subject of its messages. A random token follows it, which is

@@ -34,9 +34,9 @@ log = logging.getLogger("concertino.orchestra")
 
 # The name of the bridge's certificate.
 NAME = "transport.stdio-client"
-# start() waits this long for the first attempt to connect.
+# How long start() waits for the first attempt to connect, in seconds.
 FIRST_S = 2.0
-# Time between two fetches of the lists.
+# The time between two fetches of the lists, in seconds.
 REFRESH_S = 5.0
 
 

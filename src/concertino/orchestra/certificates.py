@@ -67,7 +67,8 @@ Side = Literal["server", "client"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Side of a handshake -> the extended key usage that the certificate of this side must have.
 PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
-# How much of a certificate file or a key file is read, in bytes. Valid files are much shorter.
+# How much of a certificate file or a key file is read, in bytes. Valid files are much shorter, and
+# a wrong file must not fill the memory.
 MAX_FILE_BYTES = 2**20
 
 

@@ -86,7 +86,7 @@ AskHub = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
 It raises ConcertinoError if there is no response."""
 
 ListName = Literal["tools", "prompts"]
-# Time limit of a tool call, the same as between a hub and a plugin.
+# Time limit of a tool call, in seconds, the same as between a hub and a plugin.
 CALL_S = 600.0
 # The value of _CachedList.sent when the client got an error instead of a list.
 NO_LIST = b"the list could not be fetched"

@@ -61,7 +61,7 @@ __all__ = [
 
 log = logging.getLogger("concertino.hub")
 
-# Time limit of a request that is forwarded to a plugin.
+# Time limit of a request that is forwarded to a plugin, in seconds. Tools may take minutes.
 CALL_S = 600.0
 NOT_FOUND = "tool_not_found"
 

@@ -30,7 +30,8 @@ __all__ = ["HubListeners"]
 # The temporary directory for sockets has this prefix. The hub's socket for its plugins lies in it.
 FOLDER_PREFIX = "orchestra-"
 HUB_SOCKET = "hub.sock"
-# A younger directory is never removed as abandoned, because its hub may still be starting.
+# A directory that is younger than this, in seconds, is never removed as abandoned, because its hub
+# may still be starting.
 ABANDONED_S = 60.0
 
 

@@ -25,7 +25,7 @@ SAMPLE_S = 0.025
 # A program is idle if it works in at most this part of the samples. A program that waits for a
 # response still wakes up now and then, for example for its timers.
 MAX_ACTIVE = 0.1
-# On systems without /proc, every process counts as idle after this time.
+# On systems without /proc, every process counts as idle after this time, in seconds.
 UNKNOWN_S = 2.0
 # The states of threads that run (R) or wait for a disk (D).
 _BUSY_STATES = "RD"

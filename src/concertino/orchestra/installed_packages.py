@@ -73,7 +73,10 @@ _decode = Decoder(InstalledPackage).decode
 
 
 class InstalledPackages:
-    """The packages that are installed in a directory.
+    """The packages of plugins that are installed in a directory.
+
+        packages = InstalledPackages()
+        package = packages.find("tools.notes")
 
     folder: None for `concertino/plugins` in the user's data directory.
     Raises RuntimeError if the user has no home directory, and so no data directory.

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_hub_address", "listen_for_links", "open_link"]
 
-# The Go implementation's time limit for a handshake.
+# How long open_link() waits for the listener's first answer, in seconds. The Go implementation has
+# the same limit.
 CONNECT_S = 5.0
 
 

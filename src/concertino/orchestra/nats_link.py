@@ -63,7 +63,8 @@ from concertino.orchestra.rpc_interface import CLOSED, RemotePeer, error_respons
 
 __all__ = ["NatsLink", "open_nats_link"]
 
-# The times in this module are in seconds. How long to wait for a worker's ack:
+# All times in this module are in seconds.
+# How long to wait for a worker's ack.
 ACK_S = 1.0
 # A worker sends heartbeats every 0.25 s. If none comes for this time, the worker is lost.
 LOST_S = 0.9
@@ -160,6 +161,9 @@ class _Call(Struct, eq=False):
 
 class NatsLink(RpcClient):
     """Sends requests to a plugin in a cluster. NATS delivers each of them to one of its workers.
+
+        link = NatsLink(cluster, caller="orchestrator", callee="tools.notes")
+        response = await link.request(request)
 
     It implements ForwardingConnection (rpc_interface.py). If the connection to the cluster is lost,
     the calls in progress fail. But the link does not end: it uses the next connection.

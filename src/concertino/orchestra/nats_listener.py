@@ -58,6 +58,9 @@ async def listen_nats_links(
 class NatsListener:
     """Answers the requests to a plugin or hub that NATS delivers to this process.
 
+        listener = NatsListener(cluster, "tools.notes", answer)
+        await listener.wait_accepted()
+
     It implements RpcListener (rpc_interface.py). Requests may arrive as soon as it is created.
 
     cluster: connected to the NATS servers. It reconnects when its connection is lost.

@@ -41,6 +41,14 @@ from concertino.orchestra.storage import RESOURCES
 
 __all__ = ["PluginFeatures", "PluginProvider", "Routes", "build_routes"]
 
+# The AI provider that the Go hub uses when a caller names none.
+DEFAULT_AI = "claude"
+# AI provider -> another provider with the same interface. The other provider's bridge gets the
+# calls if the first provider has no bridge.
+AI_ALIASES: Mapping[str, str] = dict.fromkeys(
+    ("grok", "perplexity", "deepseek", "qwen", "kimi"), "openai"
+)
+
 
 class PluginFeatures(Struct, frozen=True, eq=False):
     """The tools, prompts and storage types that one plugin offers.
@@ -146,15 +154,6 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
         """
         found = self.ai_tools.get(provider)
         return self.ai_tools.get(AI_ALIASES.get(provider, "")) if found is None else found
-
-
-# The AI provider that the Go hub uses when a caller names none.
-DEFAULT_AI = "claude"
-# AI provider -> another provider with the same interface. The other provider's bridge gets the
-# calls if the first provider has no bridge.
-AI_ALIASES: Mapping[str, str] = dict.fromkeys(
-    ("grok", "perplexity", "deepseek", "qwen", "kimi"), "openai"
-)
 
 
 def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:

@@ -46,8 +46,9 @@ __all__ = [
     "error_response",
 ]
 
-# The default time limit of a request.
+# The default time limit of a request, in seconds.
 TIMEOUT_S = 30.0
+# The reason why a connection has ended, if its owner has closed it and names no other reason.
 CLOSED = "the link was closed"
 
 

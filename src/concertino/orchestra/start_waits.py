@@ -18,7 +18,7 @@ from concertino.orchestra.rpc_interface import RemotePeer
 
 __all__ = ["StartWaits"]
 
-# How long a request waits for plugins that start.
+# How long a request waits for plugins that start, in seconds.
 START_S = 15.0
 
 
