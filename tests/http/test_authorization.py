@@ -414,6 +414,17 @@ def test_metadata_are_served_to_everybody(service: HttpService, issuer: Issuer, 
     assert (head.status, head.read()) == (200, b"")
     assert int(head.headers["Content-Length"]) == len(answer.body)
     assert Answer(request(connection, "POST", None, {}, path)).status == 405
+    # The preflight request of a page whose client names its revision.
+    asked = {
+        "Origin": "http://localhost:3000",
+        "Access-Control-Request-Method": "GET",
+        "Access-Control-Request-Headers": "mcp-protocol-version",
+    }
+    preflight = Answer(request(connection, "OPTIONS", None, asked, path))
+    assert preflight.status == 204
+    assert preflight.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+    assert preflight.headers["Access-Control-Allow-Methods"] == "GET"
+    assert preflight.headers["Access-Control-Allow-Headers"] == "MCP-Protocol-Version"
 
 
 def test_other_well_known_places_are_empty(service: HttpService) -> None:

@@ -52,6 +52,9 @@ def test_the_address_of_the_client(peer: str | None, lines: list[str], expected:
     [
         (["X-Forwarded-Proto: http"], True),
         (["X-Forwarded-Proto: HTTPS"], False),
+        # Traefik says so of a WebSocket.
+        (["X-Forwarded-Proto: ws"], True),
+        (["X-Forwarded-Proto: wss"], False),
         (["X-Forwarded-Proto: https, http"], True),
         # Two proxies: the first one tells how the client has come, the second one how the first.
         (["X-Forwarded-For: 192.0.2.7, 10.0.0.2", "X-Forwarded-Proto: http, https"], True),

@@ -48,6 +48,8 @@ def test_the_numbers_are_served_to_this_machine() -> None:
         {"X_Forwarded_For": "127.0.0.1"},
         {"Forwarded": "for=127.0.0.1"},
         {"X_Real_IP": "127.0.0.1"},
+        {"X_Forwarded_Proto": "https"},
+        {"Via": "1.1 proxy"},
     ],
 )
 def test_foreign_pages_and_clients_of_a_proxy_get_no_numbers(headers: dict[str, str]) -> None:

@@ -36,7 +36,18 @@ log = logging.getLogger("concertino.http")
 # Below this path, the server has only its protected resource metadata; other requests get 404.
 WELL_KNOWN = "/.well-known/"
 # Reverse proxies add at least one of these headers.
-FORWARDED = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"))
+FORWARDED = frozenset(
+    (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
+     b"x-real-ip")
+)  # fmt: skip
+# The response to a CORS preflight request for the metadata. Clients in browsers send the header
+# MCP-Protocol-Version with the request for it, so the browser asks first.
+METADATA_PREFLIGHT = (
+    b"Access-Control-Allow-Origin: *\r\n"
+    b"Access-Control-Allow-Methods: GET\r\n"
+    b"Access-Control-Allow-Headers: MCP-Protocol-Version\r\n"
+    b"Access-Control-Max-Age: 600\r\n"
+)
 # At most one refusal is logged in this time, in seconds.
 LOG_S = 1.0
 
@@ -173,12 +184,16 @@ class Admission:
         head = exchange.head
         if self._metadata is None or identity is None or head.path not in identity.metadata_paths:
             return False
+        # A client in a browser must be able to find the authorization server, so pages of all
+        # origins may read the metadata.
+        if head.method == "OPTIONS" and b"origin" in head.headers:
+            exchange.headers = b""
+            exchange.respond(HTTPStatus.NO_CONTENT, headers=METADATA_PREFLIGHT)
+            return True
         if head.method not in ("GET", "HEAD"):
             raise HttpError(
                 HTTPStatus.METHOD_NOT_ALLOWED, f"{head.method}: expected GET", b"Allow: GET\r\n"
             )
-        # A client in a browser must be able to find the authorization server, so pages of all
-        # origins may read the metadata.
         exchange.headers = b"Access-Control-Allow-Origin: *\r\n"
         exchange.respond_as(b"%bCache-Control: max-age=%d\r\n" % (JSON, MAX_AGE_S), self._metadata)
         return True

@@ -27,6 +27,8 @@ QUOTED = r'"((?:[^"\\]|\\.){0,64})"'
 PARAMETER = re.compile(rf'(?<![A-Za-z])([A-Za-z]+)\s*=\s*(?:{QUOTED}|([^\s;,"]*))')
 # The text between two commas that are not inside of quoted strings.
 ELEMENT = re.compile(rf'(?:[^,"]|{QUOTED})+')
+# The schemes without TLS. Some proxies write `ws` for a WebSocket.
+UNENCRYPTED = frozenset(("http", "ws"))
 # At most this many addresses are read, from the right.
 MAX_HOPS = 16
 
@@ -83,7 +85,7 @@ class TrustedProxies:
             # The proxy at this address tells how its own client has reached it, unless the next
             # one has passed its header on without adding a value.
             protocol = protocols.pop() if protocols else protocol
-        return Forwarded(client, protocol.strip().lower() == "http")
+        return Forwarded(client, protocol.strip().lower() in UNENCRYPTED)
 
     def _trusts(self, address: str) -> bool:
         """Return whether an address belongs to a trusted proxy."""
