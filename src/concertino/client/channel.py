@@ -1,10 +1,10 @@
 """Channel: sends a client's requests, matches the responses, and enforces time limits.
 
-A request gets an id and a PendingReply in the table of pending requests (peer.outgoing); its caller
-awaits the PendingReply. The Channel is the Receiver of the Connection: the Connection calls
-on_frames() with the JSON-RPC messages that have arrived ("frames", one line of JSON each).
-on_frames() sets the result of the PendingReply, which resumes the caller at once. Everything that
-is not a response goes to the ChannelDelegate, which is the Conversation (client/conversation.py).
+A request gets an id and a PendingReply in the table of pending requests (peer.outgoing). Its caller
+awaits the PendingReply. When JSON-RPC messages have arrived ("frames", one line of JSON each), the
+Connection calls on_frames(). on_frames() sets the result of the PendingReply, which resumes the
+caller at once. Everything that is not a response goes to the ChannelDelegate, which is the
+Conversation (client/conversation.py).
 
 Requests do not have separate timers. One timer fires at the earliest deadline and checks all
 pending requests, which takes a few microseconds for a thousand. asyncio.timeout() would cost 3.9 us
@@ -60,7 +60,7 @@ class ChannelDelegate(MessageHandler, Protocol):
     """
 
     def on_eof(self) -> None:
-        """Release the resources of the connection, which this client has not closed itself."""
+        """Handle the end of a connection that this client has not closed: release its resources."""
         ...
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
@@ -69,8 +69,9 @@ class ChannelDelegate(MessageHandler, Protocol):
 
 
 class Channel:
-    """The client's end of one Connection, and its Receiver.
+    """The client's end of one Connection.
 
+    It is the Receiver of the Connection: the Connection calls its on_... methods.
     connection: a Connection that is not open yet; the Channel opens it.
     limits: limit the size of a message, and how much output may be buffered.
     delegate: handles everything that is not a response.
@@ -79,8 +80,8 @@ class Channel:
     Attributes:
     ending: whether and why the connection has ended.
     skipped: counts the lines of the server that are no messages or match no request.
-    input: what is known about the frame (message) that is being read; the pending requests use it
-        too.
+    input: what is known about the frame (message) that is being handled. The pending requests share
+        this object.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.
     counts: the numbers of requests that were sent and answered.
@@ -141,7 +142,8 @@ class Channel:
         total_s: how many seconds the request may take in all; may be infinite.
         progress: passes on the request's progress; None if the request has no progress token.
         cancels: whether to send notifications/cancelled if the caller stops waiting.
-        Raises RpcError, TimedOut, Disconnected, ProtocolError and ValueError.
+        Raises RpcError for an error response, TimedOut, Disconnected, ProtocolError for a malformed
+        response, and ValueError if the request is too long or idle_timeout_s is not positive.
         """
         # Requests other than tool calls are rare, so prepare the request each time.
         prepared = PreparedRequest(request_template(method), method, subject, decode_reply)
@@ -159,11 +161,8 @@ class Channel:
     ) -> Generator[Any, None, Any]:
         """Send a prepared request and return its result.
 
-        The result is the one that prepared.decode() finds in the response; Raw if prepared.decode()
-        cannot decode it.
-
         prepared: the request without its id and without some of its params.
-        params: the JSON that is missing in the template of `prepared`.
+        params: the JSON to fill in for the missing params.
         idle_timeout_s: how many seconds to wait for the response, and after each progress for the
             next one; may be infinite.
         total_s: how many seconds the request may take in all; may be infinite.
@@ -172,6 +171,9 @@ class Channel:
         cancels: whether to send notifications/cancelled if the caller stops waiting.
         Raises RpcError for an error response, TimedOut, Disconnected, ProtocolError for a malformed
         response, and ValueError if the request is too long or idle_timeout_s is not positive.
+
+        The result is decoded by prepared.decode(). It is Raw, and so undecoded, if
+        prepared.decode() does not fit the response.
 
         This is a generator with types.coroutine, because awaiting it then takes one Python frame.
         An `async def` that awaits a PendingReply would take two coroutines and an iterator.
@@ -194,8 +196,8 @@ class Channel:
         id = outgoing.next_id
         outgoing.next_id = id + 1
 
-        # Two rare kinds of params: with a newline, which would end the frame too early, and with
-        # more bytes than a frame may have.
+        # Two rare cases need more work: params with a newline, which would end the frame too early,
+        # and a frame that has more bytes than a frame may have.
         is_long = len(params) > JOINED_BYTES
         frame = prepared.join(id, params) if is_long else prepared.template % (id, params)
         if NEWLINE in params or len(frame) > output.max_message_bytes:
@@ -247,15 +249,16 @@ class Channel:
         params: bytes,
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
-        """Send a prepared request whose outcome goes to a callback, without a time limit.
+        """Send a prepared request, and return an object that gets its outcome. No time limit.
 
         prepared: the request without its id and without some of its params.
-        params: the JSON that is missing in the template of `prepared`.
-        callback: called once with the ForwardedReply when that has its outcome, a result or an
-            exception; must not raise. It may be called before begin() returns.
-        Returns the ForwardedReply. Returns None, and sends nothing, in the cases that only ask()
-        handles: the connection has ended or too much output is buffered, or the params are long or
-        contain a newline.
+        params: the JSON to fill in for the missing params.
+        callback: called once with the returned ForwardedReply, when that has its outcome: a result
+            or an exception. Must not raise. It may be called before begin() returns.
+        Returns None, and sends nothing, in the cases that only ask() handles:
+
+        - The connection has ended, or too much output is buffered.
+        - The params are long, or contain a newline.
         """
         output = self._output
         peer = self.peer
@@ -330,8 +333,9 @@ class Channel:
     ) -> bytes:
         """Return the frame of a request whose params contain newlines or are very long.
 
-        Newlines between JSON tokens are removed. Raises ValueError if the frame has more than
-        max_message_bytes.
+        Newlines between JSON tokens are removed.
+        prepared: the request without its id and without some of its params.
+        Raises ValueError if the frame has more than max_message_bytes.
         """
         frame = prepared.template % (id, one_line(params))
         limit = self._output.max_message_bytes
@@ -351,12 +355,13 @@ class Channel:
         """Return the decoded response to a request, if the server's next line is this response.
 
         Otherwise return None, and deliver the line to on_frames() later.
+        prepared: the request; its decode() is tried.
         id: the id of the request.
         line: the line that send_and_poll() has returned.
         """
         try:
             reply = prepared.decode(line)
-            # msgspec does not check that members which it skips or leaves undecoded are UTF-8.
+            # msgspec does not check that fields which it skips or leaves undecoded are UTF-8.
             if not line.isascii():
                 str(line, "utf-8")
             if reply.id == id:
@@ -377,7 +382,7 @@ class Channel:
         reason: says why, for notifications/cancelled.
         cancels: whether to send notifications/cancelled.
         """
-        # The table has integers as keys. For an id of another type, get() returns None.
+        # The ids of this client's requests are integers. For a str, get() returns None.
         outgoing = self.peer.outgoing.get(cast("int", id))
         if outgoing is None:
             return
@@ -444,8 +449,9 @@ class Channel:
         # only if the event loop itself, and not a task, has called on_frames().
         state.outside_tasks = outside = asyncio.current_task(self._deadlines.loop) is None
         outgoing = self.peer.outgoing
-        # In a proxy, these responses end calls of the proxy's own clients. The read batch sends the
-        # responses to these clients together at its end, and not one loop iteration later.
+        # In a proxy, these responses end calls of the proxy's own clients. At its end, the read
+        # batch sends the responses to these clients together, one loop iteration earlier than
+        # otherwise.
         read_batch = self._read_batch
         is_batch = outside and not read_batch.in_progress
         if is_batch:
@@ -481,7 +487,7 @@ class Channel:
                     elif decode is decode_reply:
                         pending.done(reply.result)
                     else:
-                        # `decode` belongs to another request, so its result may have a wrong type.
+                        # `decode` is that of another request, so the result may have a wrong type.
                         pending.done(decode_reply(frame).result)
                     continue
                 self._receive(frame)
@@ -534,7 +540,7 @@ class Channel:
             return
         self.ending.over = True
         self._deadlines.stop()
-        # Wake the requests that wait for the server to read its input: they raise Disconnected.
+        # Requests may wait in _wait_until_writable(). Wake them, so that they raise Disconnected.
         self.on_drain(0)
         self.counts.unanswered += len(self.peer.outgoing)
         # peer.close() fails the pending requests and returns the server's unanswered ones.

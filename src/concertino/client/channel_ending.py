@@ -1,6 +1,6 @@
 """ChannelEnding: whether and why a client's connection has ended.
 
-It also makes the errors of the requests that get no response because of the end.
+ChannelEnding also makes the errors of the requests that get no response because of the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Explain = Callable[[ConcertinoError], ConcertinoError]
 class UnreadRequest(Disconnected):
     """The error of a request that the server had not read when the connection ended.
 
-    So the server has done nothing for the request, which may be sent again.
+    The server has done nothing for this request, so it may be sent again.
     error: says how the connection has ended.
     waited_s: how many seconds the request had waited when the connection ended.
     """
@@ -29,7 +29,7 @@ class UnreadRequest(Disconnected):
         self.waited_s = waited_s
 
     def time_left(self, timeout_s: float) -> float:
-        """Return the rest of a time limit after waited_s, in seconds; always positive."""
+        """Return how much of a time limit is left after waited_s, in seconds; always positive."""
         return max(0.001, timeout_s - self.waited_s)
 
 
@@ -64,7 +64,7 @@ class ChannelEnding:
         """Return the error for a request that gets no response, because the connection has ended.
 
         The error is an UnreadRequest if the request may be sent again.
-        label: names the request.
+        label: names the request, for the text.
         waited_s: how many seconds the request has waited, for the text; 0 to leave it out.
         id: the id of the request; None if it was not sent.
         """

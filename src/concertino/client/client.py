@@ -1,8 +1,5 @@
 """Client: starts a server or connects to one, sends it requests, and ends it.
 
-    async with Client(["python", "server.py"]) as client:
-        result = await client.call_tool("add", {"a": 1, "b": 2})
-
 The client negotiates the protocol revision with the server. It returns results as the classes of
 `concertino.types`, in the form of revision 2026-07-28 whatever the revision of the server is. This
 module has the public methods; client/client_connection.py starts, restarts and ends the server.
@@ -77,37 +74,42 @@ T = TypeVar("T")
 class Client(ForwardingMethods):
     """A client for one server. Use it with `async with`, or call open() and aclose().
 
+        async with Client(["python", "server.py"]) as client:
+            result = await client.call_tool("add", {"a": 1, "b": 2})
+
     A Client belongs to the event loop that opens it, and can be opened once.
 
-    target: the server: a command as a list of words, ServerParameters, a URL, HttpParameters,
-        `unix:PATH`, `tcp:HOST:PORT`, a Server or another Backend in this process, or a Connection
-        that is not open yet. A Backend is an object that answers MCP requests; a Connection
-        transports JSON-RPC messages.
+    target: the server, which is one of
+        - a program to start: a command as a list of words, or ServerParameters,
+        - an address: a URL, HttpParameters, `unix:PATH` or `tcp:HOST:PORT`,
+        - a Server or another Backend (an object that answers MCP requests) in this process,
+        - a Connection (an object that transports JSON-RPC messages) that is not open yet.
     name: the name of the server in logs and errors; by default derived from the target, such as
         "server" for ["python", "server.py"].
     info: the name and version of this client, which the server gets; by default concertino's.
-    era: "modern" for a server of revision 2026-07-28, "legacy" for a server with the handshake of
-        earlier revisions (`initialize`). "auto" finds out which of the two the server is. A proxy
-        may pass an async function without arguments, which is called after the server was started:
-        True means to send `initialize` first, False means "auto".
+    era: "modern" for a server of MCP 2026-07-28, "legacy" for a server of an earlier revision, with
+        the handshake `initialize`. "auto" finds out which of the two it is. A proxy may pass an
+        async function without arguments, which is called after the server was started. It returns
+        True to send `initialize` first, or False for "auto".
     timeouts: time limits; by default Timeouts().
     limits: size limits, such as max_message_bytes; by default Limits().
     stderr: a function called with each line of the server's stderr, or the path of a file to append
         the lines to. By default, the logger `concertino.client.NAME.stderr` logs the lines at
         stderr_level, where NAME is `name`. Secrets are redacted in all three cases.
-    restart: when to restart a server that ends by itself; by default never. Only a server that is a
-        program, or has an address, can be restarted.
-    validate: whether to validate results against the output schemas of tools. The schemas are known
-        after list_tools() was called. None validates if the extra `validate` is installed. True
-        raises ImportError if it is not.
+    restart: when to restart a server that ends by itself; by default never. Only a program or an
+        address can be restarted.
+    validate: whether to validate the results of tools against their output schemas, from the first
+        list_tools() on. None means: if the extra `validate` (`concertino[validate]`) is installed.
+        True raises ImportError if it is not.
     trace: a function called with two strings for each message: "->" (sent) or "<-" (received), and
         the message with secrets redacted. The logger `concertino.client.NAME` also logs messages,
         at level DEBUG.
 
     The server may ask this client for something: with a request before 2026-07-28, with an
     `input_required` result since then. The following functions answer. They may be `def` or `async
-    def`. Their argument `server` is the server's name and version (an Implementation). Without a
-    function, the capability is not declared, and a server that asks nevertheless gets an error.
+    def`. Their argument `server` is the server's name and version (an Implementation). If a
+    function is None, its capability is not declared, and a server that asks nevertheless gets an
+    error.
 
     elicit(request, server): lets the user fill in a form (an Elicitation). Returns a dict with the
         values ({} for a URL), "accept", "decline", "cancel", None (the same as "cancel"), or an
@@ -120,11 +122,11 @@ class Client(ForwardingMethods):
     roots: file:// URIs or Roots, or a function without arguments that returns them.
     rounds: how many times the server may ask for input during one request (2026-07-28). If it asks
         more often, the request raises ProtocolError.
-    answer_any(method, params): answers all of these requests, in place of the functions above. For
-        proxies, which pass the requests on. It is async, gets the undecoded params, and returns the
-        undecoded result, both as bytes.
-    capabilities: the client capabilities to declare in place of those that follow from the
-        functions; necessary with `answer_any`.
+    answer_any(method, params): answers all requests of the server, in place of the functions above.
+        For proxies, which pass the requests on. It is async, gets the undecoded params, and returns
+        the undecoded result, both as bytes.
+    capabilities: the client capabilities to declare. By default they follow from the functions that
+        are passed. Necessary with `answer_any`.
 
     The following functions get the server's notifications. They are called on the event loop.
     Notifications without a function are ignored, except log messages, which are logged.
@@ -221,12 +223,15 @@ class Client(ForwardingMethods):
         """Start the server or connect to it, and negotiate the revision.
 
         If open() raises, it has ended the server, so there is nothing to close.
-        Raises SpawnError if the program cannot be started, Disconnected if no server can be reached
-        or the server ends during the negotiation, TimedOut after timeouts.connect_s, Incompatible
-        if client and server have no revision in common, NotAServer if the program does not speak
-        MCP, and ProtocolError for a malformed response. If the target is a Backend in this process
-        whose start() raises, open() raises the same exception. Raises RuntimeError if this client
-        was opened before.
+        Raises
+        - SpawnError if the program cannot be started,
+        - Disconnected if no server can be reached, or it ends during the negotiation,
+        - TimedOut after timeouts.connect_s,
+        - Incompatible if client and server have no revision in common,
+        - NotAServer if the program does not speak MCP,
+        - ProtocolError for a malformed response,
+        - the exception of start(), if the target is a Backend in this process,
+        - RuntimeError if this client was opened before.
         """
         try:
             await self._connection.open()
@@ -238,9 +243,9 @@ class Client(ForwardingMethods):
     async def aclose(self) -> None:
         """Close the connection, and end the server and all processes that it has started.
 
-        The server first gets time to end by itself (`ladder` of ServerParameters has the times).
-        Pending requests raise Disconnected. May be called again. If the task that awaits aclose()
-        is cancelled, the server is ended nevertheless.
+        A server that is a program first gets time to end by itself (ServerParameters.ladder has the
+        times). Pending requests raise Disconnected. May be called again. If the task that awaits
+        aclose() is cancelled, the server is ended nevertheless.
         """
         await self._connection.close()
 
@@ -298,16 +303,17 @@ class Client(ForwardingMethods):
         read it; otherwise the call raises Disconnected.
 
         arguments: name -> value; None for no arguments.
-        into: a type to return instead of a CallToolResult. The structured content is converted to
-            it. Without structured content, the text of the result is decoded as JSON, or returned
-            as it is for `str`. If the tool has failed, ToolError is raised with its text.
+        into: a type to return instead of a CallToolResult, such as `int` or a dataclass. The
+            structured content is converted to it. Without structured content, the text of the
+            result is decoded as JSON, or returned as it is for `str`. If the tool has failed,
+            ToolError is raised with the text of the result.
         timeout_s: how many seconds to wait for the response, and after each progress for the next
             one. By default timeouts.request_s. The call may take timeouts.total_s in all, or
             timeout_s if that is longer.
         progress(done, total, message): a function called for each progress notification of the
             tool. `total` and `message` are None if the server does not send them. Without a
             function, the server is not asked for progress.
-        meta: members to add to the request's `_meta`.
+        meta: keys and values to add to the request's `_meta`.
         Raises RpcError for an error response, TimedOut, Disconnected if the server ends, and
         ProtocolError if the result is malformed, does not fit the tool's output schema or cannot be
         converted to `into`.
@@ -366,11 +372,11 @@ class Client(ForwardingMethods):
     async def list_tools(self) -> list[Tool]:
         """Return all tools, from all pages of the list.
 
-        From now on, results of these tools are validated against their output schemas, if Client
-        was created with validate=True, or without `validate` and the extra `validate` is installed.
-        Raises NotSupported if the server does not declare the capability `tools`. Also raises
-        RpcError for an error response, TimedOut, Disconnected if the server ends, and ProtocolError
-        for a malformed result. The other lists raise the same errors.
+        The client also learns the output schemas of the tools. It validates the results of later
+        calls against them, unless the argument `validate` of Client says otherwise.
+        Raises NotSupported if the server does not declare the capability `tools`, RpcError for an
+        error response, TimedOut, Disconnected if the server ends, and ProtocolError for a malformed
+        result.
         """
         return await self._results.list_tools()
 
@@ -384,8 +390,8 @@ class Client(ForwardingMethods):
     async def list_resources(self) -> list[Resource]:
         """Return all resources, from all pages of the list.
 
-        Resources that are read through a template are not in it; list_resource_templates() returns
-        the templates.
+        The list does not contain resources that are read through a resource template;
+        list_resource_templates() returns the templates.
         Raises NotSupported if the server does not declare the capability `resources`, RpcError,
         TimedOut, Disconnected and ProtocolError.
         """
@@ -396,7 +402,7 @@ class Client(ForwardingMethods):
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """Return all resource templates, from all pages of the list.
 
-        A template is a URI with variables, such as `file:///{path}`.
+        A resource template is a URI with variables, such as `file:///{path}`.
         Raises NotSupported if the server does not declare the capability `resources`, RpcError,
         TimedOut, Disconnected and ProtocolError.
         """
@@ -433,7 +439,7 @@ class Client(ForwardingMethods):
         await self._session.subscribe(uri)
 
     async def unsubscribe(self, uri: str) -> None:
-        """End the subscription to a resource, if there is one."""
+        """End the subscription to a resource, if there is one. Raises as subscribe() does."""
         await self._session.unsubscribe(uri)
 
     async def watch(self, uris: frozenset[str]) -> None:
@@ -445,6 +451,7 @@ class Client(ForwardingMethods):
         each. If the server does not report changes of some resources, a warning is logged.
 
         uris: the URIs of all resources to watch from now on; empty to watch none.
+        Raises as subscribe() does, but not for resources whose changes are not reported.
         """
         await self._session.watch(uris)
 
@@ -524,14 +531,14 @@ class Client(ForwardingMethods):
         The client adds the `_meta` that the revision requires. It does not check whether the server
         has declared the capability for the request.
 
-        params: the params of the request, without `_meta`; None for none.
+        params: the params of the request, without `_meta`; None for no params.
         into: the type to decode the result to. None returns dicts, lists, strings and so on;
             msgspec.Raw returns the undecoded JSON.
         timeout_s: how many seconds to wait for the response, and after each progress for the next
             one; by default timeouts.request_s.
         progress(done, total, message): a function called for each progress notification; None to
             request no progress.
-        meta: members to add to the request's `_meta`.
+        meta: keys and values to add to the request's `_meta`.
         Raises RpcError for an error response, TimedOut, Disconnected if the server ends, and
         ProtocolError if the result is malformed or cannot be decoded to `into`.
         """
@@ -542,7 +549,8 @@ class Client(ForwardingMethods):
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification, in the next iteration of the event loop.
 
-        params: the params of the notification; None for none.
+        method: such as "notifications/roots/list_changed".
+        params: the params of the notification; None for no params.
         Raises RuntimeError if this client is not open.
         """
         self._connection.current.channel.peer.notify(method, encode(params or {}))
@@ -558,10 +566,13 @@ class Client(ForwardingMethods):
     async def set_log_level(self, level: Level) -> None:
         """Request the server's log messages of this level and above, for the function `logged`.
 
+        A server before 2026-07-28 gets the request `logging/setLevel`. Since then, the level is
+        part of each later request.
+
         level: "debug", "info", "notice", "warning", "error", "critical", "alert" or "emergency".
-        Raises ValueError for another word. A server before 2026-07-28 gets a request: then raises
-        NotSupported if it does not declare the capability `logging`, RpcError for an error
-        response, TimedOut, and Disconnected if the server ends.
+        Raises ValueError for another word. For a server before 2026-07-28, also raises NotSupported
+        if it does not declare the capability `logging`, RpcError for an error response, TimedOut,
+        and Disconnected if the server ends.
         """
         if level not in get_args(Level):
             raise ValueError(f"level: expected one of {', '.join(get_args(Level))}, got {level!r}")

@@ -51,16 +51,17 @@ class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
     """How long a client waits, in seconds. Each value must be positive and may be infinite.
 
     connect_s: for Client.open(), from the start of the server until the revision is negotiated.
-        This includes the time in which npx or uvx download the server.
+        If npx or uvx download the server, this is included.
     probe_s: for the response to `server/discover`, the first request. If none comes in this time,
         the client assumes that the server has a revision before 2026-07-28, and sends `initialize`.
         Values above half of connect_s count as half of it.
     request_s: for the response to a request. If the request has a progress function, each progress
         notification restarts this time.
-    total_s: for the response to a request in all, whatever its progress. If timeout_s of a call is
-        longer, timeout_s counts.
+    total_s: for the response to a request in all, even if progress restarts request_s. If the
+        argument timeout_s of a call is longer, that is the limit.
     ping_every_s: the pause between two pings of the server; by default infinite: no pings are sent.
-    ping_s: for the response to a ping. A server that sends nothing in this time is ended.
+    ping_s: for the response to a ping. If the server sends nothing at all in this time, the client
+        closes the connection, and restarts the server if Client has `restart`.
     Raises ValueError for a value that is not positive.
     """
 
@@ -87,7 +88,7 @@ class ConnectionSettings(Struct, frozen=True):
     location: the parsed target.
     handlers: answer the server's requests.
     notification_handlers: called for the server's notifications.
-    The other fields have the names and the meaning of the arguments.
+    The other fields have the names and the meaning of the arguments of Client.
     """
 
     name: str
@@ -116,7 +117,8 @@ class ClientConnection:
     Each start of the server makes a new Conversation, the object that sends requests to it.
 
     settings: the arguments of the Client.
-    on_restart: called after each restart of the server, to subscribe again and so on.
+    on_restart: called after each restart of the server. It subscribes again, and sets the log
+        level.
 
     Attributes:
     conversation: the Conversation that sends requests; None before open() and while the server
@@ -229,7 +231,7 @@ class ClientConnection:
             await self._last.close()
 
     def _on_end(self, conversation: Conversation) -> None:
-        """Handle a connection that ended by itself."""
+        """Handle a connection that has ended, and that this client has not closed."""
         self._failure = conversation.explain(Disconnected("the connection ended"))
         if self._supervisor is not None and self._closing is None:
             # From now on, new requests wait for the restart; see wait_until_usable().
@@ -266,6 +268,7 @@ class ClientConnection:
             self._stderr_lines.close()
 
     def _on_closed(self, closing: asyncio.Task[None]) -> None:
+        """Kill the server if the task that closes the connection was cancelled."""
         # asyncio.run() cancels all tasks at its end, even those that have not begun. Then _close()
         # has done nothing, and there is no time left for it, so kill the server at once.
         if closing.cancelled() and self._started is not None:
@@ -317,13 +320,13 @@ class ClientConnection:
 
     @property
     def requests(self) -> int:
-        """Return the number of requests that were sent, to all processes of the server."""
+        """Return how many requests this client has sent, also before restarts of the server."""
         sent = 0 if self._started is None else self._started.channel.counts.sent
         return self._requests_before + sent
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return why the server has last ended or could not be restarted; None if neither."""
+        """Return the error of the server's last end or failed restart; None if there was none."""
         return self._failure if self._supervisor is None else self._supervisor.failure
 
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
@@ -476,7 +479,7 @@ class ClientConnection:
         return await read_all_pages(method, fetch, items)
 
     def require(self, feature: str) -> None:
-        """Raise NotSupported unless the server has declared a capability.
+        """Raise NotSupported unless the server has declared the capability `feature`.
 
         A client must use only the capabilities that the server has declared (2025-06-18 and later
         basic/lifecycle).

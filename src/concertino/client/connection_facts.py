@@ -32,7 +32,7 @@ class ConnectionFacts:
     def server_info(self) -> Implementation:
         """Return the name, version and so on with which the server describes itself.
 
-        Do not rely on them for security.
+        A server may claim anything, so do not rely on them for security.
         """
         return self._connection.current.server.info
 
@@ -57,10 +57,12 @@ class ConnectionFacts:
     def state(self) -> State:
         """Return the state of the connection, as one word.
 
-        `new`: open() has not finished. `running`: the server runs. `backing-off`: the server has
-        ended, and the client pauses before it restarts the server. `starting`: the server is being
-        restarted. `failed`: the server has ended and will not be restarted. `closed`: this client
-        was closed.
+        - `new`: open() has not finished.
+        - `running`: the server runs.
+        - `backing-off`: the server has ended, and the client pauses before it restarts the server.
+        - `starting`: the server is being restarted.
+        - `failed`: the server has ended and will not be restarted.
+        - `closed`: this client was closed.
         """
         return self._connection.state
 
@@ -71,15 +73,12 @@ class ConnectionFacts:
 
     @property
     def requests(self) -> int:
-        """Return the number of requests that were sent, to all processes of the server."""
+        """Return how many requests this client has sent, also before restarts of the server."""
         return self._connection.requests
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return why the server has last ended or could not be restarted.
-
-        Returns None if neither has happened.
-        """
+        """Return the error of the server's last end or failed restart; None if there was none."""
         return self._connection.failure
 
     @property
@@ -109,16 +108,16 @@ class ConnectionFacts:
 
     @property
     def stray(self) -> int:
-        """Return the number of lines of the server's output that this client has skipped.
+        """Return how many lines of the server's output this client has skipped.
 
-        A line is skipped if it is not a JSON-RPC message, or is the response to no request of this
-        client, or is too long. `strays` has the last few of these lines.
+        A line is skipped if it is not a JSON-RPC message, if it is too long, or if it is a response
+        to no request of this client. `strays` has the last of these lines.
         """
         started = self._connection.started
         return 0 if started is None else started.channel.skipped.count
 
     @property
     def strays(self) -> list[str]:
-        """Return the last 8 lines of the server's output that were skipped, shortened."""
+        """Return the last 8 lines that this client has skipped, shortened."""
         started = self._connection.started
         return [] if started is None else list(started.channel.skipped.recent)

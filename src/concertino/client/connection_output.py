@@ -23,15 +23,19 @@ class ConnectionOutput:
     limits: limit the size of a frame, and how much output may be buffered.
 
     Attributes:
-    send_and_poll: writes a frame at once, and returns a line that has arrived, or else the number
-        of buffered bytes. This is the Connection's method of the same name. If the Connection has
-        only send(), which never returns a line, it is that method. If it has neither, this function
-        writes nothing and returns None.
+    send_and_poll: writes a frame at once. Its arguments are the frame and the id of its request.
+        Returns the next line of the server, if it has arrived already; otherwise the number of
+        buffered bytes. It is one of
+
+        - the Connection's send_and_poll(),
+        - the Connection's send(), which never returns a line,
+        - if the Connection has neither, a function that writes nothing and returns None.
+
     defer_line: delivers a line that send_and_poll() has returned to the Receiver's on_frames(), in
         a later loop iteration.
     flush_scheduled: whether the queued frames will be flushed in the next loop iteration.
-    longest_usual_params: requests whose params have at most this many bytes certainly fit into a
-        message, and are short enough to be built by copying.
+    longest_usual_params: Channel.begin() sends only requests whose params have at most this many
+        bytes. Such requests certainly fit into a message, and copying them takes little time.
     """
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
@@ -55,7 +59,7 @@ class ConnectionOutput:
     def queue(self, frame: bytes, request_id: Id | None) -> int:
         """Queue a frame (message). All queued frames are sent together, in the next loop iteration.
 
-        request_id: the id of the request that the frame belongs to; None for other frames.
+        request_id: the id of the request that the frame contains; None if it contains none.
         Returns the number of bytes that are buffered, because the server has not read them.
         """
         if not self.flush_scheduled:
@@ -68,7 +72,10 @@ class ConnectionOutput:
         self._connection.flush()
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
-        """Write a frame and flush at once. Returns the number of buffered bytes."""
+        """Write a frame and flush at once. Returns the number of buffered bytes.
+
+        request_id: the id of the request that the frame contains; None if it contains none.
+        """
         held = self._connection.write(frame, request_id)
         self._connection.flush()
         return held

@@ -1,7 +1,11 @@
 """Conversation: speaks MCP with one server over one connection, from its opening to its end.
 
-A Conversation sends the client's requests in the form of the negotiated revision, handles the
-requests and notifications of the server, and adds to errors how the server's process has ended.
+A Conversation
+
+- sends the client's requests in the form of the negotiated revision,
+- handles the requests and notifications of the server,
+- adds to errors how the server's process has ended.
+
 client/negotiation.py opens it. The Channel (client/channel.py) below it speaks JSON-RPC.
 
 A server may need something of its client, such as the answer of a model (sampling). Before
@@ -67,7 +71,8 @@ __all__ = [
 DRAIN_S = 1.0
 # Errors and logs quote at most this many characters of stderr and of other texts.
 MAX_QUOTE = 2000
-# The last line of stdout that was skipped, and the end of stderr, follow these texts in errors.
+# In errors, these texts come before the last line of stdout that was skipped, and before the end of
+# stderr. A proxy finds by them what the server itself has written.
 LAST_SKIPPED = ", the last: "
 STDERR_END = "; its stderr ends with:"
 NO_STDERR = "; it wrote nothing to stderr"
@@ -99,9 +104,9 @@ _decode_cancelled = Decoder(_Cancelled).decode
 class Conversation:
     """A client's side of one connection to an MCP server, from its opening to its end.
 
-    A server that is restarted gets a new Conversation.
+    When the server is restarted, the client makes a new Conversation.
 
-    name: the name of the client, for logs.
+    name: the name of the server, for logs.
     opened: the connection, and the server's process if the client has started one.
     limits: limit the size of a message, and how much output may be buffered.
     info: describes this client to the server.
@@ -115,10 +120,12 @@ class Conversation:
     server: the server's description of itself; only a name before the negotiation.
     channel: sends the requests, and matches the responses to them.
     requests: builds the params of the requests.
+    subscriptions: the open subscriptions/listen requests (2026-07-28).
+    notifications: calls the user's functions for notifications.
     on_end: called with this object if the connection ends without close(); None to call nothing.
-    restart_note: "", or a text that the server will be restarted, for the errors of the requests
-        that were pending at its end.
-    opening: notices a program that is no MCP server, until its first response.
+    restart_note: a text that the server will be restarted; "" if it will not. It becomes part of
+        the errors of the requests that were pending at the server's end.
+    opening: watches the program until its first response, to notice one that is no MCP server.
     """
 
     def __init__(
@@ -187,7 +194,7 @@ class Conversation:
             next one.
         total_s: how many seconds the request may take in all.
         progress: called with the server's progress; None to request no progress.
-        meta: members to add to `_meta`; None for none.
+        meta: keys and values to add to `_meta`; None for none.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         channel = self.channel
@@ -230,11 +237,11 @@ class Conversation:
         idle_timeout_s: float,
         total_s: float,
     ) -> Awaitable[CallToolResult | Raw]:
-        """Call a tool faster than call() does, without progress and without members for `_meta`.
+        """Call a tool faster than call() does. There is no progress, and no additional `_meta`.
 
-        Everything in the request but the arguments was encoded at the tool's first call, and the
-        response is decoded together with its result. The result is Raw if the response could not be
-        decoded in this way.
+        It is faster for two reasons. Everything in the request but the arguments was encoded at the
+        tool's first call, and the response is decoded together with its result. The result is Raw
+        if the response could not be decoded in this way.
 
         name: the name of the tool.
         arguments: a JSON object.
@@ -261,7 +268,7 @@ class Conversation:
     ) -> CallToolResult | Raw:
         """Await a tool call of 2026-07-28, and answer if the result is `input_required`.
 
-        call: awaits the response to the call.
+        call: the sent call; awaiting it returns its result.
         name, arguments, idle_timeout_s, total_s: those of the call, to send it again with answers.
         """
         result: CallToolResult | Raw | None = None
@@ -324,8 +331,8 @@ class Conversation:
         caller: the other client. A 2026-07-28 server gets its name and its capabilities.
         level: the lowest level of the log messages that the other client requests; None for no log
             messages.
-        callback: called once with the returned ForwardedReply when the response has arrived or the
-            connection has ended; must not raise.
+        callback: called once with the returned ForwardedReply, when the response has arrived or the
+            connection has ended; must not raise. It may be called before this method returns.
         Returns None, and sends nothing, if the call cannot be sent at once.
         """
         requests = self.requests
@@ -345,7 +352,7 @@ class Conversation:
         """Forward a call, and call `progress` for each progress notification of the server.
 
         Each progress notification extends the time limit. Returns the undecoded result.
-        prepared: the method of the call, in the form in which the channel sends it.
+        prepared: the request, which lacks its id and its params.
         """
         channel = self.channel
         with channel.progress.track(progress, timeout_s, timeout_s) as tracker:
@@ -439,9 +446,10 @@ class Conversation:
             self.notifications.dispatch(method, params)
 
     def _is_unsubscribed(self, method: str, params: Mapping[str, Raw]) -> bool:
-        """Return whether a notification reports a change that the client has not subscribed to.
+        """Return whether a notification reports a change without an open subscription.
 
-        In 2026-07-28, notifications about changes must belong to an open subscription.
+        Since 2026-07-28, notifications about changes must belong to an open subscription. Others
+        are ignored.
         """
         is_change = method == "notifications/resources/updated" or changed_list(method)
         if not is_change or not self.requests.is_modern:
@@ -529,9 +537,9 @@ class Conversation:
 
 
 def lists_our_revision(error: RpcError) -> bool:
-    """Return whether a server refuses revision 2026-07-28, but lists it among the supported ones.
+    """Return whether a server refuses revision 2026-07-28, although it lists it as supported.
 
-    If so, the client may send the request again: the server has not executed it, because servers
+    Then the client may send the request again. The server has not executed it, because servers
     check the revision before they do anything else (2026-07-28 basic/versioning).
     error: the server's error response.
     """

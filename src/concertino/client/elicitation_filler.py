@@ -1,7 +1,7 @@
 """fill_form(): adds the defaults of an elicitation's form to the user's values, and checks them.
 
 A client calls it before it sends the answer to `elicitation/create`. A form is a JSON Schema of an
-object whose members are strings, numbers, booleans or choices.
+object whose properties ("fields") are strings, numbers, booleans or choices.
 Spec: 2025-06-18 and later client/elicitation, `PrimitiveSchemaDefinition`; defaults: SEP-1034.
 """
 
@@ -24,6 +24,11 @@ _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class _Form(Struct):
+    """The parts of a form that have something to do with its fields.
+
+    required: the names of the fields that must have a value.
+    """
+
     properties: dict[str, Any] | None = None
     required: list[str] | None = None
 
@@ -32,8 +37,8 @@ def fill_form(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str
     """Return the values of a form: the user's values, and the form's defaults for the other fields.
 
     schema: the form, a JSON Schema.
-    content: name of a field -> the user's value. Values for fields that the form does not have stay
-        as they are.
+    content: name of a field -> the user's value. Values for fields that the form does not have are
+        returned unchanged.
     Raises ValueError if a required value is missing or a value does not fit its field; the text
     names the field, the expected and the actual value. Raises msgspec.ValidationError if the form
     is malformed.

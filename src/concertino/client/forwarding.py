@@ -32,11 +32,12 @@ class ForwardingMethods(ConnectionFacts):
     ) -> Awaitable[Raw]:
         """Forward the call of another client to the server, and return its result, undecoded.
 
-        This is for proxies. The params stay as they are, apart from what the server's revision
-        requires in `_meta`. This client does not answer the questions of a 2026-07-28 server: it
-        returns the `input_required` result, with `inputRequests` and `requestState`. The proxy lets
-        the other client answer, and forwards the call again, with the client's answers as
-        call.answers and the JSON of `requestState` as call.state.
+        The params stay as they are, apart from what the server's revision requires in `_meta`.
+
+        This client does not answer the questions of a 2026-07-28 server. It returns the
+        `input_required` result, with `inputRequests` and `requestState`. The proxy lets the other
+        client answer, and forwards the call again: call.answers has the client's answers, and
+        call.state has the JSON of `requestState`.
 
         call: the request of the other client.
         caller: the other client. A 2026-07-28 server gets its name and its capabilities.
@@ -61,7 +62,7 @@ class ForwardingMethods(ConnectionFacts):
     ) -> ForwardedReply | None:
         """Forward the call of another client without a task: pass its outcome to a function.
 
-        This is for proxies, and saves them the time that a task takes. There is no time limit.
+        This saves the time that a task takes. There is no time limit.
 
         call: the request of the other client.
         caller: the other client. A 2026-07-28 server gets its name and its capabilities.

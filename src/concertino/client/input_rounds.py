@@ -1,8 +1,8 @@
 """InputRounds: answers the questions that a server asks before it finishes a request (2026-07-28).
 
-The server asks with an `input_required` result, which contains requests such as elicitations, and a
-state. The client sends its own request again, with its answers and this state; that is one round.
-The rounds end when a result is complete.
+The server asks with an `input_required` result, which contains questions (requests such as
+elicitations) and a state. The client then sends its own request again, with its answers and this
+state; that is one round. The rounds end when a result is complete.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
@@ -29,6 +29,8 @@ METHODS_WITH_INPUT = frozenset(("tools/call", "prompts/get", "resources/read"))
 
 
 class _ResultType(Struct, rename="camel"):
+    """The type of a result."""
+
     result_type: str = "complete"
 
 
@@ -37,7 +39,7 @@ _decode_input_required = Decoder(InputRequiredResult).decode
 
 
 class InputRounds:
-    """Answers `input_required` results of the server until the result of a request is complete.
+    """Answers the server's `input_required` results until the result of a request is complete.
 
     handlers: answer the server's questions in such a result, with the user's functions.
     max_rounds: how many times the server may ask during one request.
@@ -58,14 +60,16 @@ class InputRounds:
     ) -> Raw:
         """Return the complete result of a request. If the server asks questions first, answer them.
 
-        raw: the result of the request.
+        raw: the first result of the request.
         method: the method of the request.
         subject: the name or URI in the request, for errors; "" if it has none.
         body: the params of the request, without `_meta`.
         send: sends the request again with the params that it gets, and returns the result.
         server: the server's name and version, for the user's functions.
-        Raises ProtocolError for a result of unknown type and if the server asks too often, and the
-        errors of `send`. Raises RpcError if a question cannot be answered.
+        Raises
+        - ProtocolError for a result of unknown type, and if the server asks too often,
+        - RpcError if a question cannot be answered,
+        - the errors of `send`.
         """
         label = request_label(method, subject)
         for _ in range(self._max_rounds):
@@ -92,7 +96,6 @@ class InputRounds:
     ) -> bytes:
         """Return the params for the next round: `body` with the answers and the state added."""
         # input_requests is a dict of key -> question. The answers get the same keys.
-        # input_requests is a dict of key -> question. The answers get the same keys.
         added: dict[str, Any] = {}
         if question.input_requests:
             answers: dict[str, Raw] = {}
@@ -103,7 +106,7 @@ class InputRounds:
             added["inputResponses"] = answers
         if bytes(question.request_state):
             added["requestState"] = question.request_state
-        # Join the two JSON objects. Both have members.
+        # Join the two JSON objects, neither of which is empty.
         return b"%b,%b" % (body[:-1], encode(added)[1:])
 
 

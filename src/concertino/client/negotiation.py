@@ -1,18 +1,18 @@
 """open_conversation(): starts a server and negotiates the revision.
 
 There are two eras of MCP. "Modern" is revision 2026-07-28; "legacy" are the earlier revisions,
-which have a handshake (`initialize`). A client does not know the era of its server, and sends
-`server/discover` first, a request of the modern era:
+which have a handshake (`initialize`). A client does not know the era of its server. So it first
+sends `server/discover`, a request of the modern era, and then:
 
 - If the response is a result or an error that only the modern revision has, the server is modern.
 - If the response is another error, or none comes within probe_s, the server is legacy. The client
   sends `initialize`, and ignores a late response to `server/discover`.
-- If the response is a result or an error that lists only earlier revisions, the client sends
-  `initialize` too.
+- If the response, a result or an error, lists only earlier revisions, the client sends `initialize`
+  too.
 - If the server exits, the client starts it once more and sends `initialize` first.
 
-If the server refuses `initialize` with an error that only the modern revision has, the server is
-modern and was only slow.
+If the server then refuses `initialize` with an error that only the modern revision has, the server
+is modern and was only slow.
 
 A server that speaks both eras chooses the one to which the first message belongs. A proxy whose own
 client is legacy therefore sends `initialize` first, and `server/discover` only if the server
@@ -66,12 +66,16 @@ MODERN_ERRORS = frozenset((UNSUPPORTED_VERSION, MISSING_CAPABILITY))
 
 
 class _DiscoverResult(Struct, rename="camel"):
+    """The result of `server/discover`."""
+
     supported_versions: list[str]
     capabilities: dict[str, Any] = {}
     instructions: str | None = None
 
 
 class _InitializeResult(Struct, rename="camel"):
+    """The result of `initialize`."""
+
     protocol_version: str
     capabilities: dict[str, Any] = {}
     server_info: Raw = Raw(b"{}")
@@ -97,15 +101,18 @@ async def open_conversation(
     can_restart: whether `start` may be called a second time, if the server exits upon
         `server/discover`.
     era: "modern" for a server of 2026-07-28, "legacy" for one of an earlier revision, or "auto" to
-        find that out. A HandshakeChoice is called after the start, and returns whether to send
-        `initialize` first.
+        find that out. An async function is called after the start, and returns True to send
+        `initialize` first, or False for "auto".
     within_s: the time limit for everything, in seconds.
-    probe_s: how many seconds to wait for the response to `server/discover`. At most half of the
-        time that is left is used.
-    Raises Disconnected if the server cannot be reached or ends, TimedOut after within_s,
-    Incompatible if client and server have no revision in common, NotAServer if the program does not
-    speak MCP, ProtocolError for a malformed response, RpcError for a failure of HTTP, and the
-    exceptions of `start`.
+    probe_s: how many seconds to wait for the response to `server/discover`, if `initialize` may
+        follow. At most half of the time that is left is used.
+    Raises
+    - Disconnected if the server cannot be reached or ends,
+    - TimedOut after within_s,
+    - Incompatible if client and server have no revision in common,
+    - NotAServer if the program does not speak MCP,
+    - ProtocolError for a malformed response, and RpcError for a failure of HTTP,
+    - the exceptions of `start`.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
@@ -141,10 +148,10 @@ async def open_conversation(
         try:
             await _initialize(conversation, remaining_s())
         except RpcError as exc:
-            # Whether the server may be a modern one. After `server/discover` had no success, only
-            # an error that legacy servers do not have shows this.
-            is_refused = exc.code in MODERN_ERRORS or not is_discover_first
-            if era == "legacy" or not is_refused or exc.code == HTTP_FAILURE:
+            # The server may be a modern one. If `server/discover` was sent before without success,
+            # this is likely only for an error that legacy servers do not have.
+            may_be_modern = exc.code in MODERN_ERRORS or not is_discover_first
+            if era == "legacy" or not may_be_modern or exc.code == HTTP_FAILURE:
                 raise Incompatible(f"the server refused initialize: {exc}") from exc
             await _discover(conversation, remaining_s(), required=True)
     except BaseException as exc:
@@ -211,7 +218,8 @@ async def _discover(
         ):
             return False
         if required or exc.code in MODERN_ERRORS:
-            # A server with an internal error, such as one that cannot start, may speak it.
+            # A server with an internal error, such as one that cannot start, may well speak the
+            # revision. So do not say that it does not.
             problem = f"does not speak {MODERN.name}"
             if exc.code == INTERNAL_ERROR:
                 problem = "refused server/discover"
@@ -339,4 +347,5 @@ def _decode_info(raw: Raw, default: Implementation) -> Implementation:
 
 
 def _quote_data(error: RpcError) -> str:
+    """Return the data of an error response, shortened; "" if it has none."""
     return quote_frame(encode(error.data)) if error.data else ""

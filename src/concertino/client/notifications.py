@@ -1,7 +1,7 @@
 """NotificationDispatcher: passes a server's notifications to the functions given to Client.
 
-These are the arguments `logged`, `changed`, `updated` and `notified` of Client. Progress
-notifications go to the request that they belong to (client/pending_request.py).
+These functions are the arguments `logged`, `changed`, `updated` and `notified` of Client. Progress
+notifications go to the request to which they belong instead (client/pending_request.py).
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ _decode_text = Decoder(str).decode
 
 
 def changed_list(method: str) -> str:
-    """Return NAME of a method `notifications/NAME/list_changed`, such as "tools".
+    """Return the list that a notification reports as changed: "tools", "prompts" or "resources".
 
+    method: the method of the notification, such as "notifications/tools/list_changed".
     Returns "" for other methods and for unknown lists.
     """
     if method.endswith("/list_changed"):
@@ -89,11 +90,11 @@ class NotificationDispatcher:
     """Calls the user's functions for the notifications that arrive on one connection to a server.
 
     handlers: the user's functions.
-    start_task: runs a coroutine as a task with a name. The task is cancelled when the connection
-        ends.
+    start_task: runs a coroutine as a task, and gets a name for the task, too. The task is cancelled
+        when the connection is closed.
     log: the logger for the server's log messages, if the user has passed no function for them.
 
-    Attributes:
+    Attribute:
     tool_changes: how many times the server has reported that its list of tools has changed.
     """
 
@@ -112,7 +113,10 @@ class NotificationDispatcher:
         self._changing: dict[str, bool] = {}
 
     def dispatch(self, method: str, params: Mapping[str, Raw]) -> None:
-        """Call the user's function for a notification. Exceptions of the function are raised."""
+        """Call the user's function for a notification. Raises the exceptions of the function.
+
+        method, params: those of the notification.
+        """
         handlers = self._handlers
         if method == "notifications/message":
             self._on_log_message(params)

@@ -4,9 +4,9 @@ Such a program repeats its input, as `cat` does, or prints text and answers no r
 OpeningWatch, the client would wait until its timeout.
 
 Some real servers print a few lines before their first response, or repeat each line that they read.
-So a program that does this still gets some time to respond. The time begins when the program has
-read the request, because a program that is still starting has not read it. After its first
-response, a program counts as a server and is not watched any more.
+So a program that does this still gets some time to respond. A program that is still starting has
+not read the request, so this time begins when the program has read it. After its first response, a
+program counts as a server and is not watched any more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["OpeningWatch"]
 # The requests with which a client opens a session. No server sends them, so a program that does
 # repeats its input.
 OPENERS = frozenset(("server/discover", "initialize"))
-# How long a program that has repeated the request may take to respond.
+# How many seconds a program that has repeated the request may take to respond.
 ECHO_S = 0.5
 # How long a program that has printed text may take to respond to `server/discover`. Servers before
 # 2026-07-28 may ignore this request, and get `initialize` afterwards.
@@ -50,10 +50,10 @@ class PendingRequests(Protocol):
 
 
 class OpeningWatch:
-    """Watches the output of one program until its first response.
+    """Watches the output of one program until its first response, and fails if it is no MCP server.
 
     opened: the connection to the program, and its process.
-    name: the name of the server, for errors; used if the target is no command.
+    name: the name of the server. Errors use it if the target is no command.
     requests: fails the pending requests if the program is no server.
     """
 
@@ -81,8 +81,8 @@ class OpeningWatch:
     def on_send(self, *, is_optional: bool) -> None:
         """Note that the client is about to send `server/discover` or `initialize`.
 
-        is_optional: whether the client will try another request if no response comes, because a
-            server may not know this one.
+        is_optional: whether a server may not know this request, so that the client sends another
+            one if no response comes.
         """
         self._is_optional = is_optional
         self._read_at = FOREVER
@@ -119,16 +119,17 @@ class OpeningWatch:
             self._timer = None
 
     def explain_end(self, error: Disconnected) -> ConcertinoError:
-        """Return the error for the end of the connection before the first response.
+        """Return the error for a connection that has ended before the first response.
 
-        error: the error to raise if the program may have been a server, which is then returned. If
-            the program was no server, a NotAServer is returned instead.
+        Returns a NotAServer if the program was no server, and otherwise `error`.
+        error: says how the connection has ended.
         """
         # A server that fails at its start prints text too, but exits with another code than 0.
         wrote = self._repeats or self._lines
         return self._not_a_server_error() if wrote and not error.exit_status else error
 
     def _schedule_check(self) -> None:
+        """Call _check() after CHECK_S seconds, unless a call is scheduled already."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(CHECK_S, self._check)

@@ -12,7 +12,7 @@ __all__ = ["check_functions", "check_sink", "check_type"]
 
 
 def check_type(option: str, value: object, kind: type) -> None:
-    """Raise TypeError unless a value is None or an instance of exactly this class.
+    """Raise TypeError unless a value is None or an instance of exactly the class `kind`.
 
     option: the name of the argument, for the error.
     """

@@ -48,8 +48,8 @@ class Failure(Struct, frozen=True):
 async def attempt(work: Awaitable[T]) -> Success[T] | Failure:
     """Await a call, and return Success with its result or Failure with its ConcertinoError.
 
-    Other exceptions are raised as usual, such as CancelledError, and errors by mistakes in the
-    program such as TypeError.
+    Other exceptions are raised as usual, such as CancelledError, or TypeError for a mistake in the
+    program.
 
     work: the call, such as client.call_tool("add", {"a": 1}), without `await`.
     """

@@ -21,7 +21,7 @@ __all__ = ["decode_as"]
 
 
 def decode_as(raw: Raw | bytes, into: Any) -> Any:
-    """Decode JSON to the type `into`, in the same way as the arguments of a tool.
+    """Decode JSON to the type `into`, which may be any type that a parameter of a tool may have.
 
     Raises msgspec.DecodeError if the JSON is not valid for the type, and TypeError if the type
     cannot be decoded from JSON.

@@ -1,9 +1,9 @@
 """Decodes the results that a client receives, and validates them against output schemas.
 
-OutputValidator has the output schemas of a server's tools, once Client.list_tools() was called. It
-compiles a schema at the tool's first call, and refuses a schema that it cannot enforce. It never
-fetches a URL in a schema. decode_result(), decode_result_as() and convert_output() decode results
-to the types that callers have chosen.
+OutputValidator knows the output schemas of a server's tools after Client.list_tools() was called.
+It compiles a schema when the tool is first called, and raises an error for a schema that it cannot
+enforce. It never fetches a URL in a schema. decode_result(), decode_result_as() and
+convert_output() decode results to the types that callers have chosen.
 Spec: 2025-06-18 and later server/tools "Output Schema"; 2026-07-28 basic/index "JSON Schema Usage".
 """
 
@@ -25,19 +25,20 @@ T = TypeVar("T")
 # A function that takes a result and its size in bytes. It returns an error text; "" if the result
 # is valid.
 Validate = Callable[[CallToolResult, int], str]
+# An error names at most this many violations of a schema.
 MAX_VIOLATIONS_SHOWN = 3
 
 
 class OutputValidator:
     """The output schemas of a server's tools, and the functions that validate results by them.
 
-    wanted: whether to validate results; None to validate if the extra `validate` of this package is
-        installed.
+    wanted: whether to validate results; None to validate them if the extra `validate` of this
+        package (`concertino[validate]`) is installed.
     Raises ImportError if `wanted` is True and the extra is not installed.
 
-    Attributes:
-    schemas: name of a tool -> its output schema; empty before learn(), and if results are not
-        validated.
+    Attribute:
+    schemas: name of a tool -> its output schema; empty before learn(), and always if results are
+        not validated.
     """
 
     def __init__(self, wanted: bool | None) -> None:
@@ -51,7 +52,7 @@ class OutputValidator:
         self._validators: dict[str, Validate] = {}
 
     def learn(self, tools: Iterable[Tool]) -> None:
-        """Replace the schemas with the schemas in a new list of tools."""
+        """Replace all schemas by those of the tools in a new list."""
         if self._is_enabled:
             self.schemas = {
                 tool.name: tool.output_schema
@@ -120,7 +121,7 @@ def decode_result(label: str, raw: Raw, into: type[T]) -> T:
     label: names the request, for errors.
     raw: the result, undecoded.
     into: the class.
-    Raises ProtocolError if the result is malformed; the text quotes the result.
+    Raises ProtocolError if the result is malformed; its text quotes the result.
     """
     try:
         return decode(raw, type=into)
@@ -153,6 +154,7 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
     The structured content is converted. If the result has none, its text is decoded as JSON; for
     the type `str`, the text is returned as it is.
     name: the name of the tool, for errors.
+    into: the type.
     Raises ToolError if the tool has failed, ProtocolError if the output does not fit the type, and
     TypeError if the type cannot be decoded from JSON.
     """
@@ -167,8 +169,8 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
         try:
             return _convert(output, into)
         except ValidationError:
-            # A server may wrap a value as {"result": value} without saying so in its schema; see
-            # client/wrapped_results.py. So try the value itself.
+            # A server may wrap a value as {"result": value} without saying so in its schema
+            # (client/wrapped_results.py). So try to convert the value itself.
             if isinstance(output, dict) and list(cast("dict[str, Any]", output)) == ["result"]:
                 return _convert(output["result"], into)
             raise

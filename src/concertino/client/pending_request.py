@@ -1,9 +1,12 @@
 """The parts of a Channel that belong to single requests.
 
-A PreparedRequest is a request that is to be sent; a PendingReply waits for the response to one that
-was sent; a ProgressTracker passes on its progress. The Channel (client/channel.py) sends prepared
-requests and owns the pending ones; it has one DeadlineTimer for all of them. This module also has
-functions that name and quote requests in errors.
+- A PreparedRequest is a request that is to be sent.
+- A PendingReply is a request that was sent and waits for its response.
+- A ProgressTracker passes on the progress of a request.
+
+The Channel (client/channel.py) sends prepared requests and owns the pending ones; it has one
+DeadlineTimer for all of them. This module also has functions that name and quote requests in
+errors.
 """
 
 from __future__ import annotations
@@ -37,7 +40,11 @@ Progress = Callable[[float, float | None, str | None], object]
 
 
 class Reply(Struct, gc=False, forbid_unknown_fields=True):
-    """A response with a result and no unknown members, as nearly all messages to a client are."""
+    """A successful response without unknown fields. Nearly all messages to a client are of this
+    form.
+
+    The result is not decoded.
+    """
 
     jsonrpc: Literal["2.0"]
     id: int
@@ -56,7 +63,7 @@ _decode_sent_request = Decoder(_SentRequest).decode
 
 
 def request_ids(lines: Iterable[bytes]) -> frozenset[int]:
-    """Return the ids of the requests among these lines. Other lines are ignored."""
+    """Return the ids of the requests among lines of JSON-RPC. Other lines are ignored."""
     ids: set[int] = set()
     for line in lines:
         try:
@@ -69,7 +76,8 @@ def request_ids(lines: Iterable[bytes]) -> frozenset[int]:
 class PreparedRequest(Struct, eq=False):
     """A request that lacks its id and some or all of its params. It may be sent many times.
 
-    template: the request as JSON, with gaps for the id and the params; made by request_template().
+    template: the request as JSON, with gaps for the id and the missing params; made by
+        request_template().
     method: the method of the request.
     subject: the name or URI in the request, such as the name of a tool, for errors; "" if it has
         none.
@@ -83,7 +91,7 @@ class PreparedRequest(Struct, eq=False):
     decode: Callable[[bytes], Any]
 
     def join(self, id: int, params: bytes) -> bytes:
-        """Return the JSON of a long request: the same as `template % (id, params)`, but faster."""
+        """Return the request as JSON. For long params, faster than `template % (id, params)`."""
         head, _, tail = self.template.rpartition(b"%b")
         return b"".join((head % id, params, tail % ()))
 
@@ -96,11 +104,12 @@ class PreparedRequest(Struct, eq=False):
 class InputState:
     """What a Channel knows while it handles the messages that have arrived ("frames").
 
-    outside_tasks: whether the event loop has called the Channel, and not a task. Only then a task
-        that waits for a response may be resumed at once.
-    frame: the frame that is being handled, for errors; not set in the fast path of
-        Channel.on_frames().
-    heard: whether frames have arrived since the last regular ping.
+    outside_tasks: whether the event loop itself has called the Channel, and not a task. Only then a
+        task that waits for a response may be resumed at once, because asyncio cannot run a step of
+        one task inside another.
+    frame: the frame that is being handled, for errors. Channel.on_frames() does not set it for
+        successful responses.
+    heard: whether any frame has arrived since the last regular ping.
     decode: the decoder of the request that was sent last, which is tried first for the next frame.
     """
 
@@ -179,10 +188,10 @@ class ReplyOwner(Protocol):
 
 
 class ForwardedReply(PendingReply, eq=False):
-    """A request of a proxy that waits for its response, and is awaited by no task.
+    """A request that waits for its response, and that no task awaits. Proxies use it.
 
-    When it has an outcome, `callback` is called with this object. `outcome` is the result, or an
-    exception if `failed` is True.
+    When the request has an outcome, `callback` is called with this object. `outcome` is then the
+    result or, if `failed` is True, an exception; error() returns a better one.
     owner: the Channel that has sent the request.
     """
 
@@ -197,8 +206,8 @@ class ForwardedReply(PendingReply, eq=False):
     def error(self, now: float) -> Exception:
         """Return the exception of a request that has failed.
 
-        If the connection has ended, its text says how the server's process has ended, and it is an
-        UnreadRequest if the request may be sent again.
+        If the connection has ended, the text of the exception says how the server's process has
+        ended. It is an UnreadRequest if the request may be sent again.
         now: the time by the loop's clock.
         """
         assert self.owner is not None
@@ -213,9 +222,9 @@ class RequestCounts:
 
     pending: the table of pending requests, which assigns the ids.
 
-    Attributes:
+    Attribute:
     unanswered: how many requests timed out, were cancelled, or were pending when the connection
-        ended. The Channel counts them.
+        ended. The Channel increments it.
     """
 
     def __init__(self, pending: PendingTable) -> None:
@@ -239,7 +248,7 @@ class ProgressTracker(Struct, eq=False):
 
     token: the progress token in the request's `_meta`.
     callback: the caller's function.
-    idle_timeout_s: how many seconds the server may report no progress.
+    idle_timeout_s: how many seconds may pass between two progress notifications.
     total_s: how many seconds the request may take in all.
     pending: the request; None until it is sent.
     last: the last progress that was reported; minus infinity before the first.
@@ -273,6 +282,8 @@ class ProgressTracker(Struct, eq=False):
 
 
 class _Progress(Struct, rename="camel"):
+    """The params of notifications/progress."""
+
     progress_token: Id
     # With `float` alone, an int would become a float.
     progress: int | float
@@ -306,7 +317,7 @@ class ProgressTrackers:
         """Provide a tracker with a new progress token, until the end of the `with` block.
 
         callback: called for each progress notification with this token.
-        idle_timeout_s: how many seconds the server may report no progress.
+        idle_timeout_s: how many seconds may pass between two progress notifications.
         total_s: how many seconds the request may take in all.
         """
         self.last_token += 1
@@ -341,8 +352,8 @@ class DeadlineTimer:
     """One timer for the deadlines of all pending requests of a Channel.
 
     All times are those of the loop's clock.
-    expire: called with the current time when the timer fires. Returns the time of the next call;
-        infinite for none.
+    expire: called with the current time when the timer fires. Returns the time at which the timer
+        shall fire next; infinite for never.
 
     Attributes:
     loop: the running event loop.
@@ -366,6 +377,7 @@ class DeadlineTimer:
         self._handle = None if at == FOREVER else self.loop.call_at(at, self._run)
 
     def _run(self) -> None:
+        """Call `expire`, and set the timer to the time that it returns."""
         self._handle = None
         self.wake_at(self._expire(self.time()))
 
@@ -399,7 +411,8 @@ def request_label(method: str, subject: str) -> str:
 def quote_frame(frame: bytes | Raw | Any) -> str:
     """Return the beginning of a message for errors and logs, with secrets redacted.
 
-    Control characters are escaped. The text ends with the size if the message is longer.
+    Control characters are escaped. If the message is longer than MAX_QUOTE, the text ends with its
+    size in bytes.
     """
     # MAX_QUOTE characters have at most four times as many bytes in UTF-8.
     whole = bytes(frame)

@@ -21,7 +21,7 @@ ALIVE_CHECK_S = 1.0
 
 
 class PortalClosed(RuntimeError):
-    """The thread of the Portal has ended."""
+    """Raised by call() if the thread of the Portal has ended."""
 
 
 class Portal:
@@ -40,7 +40,7 @@ class Portal:
 
     @property
     def is_own_thread(self) -> bool:
-        """Return whether the calling thread runs the event loop. call() would deadlock there."""
+        """Return whether the calling thread runs the event loop. There, call() would deadlock."""
         return threading.current_thread() is self._thread
 
     def call(
@@ -52,8 +52,9 @@ class Portal:
         """Call an async function on the event loop of the other thread, and return its result.
 
         Blocks until the function has returned. If the waiting thread is interrupted, for example by
-        Ctrl-C, the call is cancelled. Raises the exception of the function, and PortalClosed if the
-        other thread has ended.
+        Ctrl-C, the call is cancelled.
+        args, kwargs: the arguments for the function.
+        Raises the exception of the function, and PortalClosed if the other thread has ended.
         """
         if not self._thread.is_alive():
             raise PortalClosed

@@ -28,10 +28,10 @@ from concertino.types.results import CallToolResult, Implementation, Level
 
 __all__ = ["RequestBuilder"]
 
-# Most servers of 2026-07-28 write these bytes near the beginning of the response to a tool call,
-# unless the result is `input_required`.
+# Most servers of 2026-07-28 write these bytes near the beginning of the response to a tool call. If
+# they are there, the result cannot be `input_required`.
 COMPLETE = b'"result":{"resultType":"complete"'
-# COMPLETE is searched for in this many bytes.
+# COMPLETE is searched for in the first bytes of a response, this many.
 HEAD_BYTES = 96
 # At most this many tools have a prepared request.
 MAX_PREPARED = 1024
@@ -41,7 +41,7 @@ MAX_FORWARDED = 64
 
 
 class _ToolReply(Struct, gc=False, forbid_unknown_fields=True):
-    """A response to tools/call with a result and no unknown members."""
+    """A successful response to tools/call without unknown fields. The result is decoded."""
 
     jsonrpc: Literal["2.0"]
     id: int
@@ -67,12 +67,12 @@ class RequestBuilder:
     Before use() is called, the params get no `_meta`, as in the revisions before 2026-07-28.
 
     info: describes this client.
-    handlers: tell the capabilities of this client.
+    handlers: know the capabilities of this client.
 
     Attributes:
     is_modern: whether the negotiated revision is 2026-07-28; False before use().
-    prepared: tool name -> prepared call, which serves calls without a progress function and without
-        the user's own members of `_meta`.
+    prepared: tool name -> prepared call. It serves calls without a progress function and without
+        `_meta` of the user.
     forwarded: method -> prepared request, for the calls that a proxy forwards for other clients.
     """
 
@@ -94,7 +94,7 @@ class RequestBuilder:
         return "server/discover" if self.is_modern else "ping"
 
     def meta_of(self, revision: Revision) -> dict[str, Any]:
-        """Return the `_meta` that every request of a modern revision contains."""
+        """Return the `_meta` that every request of a revision since 2026-07-28 contains."""
         return {
             VERSION: revision.name,
             CAPABILITIES: self.handlers.capabilities(),
@@ -114,6 +114,7 @@ class RequestBuilder:
         self._set_meta({**self._meta, LOG_LEVEL: level})
 
     def _set_meta(self, meta: dict[str, Any]) -> None:
+        """Set the `_meta` of all requests from now on."""
         self._meta = meta
         self._encoded_meta = encode(meta)
         self.prepared.clear()
@@ -128,7 +129,7 @@ class RequestBuilder:
 
         body: the params without `_meta`, a JSON object.
         token: the progress token; 0 to request no progress.
-        user_meta: the user's own members of `_meta`; None for none.
+        user_meta: keys and values that the user adds to `_meta`; None for none.
         """
         if self.is_modern and not token and not user_meta:
             meta = self._encoded_meta
@@ -148,8 +149,8 @@ class RequestBuilder:
     ) -> bytes:
         """Return the params, as JSON, with which a proxy forwards the call of another client.
 
-        call: the other client's call. Its `answers` and its `state` become `inputResponses` and
-            `requestState`.
+        call: the other client's call. If it has `answers` or a `state`, they become
+            `inputResponses` and `requestState` in the params.
         caller: the other client, whose name and capabilities a 2026-07-28 server gets in `_meta`.
         level: the lowest level of the log messages that the other client requests from a 2026-07-28
             server; None for no log messages.
@@ -181,7 +182,10 @@ class RequestBuilder:
         return self._encoded_caller_meta
 
     def _caller_members(self, caller: ClientFacts, level: Level | None) -> dict[str, Any]:
-        """Return the members of `_meta` with the name and the capabilities of another client."""
+        """Return `_meta` with the name and the capabilities of another client.
+
+        level: the lowest level of the log messages that it requests; None for no log messages.
+        """
         own = Implementation(caller.name, caller.version, title=caller.title)
         members = {**self._meta, CAPABILITIES: caller.capabilities}
         if caller.name:
@@ -193,7 +197,7 @@ class RequestBuilder:
     def prepare_tool_call(self, name: str) -> PreparedRequest:
         """Return a prepared call of a tool, which lacks only its id and the arguments.
 
-        It is also stored in `prepared`, unless MAX_PREPARED are there.
+        The prepared call is also stored in `prepared`, unless that has MAX_PREPARED already.
         """
         # Encode the params with `null` for the arguments, which come last, and cut off `null}`.
         params = self.params(encode({"name": name, "arguments": None}))
@@ -207,7 +211,7 @@ class RequestBuilder:
     def prepare_forward(self, method: str) -> PreparedRequest:
         """Return a prepared request with this method, which lacks its id and all of its params.
 
-        It is also stored in `forwarded`, unless MAX_FORWARDED are there.
+        The request is also stored in `forwarded`, unless that has MAX_FORWARDED already.
         """
         prepared = PreparedRequest(request_template(method), method, "", decode_reply)
         if len(self.forwarded) < MAX_FORWARDED:
@@ -216,12 +220,12 @@ class RequestBuilder:
 
 
 def _join_meta(meta: bytes, body: bytes) -> bytes:
-    """Return `body` with the member `_meta` added; both are JSON objects."""
+    """Return `body` with `_meta` added. Both arguments are JSON objects."""
     if len(body) <= 2:
         return b'{"_meta":%b}' % meta
     return b"".join((b'{"_meta":', meta, b",", memoryview(body)[1:]))
 
 
 def _add_member(body: bytes, member: bytes) -> bytes:
-    """Return a JSON object with one more member, such as `"name":"value"`."""
+    """Return a JSON object with one more key and value, such as `"name":"value"`."""
     return b"%b,%b}" % (body[:-1], member) if len(body) > 2 else b"{%b}" % member

@@ -34,11 +34,14 @@ __all__ = ["AnswerAny", "Elicit", "RequestHandlers", "Roots", "Sample"]
 
 log = logging.getLogger("concertino.client")
 
+# The user's functions `elicit` and `sample`. They get the request, and the server's name and
+# version.
 Elicit = Callable[[Elicitation, Implementation], object]
 Sample = Callable[[Sampling, Implementation], object]
 # A user's function that takes the method and the undecoded params of a client request, and returns
 # the undecoded result.
 AnswerAny = Callable[[str, bytes], Awaitable[bytes]]
+# file:// URIs or Roots, or a function that returns them.
 Roots = Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]
 
 _decode_elicitation = Decoder(Elicitation).decode
@@ -46,7 +49,7 @@ _decode_sampling = Decoder(Sampling).decode
 
 
 class RequestHandlers:
-    """Answers client requests with the user's functions, and tells the client's capabilities.
+    """Answers the server's requests with the user's functions, and tells the client's capabilities.
 
     The parameters are arguments of Client. None stands for a function that was not passed.
 
@@ -54,8 +57,8 @@ class RequestHandlers:
     sample: asks a model.
     sampling: the content of the capability `sampling`.
     roots: file:// URIs or Roots, or a function that returns them.
-    answer_any: answers all client requests, in place of the functions above.
-    capabilities: the client capabilities to declare in place of those that follow from the
+    answer_any: answers all requests of the server, in place of the functions above.
+    capabilities: the client capabilities to declare; None to declare those that follow from the
         functions.
     Raises ValueError for a root that does not begin with file://.
     """
@@ -116,9 +119,12 @@ class RequestHandlers:
 
         method, params: the method and the undecoded params of the request.
         server: the server's name and version, for the user's function.
-        Raises RpcError if the client has not declared the capability for this request, if the
-        params are malformed, and if the user's function raises or returns an invalid value. The
-        exception of the function is logged, unless it is an RpcError, which goes to the server.
+        Raises RpcError, which the caller sends to the server as the error response:
+
+        - if the client has not declared the capability for this request,
+        - if the params are malformed,
+        - if the user's function raises or returns an invalid value. An RpcError of the function is
+          raised unchanged; other exceptions are logged.
         """
         if self._answer_any is not None:
             return await self._answer_any(method, bytes(params))
@@ -241,7 +247,8 @@ async def _call(name: str, handler: Callable[..., object] | None, *args: object)
 def _wrong_answer(name: str, expected: str, answer: object) -> RpcError:
     """Log that a user's function has returned an invalid value, and return the error to send.
 
-    The error does not quote the value, which is none of the server's business.
+    The error does not quote the value, which the server must not see.
+    name: the argument of Client with which the function was passed.
     """
     log.error("the %s function of this client: expected %s, got %r", name, expected, answer)
     return RpcError(INTERNAL_ERROR, "Internal error: the client could not answer")

@@ -2,10 +2,13 @@
 
 A frame is one line that the server has sent, usually a JSON-RPC message. Channel.on_frames()
 (client/channel.py) has a fast path for successful responses. ServerMessages handles all other
-frames: requests and notifications of the server, error responses, lines that are not messages, and
-lines that are too long. It passes requests and notifications on to a MessageHandler, which is the
-Conversation (client/conversation.py), and progress notifications to the request that they belong
-to.
+frames:
+
+- Requests and notifications of the server go to a MessageHandler, which is the Conversation
+  (client/conversation.py).
+- Progress notifications go to the request to which they belong.
+- Error responses go to the pending request.
+- Lines that are not messages, or are too long, are counted as skipped.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class ServerMessages:
 
     peer: parses the frames, and has the table of pending requests.
     input: what the Channel knows about the frame that is being handled. ServerMessages sets its
-        `frame`, which errors quote.
+        attribute `frame`, which errors quote.
     handler: gets the requests and notifications.
     progress: the progress trackers of pending requests.
     skipped: counts the lines that are not messages, and the responses to no pending request.
@@ -89,7 +92,8 @@ class ServerMessages:
                 self._dispatch(message)
         elif event is not None:
             self._dispatch(event)
-        # The peer returns None for every response. Its count shows whether it has matched this one.
+        # The peer returns None for every response. If its count of unsolicited input has changed,
+        # no pending request matches this response.
         elif invalid_input.unsolicited != unsolicited_before:
             self._on_unsolicited(frame)
 

@@ -26,7 +26,7 @@ class StderrLines:
 
     Call the object with each chunk of bytes.
 
-    name: the name of the client, for the logger.
+    name: the argument `name` of Client, for the logger.
     sink: a function called with each line, or the path of a file to append the lines to; None for
         the logger `concertino.client.NAME.stderr`.
     level: the level at which lines are logged if `sink` is None.
@@ -76,13 +76,18 @@ class StderrLines:
             self._file = -1
 
     def on_line(self, line: bytes) -> None:
-        """Redact one line and pass it on. Derived classes override this to handle some lines."""
+        """Redact one line and pass it on.
+
+        Derived classes override this method to handle some lines in another way.
+        """
         text = line.removesuffix(b"\r").decode("utf-8", "backslashreplace")
         self._write_line(redactor().text(text))
 
     def _log(self, line: str) -> None:
+        """Log a line. This is what happens to the lines if `sink` is None."""
         self._logger.log(self._level, "%s", escape_controls(line))
 
     def _append(self, line: str) -> None:
+        """Append a line to the file, unless close() was called."""
         if self._file >= 0:
             os.write(self._file, line.encode("utf-8", "backslashreplace") + b"\n")

@@ -21,10 +21,12 @@ from concertino.types.results import Level
 class SessionState:
     """The log level and the subscriptions of one client.
 
-    subscribe() and unsubscribe() are for users, who name one resource at a time. watch() is for
-    proxies, which name all resources that their own clients subscribe to; a server of 2026-07-28
-    then gets one subscription instead of many. These methods raise RpcError, TimedOut,
-    Disconnected, ProtocolError, and NotSupported if the server does not declare the capability.
+    - subscribe() and unsubscribe() are for users, who name one resource at a time.
+    - watch() is for proxies, which name all resources to which their own clients subscribe. A
+      server of 2026-07-28 then gets one subscription instead of many.
+
+    These methods and set_log_level() raise RpcError, TimedOut, Disconnected, ProtocolError, and
+    NotSupported if the server does not declare the capability.
 
     connection: sends the requests.
     settings: the arguments of the Client.
@@ -52,7 +54,7 @@ class SessionState:
         self._watch_id: Id | None = None
 
     async def set_log_level(self, level: Level) -> None:
-        """Request log messages of this level and above."""
+        """Request log messages of this level and above, also after restarts of the server."""
         await self._send_log_level(level)
         self._log_level = level
 
@@ -66,7 +68,10 @@ class SessionState:
         await connection.call("logging/setLevel", encode({"level": level}), level)
 
     async def subscribe(self, uri: str) -> None:
-        """Subscribe to changes of a resource. Does nothing if there is a subscription already."""
+        """Subscribe to changes of a resource. Does nothing if there is a subscription already.
+
+        Raises ProtocolError, too, if the server does not report changes of this resource.
+        """
         self._connection.require("resources")
         id = self._subscriptions.get(uri)
         connection = self._connection
@@ -97,12 +102,12 @@ class SessionState:
                 {"resourceSubscriptions": [uri]}, label, self._request_s
             )
         except UnreadRequest:
-            # The server ended before it read the request. Send the request to its successor, which
-            # may speak another revision.
+            # The server has ended before it has read the request. After the restart, subscribe
+            # anew: the server may speak another revision then.
             await self._subscribe(uri)
             return
-        # In the meantime, unsubscribe() may have been called, or another subscribe() may have
-        # succeeded. Then close this subscription.
+        # Meanwhile, unsubscribe() may have been called (current_id is None), or another subscribe()
+        # may have succeeded. Then close this subscription.
         current_id = self._subscriptions.get(uri)
         if current_id is None or missing or subscriptions.is_open(current_id):
             subscriptions.close(id)
@@ -119,7 +124,7 @@ class SessionState:
         if self._connection.is_modern:
             self._connection.current.subscriptions.close(id)
         elif self._connection.state == "running":
-            # A server that is restarting does not need this request: it loses its subscriptions.
+            # A server that is being restarted needs no request: its subscriptions are lost anyway.
             await self._connection.call("resources/unsubscribe", encode({"uri": uri}), uri)
 
     async def watch(self, uris: frozenset[str]) -> None:
@@ -138,9 +143,9 @@ class SessionState:
         await self._listen_to_watched()
 
     async def _listen_to_watched(self) -> None:
-        """Open one subscription for all watched resources, then close the previous (2026-07-28).
+        """Open one subscription for all watched resources, and close the previous one (2026-07-28).
 
-        In the opposite order, a change between the two steps would not be reported.
+        The previous one is closed last. Otherwise, a change between the two steps would be missed.
         """
         subscriptions = (await self._usable_conversation("subscriptions/listen")).subscriptions
         before, self._watch_id = self._watch_id, None
@@ -227,8 +232,9 @@ class SessionState:
                 )
 
     async def _usable_conversation(self, label: str) -> Conversation:
-        """Return the conversation with the running server. Waits while the server is restarted.
+        """Return the Conversation with the running server. Waits while the server is restarted.
 
+        A Conversation is the client's side of one connection; each start of the server makes one.
         label: names the request that is to be sent, for error messages.
         Raises TimedOut if the restart takes too long, and Disconnected if there will be none.
         """

@@ -1,9 +1,13 @@
 """Keeps count of the lines of a server's output that a client skips.
 
-A client skips lines that are not JSON-RPC messages, such as the text that a tool prints; responses
-to no pending request; and lines that are longer than Limits.max_message_bytes. ServerMessages
-(client/server_messages.py) reports each of them to SkippedLines. If a line that is too long never
-ends, the server cannot send anything else; OversizeWatch notices this.
+A client skips
+
+- lines that are not JSON-RPC messages, such as the text that a tool prints,
+- responses to no pending request,
+- lines that are longer than Limits.max_message_bytes.
+
+ServerMessages (client/server_messages.py) reports each of them to SkippedLines. If a line that is
+too long never ends, the server cannot send anything else; OversizeWatch notices this.
 """
 
 from __future__ import annotations
@@ -27,8 +31,9 @@ SKIPPED = "line %d was skipped, it is %s: %s"
 MAX_ABANDONED = 4096
 # If a line that is too long has not ended after this time, the client closes the connection.
 ENDLESS_S = 10.0
-# One member at the beginning of a message. Its value is matched if it is a string without escapes,
-# or an integer of at most 18 digits; otherwise the group is empty, and the next match fails.
+# One key and its value at the beginning of a message. The second group has the value if that is a
+# string without escapes or an integer of at most 18 digits. For any other value, the group is
+# empty, and the next match fails.
 MEMBER = re.compile(
     rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
 )
@@ -42,7 +47,7 @@ class SkippedLines:
 
     Attributes:
     count: how many lines were skipped.
-    recent: the last few skipped lines, shortened.
+    recent: the last MAX_SKIPPED_KEPT skipped lines, shortened.
     late: how many late responses have arrived.
     on_add: called with each skipped line, shortened; None to call nothing.
     """
@@ -57,7 +62,7 @@ class SkippedLines:
         self._abandoned: dict[Id, None] = {}
 
     def add(self, frame: bytes, reason: str) -> None:
-        """Count a skipped line, and log it if its number is one of the first or a power of ten.
+        """Count a skipped line. Log the first 8 lines, and then the 10th, the 100th and so on.
 
         reason: completes the sentence "the line is ...", for the log.
         """
@@ -95,8 +100,9 @@ class OversizeWatch:
     Attributes:
     checks_at: when the Channel has to call is_endless(), by the loop's clock; infinite if no line
         is watched.
-    discarded_bytes: the size of the latest line that was too long and belonged to no known request;
-        0 if there was none. ServerMessages sets it, for the errors of requests that time out.
+    discarded_bytes: the size of the latest line that was too long and could not be matched with a
+        request; 0 if there was none. ServerMessages sets it. The errors of requests that time out
+        mention it, because the line may have been their response.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -127,11 +133,11 @@ class OversizeWatch:
 
 
 def parse_head(head: bytes) -> tuple[bool, int | None]:
-    """Return whether a message is a response, and its id.
+    """Return whether a message is a response, and the id of the response.
 
     head: the first bytes of the message.
-    The id is None if the message is no response, if the id comes after the result, and if the id is
-    not a non-negative integer.
+    The id is None if the message is no response, if the id is not in `head` because it comes after
+    the result, and if the id is not a non-negative integer.
     """
     id: int | None = None
     position = 0

@@ -1,10 +1,12 @@
 """ResourceSubscriptions: the client's open `subscriptions/listen` requests (2026-07-28).
 
-Such a request is a subscription: it stays open, and the server sends notifications for it. The
-server first acknowledges which of the requested notifications it provides. The client ends a
-subscription with notifications/cancelled; the server ends it with a result, with
-notifications/cancelled, or with both in any order. There may be several subscriptions at a time.
-Only the acknowledgement has a time limit.
+Such a request is a subscription: it stays open, and the server sends notifications for it. There
+may be several subscriptions at a time.
+
+- The server first acknowledges the subscription, and says which of the requested notifications it
+  provides. Only the acknowledgement has a time limit.
+- The client ends a subscription with notifications/cancelled.
+- The server ends it with a result, with notifications/cancelled, or with both in any order.
 
 Before 2026-07-28, `resources/subscribe` is used instead (client/session_state.py).
 Spec: 2026-07-28 basic/patterns/subscriptions; basic/patterns/cancellation.
@@ -34,6 +36,8 @@ FOREVER = float("inf")
 
 
 class _Acknowledgement(Struct):
+    """The params of the acknowledgement: the notifications that the server provides."""
+
     notifications: dict[str, Any] = {}
 
 
@@ -60,7 +64,7 @@ class ResourceSubscriptions:
         self._channel = channel
         self._add_meta = add_meta
         self._log = log
-        # Id of a subscription -> a future for the member `notifications` of its acknowledgement.
+        # Id of a subscription -> a future for `notifications` of its acknowledgement.
         self._open: dict[Id, asyncio.Future[dict[str, Any]]] = {}
 
     async def open(
@@ -75,11 +79,12 @@ class ResourceSubscriptions:
             {"resourceSubscriptions": [uri]}.
         label: names the subscription, for errors.
         within_s: may be infinite.
-        Returns the id of the subscription, and the members of `wanted` that the server does not
-        provide. If open() raises, the subscription is not open. Raises RpcError if the server
-        refuses the request, TimedOut, ProtocolError if the server ends the subscription or its
-        acknowledgement is malformed, and Disconnected, which is an UnreadRequest if the request may
-        be sent again.
+        Returns the id of the subscription, and the keys of `wanted` whose notifications the server
+        does not provide or not completely. If open() raises, the subscription is not open. Raises
+        - RpcError if the server refuses the request,
+        - TimedOut after within_s,
+        - ProtocolError if the server ends the subscription or its acknowledgement is malformed,
+        - Disconnected if the connection ends; an UnreadRequest if the request may be sent again.
         """
         channel = self._channel
         if channel.ending.over:
@@ -142,7 +147,10 @@ class ResourceSubscriptions:
         return _subscription_id(params) in self._open
 
     def acknowledge(self, params: Mapping[str, Raw]) -> None:
-        """Handle the server's acknowledgement of a subscription."""
+        """Handle the server's acknowledgement of a subscription.
+
+        params: the params of notifications/subscriptions/acknowledged.
+        """
         id = _subscription_id(params)
         future = None if id is None else self._open.get(id)
         if future is None or future.done():
@@ -157,8 +165,8 @@ class ResourceSubscriptions:
     def on_cancelled(self, id: Id, reason: str) -> bool:
         """Handle a notifications/cancelled of the server for the request with this id.
 
-        Returns False if no subscription has this id. The result of the subscription's request may
-        still follow; the client ignores it.
+        Returns False if no subscription has this id. The result of the `subscriptions/listen`
+        request may still follow; the client ignores it.
         reason: the server's text; "" if it has given none.
         """
         if id not in self._open:
@@ -193,9 +201,10 @@ def _subscription_id(params: Mapping[str, Raw]) -> Id | None:
 
 
 def _covers(provided: Any, wanted: Any) -> bool:
-    """Return whether the server provides a member of the requested notifications.
+    """Return whether the server provides one kind of the requested notifications.
 
-    Both values are True, or lists of URIs. A list of URIs must contain all URIs in `wanted`.
+    provided: what the acknowledgement says of this kind: True, or a list of URIs.
+    wanted: what was requested: True, or a list of URIs, all of which must be in `provided`.
     """
     if isinstance(wanted, list):
         wanted_uris = cast("list[Any]", wanted)

@@ -32,16 +32,20 @@ FOREVER = float("inf")
 class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
     """When to restart a server that has ended by itself. Times are in seconds.
 
+        Client(["python", "server.py"], restart=Restart(tries=3))
+
+    A server counts as recovered when it has run for steady_s since its restart, or has answered a
+    request of the user. If a recovered server ends, everything begins anew: the pause is first_s,
+    and `tries` is counted from 0.
+
     first_s: the pause before the first restart. The pause doubles with each restart in a row. Each
         pause is shortened at random by up to a quarter, so that many servers do not start together.
     longest_s: the longest pause.
-    tries: after this many starts in a row without a recovery (defined at steady_s), the client
+    tries: after this many starts in a row, none of which led to a recovered server, the client
         gives up: requests raise Disconnected.
-    steady_s: a server that has run for this time counts as recovered, as does a server that has
-        answered a request of the user since its restart. If a recovered server ends, the pause is
-        first_s again and `tries` is counted from 0.
+    steady_s: how long a server must run to count as recovered.
     retry_s: a request that comes at least this long after the client has given up starts the server
-        once more; by default infinite: the client never tries again.
+        once more. By default infinite: the client never tries again.
     Raises ValueError for a value that is not positive.
     """
 
@@ -63,7 +67,7 @@ class SupervisedServer(Struct, frozen=True):
 
     bring_down: closes the connection and releases the process of the server that has ended.
     bring_up: starts the server again and negotiates the revision.
-    on_restart: subscribes again and so on, after a restart.
+    on_restart: called after a restart, to subscribe again and to set the log level.
     count_answers: returns how many requests the server has answered since its latest start.
     """
 
@@ -83,7 +87,7 @@ class Supervisor:
     Attributes:
     state: "running"; "backing-off" during the pause before a restart; "starting" during a restart;
         "failed" after the supervisor has given up; or "closed" after close().
-    failure: the error of the server's last end or failed start.
+    failure: the error of the server's last end or failed restart; None if there was none.
     restarts: how many times the server was restarted.
     """
 
@@ -110,7 +114,10 @@ class Supervisor:
         self._start_task(0)
 
     def _start_task(self, tries: int) -> None:
-        """Start the background task. tries: the number of starts in a row so far."""
+        """Start the background task.
+
+        tries: the number of starts in a row so far.
+        """
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run(tries), name="supervise a server")
 
@@ -130,8 +137,8 @@ class Supervisor:
         label: names the waiting request, for error messages.
         within_s: may be infinite.
         Raises TimedOut after within_s, and Disconnected if the client has given up or was closed.
-        Raises Disconnected at once for a request of on_restart(), which runs in the background task
-        itself: waiting there for the next restart would never end.
+        on_restart() runs in the background task itself, where waiting for the next restart would
+        never end. So a request of on_restart() raises Disconnected at once.
         """
         if asyncio.current_task() is self._task:
             raise Disconnected(f"{label}: the server ended again while its session was restored")

@@ -1,8 +1,5 @@
 """SyncClient: a Client for scripts and notebooks, without async.
 
-    with SyncClient(["python", "server.py"]) as client:
-        result = client.call_tool("add", {"a": 1, "b": 2})
-
 A SyncClient has a Client, and a thread that runs an event loop from open() to close()
 (client/portal.py). Each method of SyncClient runs the async method of the Client in that thread,
 and waits for its result. The user's functions, such as `elicit`, are called in that thread too.
@@ -50,11 +47,15 @@ def _blocking(
 class SyncClient(ConnectionFacts):
     """A client for one server, without async. Use it with `with`, or call open() and close().
 
+        with SyncClient(["python", "server.py"]) as client:
+            result = client.call_tool("add", {"a": 1, "b": 2})
+
     The methods do the same as those of Client and raise the same errors, but block until the result
     has arrived. Several threads may call them. If Ctrl-C interrupts a method, its request is
     cancelled at the server. At the end of the program, a client that is still open is closed.
 
-    target: the server, as for Client.
+    target: the server: a command as a list of words, ServerParameters, a URL, HttpParameters,
+        `unix:PATH`, `tcp:HOST:PORT`, or another target of Client.
     settings: the keyword arguments of Client, such as `timeouts` and `elicit`. Functions such as
         `elicit` are called in another thread, and cannot use this client.
     """
@@ -90,8 +91,9 @@ class SyncClient(ConnectionFacts):
     def close(self) -> None:
         """Close the connection, and end the server and all processes that it has started.
 
-        Takes a limited time (`ladder` of ServerParameters). Requests that other threads wait for
-        raise Disconnected. May be called again, and from any thread.
+        A server that is a program first gets time to end by itself (ServerParameters.ladder has the
+        times). Requests for which other threads wait raise Disconnected. May be called again, and
+        from any thread.
         """
         portal = self._portal
         if portal is not None and portal.is_own_thread:

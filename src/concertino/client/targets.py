@@ -3,14 +3,14 @@
 parse_target() returns a TargetLocation. Its open() starts the server or connects to it, and returns
 an OpenTarget: the Connection, and the process if one was started. A target is one of these:
 
-["python", "server.py"]   a program, started for this client alone
-ServerParameters(...)     the same, with an environment, a working directory and time limits
-"unix:/run/my.sock"       a server that listens at a Unix socket
-"tcp:127.0.0.1:8000"      a server that listens at a port
-"https://example.com/mcp" a server that is reached by a URL
-HttpParameters(...)       the same, with headers for each request
-Server(...)               any Backend (an object that answers requests), in this process
-connection                any Connection that is not open yet
+    ["python", "server.py"]   a program, started for this client alone
+    ServerParameters(...)     the same, with an environment, a working directory and time limits
+    "unix:/run/my.sock"       a server that listens at a Unix socket
+    "tcp:127.0.0.1:8000"      a server that listens at a port
+    "https://example.com/mcp" a server that is reached by a URL
+    HttpParameters(...)       the same, with headers for each request
+    Server(...)               any Backend (an object that answers requests), in this process
+    connection                any Connection that is not open yet
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ _URL_WITHOUT_SCHEME = re.compile(r"[A-Za-z0-9.-]+:[0-9]+(/\S*)?")
 
 
 class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
-    """A program for Client to start as its server.
+    """A program that Client starts as its server.
+
+        Client(ServerParameters("python", ["server.py"], env={"API_KEY": key}))
 
     command: the name of a program, which is searched in PATH, or its path. No shell is involved.
     args: the arguments of the program.
@@ -70,7 +72,8 @@ class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
     cwd: the working directory of the program; by default that of this process.
     inherit: the names of the environment variables that the program gets from this process; by
         default a few that most programs need, such as PATH and HOME.
-    ladder: how long each step of the shutdown may take: closing stdin, SIGTERM, SIGKILL.
+    ladder: how many seconds the program has to end after each step of the shutdown. The steps are
+        closing its stdin, SIGTERM and SIGKILL.
     Raises TypeError if a field has a wrong type. The error shows no values of `args` and `env`,
     which may be secrets.
     """
@@ -103,12 +106,14 @@ class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
 class HttpParameters(Struct, frozen=True, metaclass=HintingStructMeta):
     """A server that Client reaches by a URL.
 
-    url: an http, https, ws or wss URL, such as https://example.com/mcp.
+        Client(HttpParameters("https://example.com/mcp", {"X-Api-Key": key}))
+
+    url: an http, https, ws or wss URL.
     headers: sent with each HTTP request to the origin of the URL, and to no other origin. Logs do
         not show the value of Authorization.
-    auth: how to obtain an access token if the server asks for authorization. By default, the token
-        that `concertino login URL` has stored is used. If `headers` has Authorization, that header
-        is sent and no token is obtained.
+    auth: how to obtain an access token if the server asks for authorization; None to use the token
+        that `concertino login URL` has stored. If `headers` has Authorization, that header is sent
+        and no token is obtained.
     """
 
     url: str
@@ -195,7 +200,8 @@ class OpenTarget:
     def describe_process(self, is_ended: bool) -> str:
         """Return a text for errors that says whether the process runs or how it has ended.
 
-        is_ended: whether the connection has ended.
+        is_ended: whether the connection has ended. If the process still runs then, the text says
+            which stream the process has closed.
         """
         assert self.child is not None
         name, status = f"the server (process {self.child.pid})", self.child.exit_status
@@ -212,8 +218,9 @@ class OpenTarget:
     def describe_withheld(self) -> str:
         """Return a sentence that names environment variables which the process may need.
 
-        Returns "" if nothing on its stderr shows that the process failed to reach the network, and
-        if there is no such variable.
+        These are variables of this process that configure the network, and that the process did not
+        get. Returns "" if there are none, or if the stderr of the process shows no failure of the
+        network.
         """
         parameters = self.parameters
         if parameters is None or not (tail := self.tail()):
@@ -226,8 +233,8 @@ class OpenTarget:
         """Return the ids of the requests that the server's process has not read.
 
         Call it once, after the end of the connection, when no process can read these requests any
-        more. Returns no ids if this client has started no process, because then it does not know
-        what the server has read.
+        more. Returns an empty set if this client has started no process, because then it does not
+        know what the server has read.
         """
         return frozenset() if self.child is None else request_ids(self.child.take_unread())
 
@@ -251,6 +258,7 @@ class OpenTarget:
         return self._release
 
     def _on_released(self, release: asyncio.Task[None]) -> None:
+        """Kill the process if the task of release() was cancelled."""
         # asyncio.run() cancels all tasks at its end, even those that have not begun. Then close()
         # has not ended the process.
         if release.cancelled():
@@ -266,7 +274,7 @@ class OpenTarget:
 class TargetLocation(Protocol):
     """A parsed target: says where the server is, and opens the connection to it.
 
-    Instead of a target, users of Client may pass an object of their own with these members.
+    Users of Client may pass an object of their own with these attributes as the target.
 
     name: a name for logs and errors.
     can_reopen: whether open() may be called again, to restart the server.
@@ -299,7 +307,10 @@ Target = (
 
 
 def parse_target(target: Target) -> TargetLocation:
-    """Parse a target. Raises TypeError or ValueError if it is not a valid target."""
+    """Return the TargetLocation for a target of Client.
+
+    Raises TypeError or ValueError if it is not a valid target.
+    """
     if isinstance(target, ServerParameters):
         return _Program(target)
     if isinstance(target, HttpParameters):
@@ -325,12 +336,12 @@ def parse_target(target: Target) -> TargetLocation:
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is the address or URL of a server, and not the name of a program."""
+    """Return whether a string is the address or URL of a server, and not the name of a program."""
     return text.startswith(("unix:", "tcp:")) or is_url(text)
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text begins as the URL of a server does."""
+    """Return whether a string begins as the URL of a server does, such as `https://`."""
     return text[:8].casefold().startswith(("http://", "https://", "ws://", "wss://"))
 
 
@@ -450,7 +461,7 @@ def _unreachable(name: str, exc: OSError) -> Disconnected:
     name: the address, for the text.
     exc: the error of the socket or of TLS.
     """
-    # asyncio's own texts do not say the reason, so look for the error of the system.
+    # The texts of asyncio's errors do not say the reason, so use the text of the system's error.
     reason = exc.strerror or exc
     # TLS errors have other numbers than errors of the system.
     if is_tls_error(exc):

@@ -1,8 +1,11 @@
 """ToolResults: decodes, validates and unwraps the results of tools, for Client.call_tool().
 
-Most results need none of this, because their responses were decoded together with the result.
-Client.call_tool() calls ToolResults for the others. Validating and unwrapping need the output
-schemas of the tools; ToolResults fetches the list of tools when its schemas may be outdated.
+To unwrap a result is to replace structured content `{"result": value}` by the value, because many
+servers wrap values that are no objects in this way (client/wrapped_results.py).
+
+Most results need none of this, because they were decoded together with their responses.
+Client.call_tool() calls ToolResults for the other results. Validating and unwrapping need the
+output schemas of the tools; ToolResults fetches the list of tools when its schemas may be outdated.
 """
 
 from __future__ import annotations
@@ -28,10 +31,11 @@ __all__ = ["ToolResults"]
 class ToolResults:
     """Decodes, validates and unwraps the results of one server's tools.
 
+    To unwrap is to replace structured content `{"result": value}` by the value.
     validator: the output schemas of the tools.
-    fetch: returns all tools of the server; its argument is the time limit for each page in seconds,
-        or None for Timeouts.request_s.
-    log: notes that the list of tools could not be fetched.
+    fetch: returns all tools of the server. Its argument is the time limit for each page of the list
+        in seconds; None for Timeouts.request_s.
+    log: gets a message if the list of tools cannot be fetched.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class ToolResults:
         self._wrapped: WrappedResults | None = None
 
     async def list_tools(self) -> list[Tool]:
-        """Fetch all tools, and remember their output schemas."""
+        """Fetch all tools, remember their output schemas, and return the tools."""
         tools = await self._fetch(None)
         self.validator.learn(tools)
         return tools
@@ -57,7 +61,9 @@ class ToolResults:
 
         name: the name of the tool.
         raw: the result, undecoded.
-        validate: what validator.get(name) returns; None to validate nothing.
+        validate: the function that validator.get(name) has returned; None to validate nothing. If
+            the result is invalid, the list of tools is fetched again, because the schema may have
+            changed.
         Raises ProtocolError if the result is malformed or does not fit the tool's output schema.
         """
         result = decode_result(f"tools/call {name}", raw, CallToolResult)
@@ -89,9 +95,9 @@ class ToolResults:
     ) -> CallToolResult:
         """Return a result, with structured content `{"result": value}` replaced by the value.
 
-        Returns the result as it is if the tool itself has returned an object with this member.
+        Returns the result unchanged if not the server, but the tool itself has made this object.
         name: the name of the tool.
-        result: the result, whose structured content is an object with the member `result`.
+        result: the result, whose structured content is an object with the key `result`.
         conversation: the connection over which the server has sent the result.
         timeout_s: how many seconds to wait for each page of the list of tools, if it is fetched.
         """

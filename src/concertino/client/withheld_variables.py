@@ -47,10 +47,11 @@ VARIABLE = re.compile(
 
 
 def describe_withheld(stderr: str, variables: Iterable[str], passed: Collection[str]) -> str:
-    """Return a sentence that names the variables which a server may lack to reach the network.
+    """Return a sentence that names environment variables which a server may lack.
 
-    Returns "" if the server's stderr shows no failure of the network, and if the server got all
-    variables for proxies, certificates and package registries that this process has.
+    A server may need variables for proxies, certificates and package registries to reach the
+    network. Returns "" if the server's stderr shows no failure of the network, or if the server got
+    all such variables that this process has.
 
     stderr: the end of the server's stderr.
     variables: the names of the environment variables of this process.

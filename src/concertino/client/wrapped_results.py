@@ -1,13 +1,13 @@
 """WrappedResults: unwraps structured content that a server has sent as `{"result": value}`.
 
 Before 2026-07-28 structured content must be an object, so servers wrap other values, such as a
-number or a list. But a tool may also return an object whose only member is `result`. WrappedResults
-tells these cases apart:
+number or a list. But a tool may also return an object whose only key is `result`, which must not be
+unwrapped. WrappedResults tells these cases apart:
 
-- If the tool's output schema has the keyword WRAPS_RESULT, which FastMCP and concertino set, the
-  value is wrapped.
+- If the tool's output schema has the keyword `x-fastmcp-wrap-result` (WRAPS_RESULT), which FastMCP
+  and concertino set, the value is wrapped.
 - If the tool has an output schema without this keyword, nothing is wrapped.
-- If the tool has no output schema, the text of the result tells: servers also send the value as
+- If the tool has no output schema, the text of the result tells it: servers also send the value as
   text, and do not wrap it there.
 
 Spec: 2025-06-18 server/tools "Structured Content"; decision 0016.
@@ -30,19 +30,19 @@ from concertino.types.results import CallToolResult, Tool
 
 __all__ = ["WrappedResults"]
 
-# Which results of a tool are wrapped: all; those whose value is not an object; those whose text is
-# the JSON of the value alone; none.
+# Which results of a tool are wrapped: all of them; those whose value is not an object; those whose
+# text is the JSON of the value alone; none.
 _Wrapping = Literal["all", "non_objects", "by_text", "none"]
 
 
 class WrappedResults:
-    """Replaces structured content `{"result": value}` by the value, if one server has wrapped it.
+    """Replaces structured content `{"result": value}` by the value, if the server has wrapped it.
 
-    The output schema of the tool shows whether it has, or without a schema the text of the result.
-    WrappedResults fetches the list of tools when the first structured content has no member but
-    `result`, and again for the first such content after the server was restarted or has reported a
-    change of the list.
-    fetch: returns the tools; its argument is the time limit for each page in seconds.
+    The output schema of the tool shows whether the server has wrapped the value. If the tool has no
+    output schema, the text of the result shows it. So WrappedResults fetches the list of tools when
+    the first such content arrives. It fetches the list again for the first such content after the
+    server was restarted, or has reported a change of the list.
+    fetch: returns the tools. Its argument is the time limit for each page of the list in seconds.
     log: gets a message if the list cannot be fetched.
     """
 
@@ -65,9 +65,9 @@ class WrappedResults:
     ) -> CallToolResult:
         """Return a result, with structured content `{"result": value}` replaced by the value.
 
-        Returns the result as it is if the tool itself has returned an object with this member.
+        Returns the result unchanged if not the server, but the tool itself has made this object.
         name: the name of the tool.
-        result: a result whose structured content is an object with a member `result`.
+        result: a result whose structured content is an object with the key `result`.
         conversation: the connection over which the server has sent the result.
         timeout_s: the time limit for each page of the list of tools, in seconds. If the list cannot
             be fetched, the text of a result tells whether it is wrapped, as for a tool without an
