@@ -371,7 +371,8 @@ class Stream:
             log.warning(
                 "%s: the servers have lost the messages after %d", self._name, state.last_seq
             )
-            # All clients get the same text, unless one asks only after a message was published.
+            # All clients make the same text from the state of the stream. Only a client that asks
+            # after the next message was published makes another one.
             self._loss = f" {state.last_seq} {state.last_ts}"
         elif answer.created != self._created:
             self._loss = ""
@@ -386,6 +387,7 @@ class Stream:
         self._last_at_open = state.last_seq
         self._check_opened()
 
+        # Create a consumer that delivers the messages after the last one of the follower.
         self._consumer.delivered, self._consumer.heard_at = 0, loop.time()
         subject = self._requests.new_subject("d.")
         sid = connection.subscribe(subject, self._on_delivery)
@@ -404,6 +406,7 @@ class Stream:
             made = await self._requests.send(f"$JS.API.CONSUMER.CREATE.{self._name}", body)
             if made.error is not None:
                 raise Disconnected(f"{self._name}: {made.error.description}")
+            # _on_delivery() handles the messages. Wait until the consumer must be replaced.
             while loop.time() - self._consumer.heard_at < SILENCE_S:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT_S):

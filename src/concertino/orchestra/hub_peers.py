@@ -28,9 +28,11 @@ def is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
 def registration_problem(id: str, peer: RemotePeer, plugins: Mapping[str, PluginProcess]) -> str:
     """Return the reason why a peer may not register as a plugin; empty if it may.
 
-    A process that the hub has started may register only as the plugin for which it was started.
-    Any other process may register only under an id that is not in the hub's plugins file, and only
-    if its certificate allows this id, or if it is connected on a Unix socket.
+    - Over QUIC, the name in the peer's certificate must allow the id.
+    - On a Unix socket, if the id is that of a plugin of the hub, the peer must be a process that
+      the hub has started for this plugin.
+    - On a Unix socket, any other id is allowed, unless the peer is a process that the hub has
+      started for a plugin.
 
     id: the id under which the peer wants to register.
     plugins: the hub's plugins, by id.

@@ -293,7 +293,8 @@ class MarkdownStorage:
         Returns the content of its file, with front matter, and its version. Raises StorageError.
         """
         raw = _read_file(folder, name, path, MAX_CONTENT_BYTES)
-        # The version and the digest of an interrupted write; empty if no write was interrupted.
+        # The version and the digest of an interrupted write, together far less than 1024 bytes.
+        # Empty if no write was interrupted.
         record = _read_file(folder, name + NEXT, path, 1024, missing=b"").split()
         if (
             len(record) == 2

@@ -547,6 +547,8 @@ class NatsWorker:
 
 
 def _read_int(text: str | None) -> int | None:
+    """Return the number in a header field; None if it is missing or not a valid number."""
+    # No valid number is as long as 12 digits, and reading a very long one takes long.
     return int(text) if text is not None and text.isdecimal() and len(text) < 12 else None
 
 

@@ -64,8 +64,8 @@ class RemotePeer(Struct, frozen=True):
     """The process at the other end of a connection.
 
     address: the address of the connection, for messages.
-    name: over QUIC, the name in the peer's verified certificate; in a NATS cluster, the name of
-        the peer's user; None on a Unix socket, which has neither.
+    name: over QUIC, the name in the peer's verified certificate; in a NATS cluster, the plugin's id
+        or `orchestrator` for a hub, which the NATS servers have verified; None on a Unix socket.
     pid, uid: the process id and user id when the peer connected on a Unix socket; None otherwise.
     """
 

@@ -165,6 +165,7 @@ class _FrameConnection(SocketConnection):
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
         if batch.in_progress:
+            # Frames that wait already will be flushed, and come before this one.
             if self._output.queue:
                 return self.write(frame, None)
             if (single_id := batch.single_id) and single_id != self._last_single_id:
