@@ -11,7 +11,7 @@ from loops import on_a_loop
 
 from concertino.authorization.flow import PageOpener
 from concertino.authorization.login_commands import log_in
-from concertino.authorization.logins import LoginStore
+from concertino.authorization.logins import LoginStore, login_key
 from concertino.authorization.settings import OAuth
 from concertino.errors import AuthorizationError
 
@@ -32,3 +32,14 @@ async def test_at_a_server_that_asks_for_no_login_nobody_is_registered(tmp_path:
         with pytest.raises(AuthorizationError, match=f"^{server.url} asks for no login$"):
             await log_in(server.url, OAuth(), PageOpener(), LoginStore(tmp_path))
         assert "/register" not in server.paths()
+
+
+@on_a_loop
+async def test_a_login_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    store = LoginStore(tmp_path)
+    key = login_key("https://server.example/mcp", "", "authorization_code")
+    file = tmp_path / f"{key}.json"
+    # A directory cannot be unlinked, whoever asks.
+    file.mkdir()
+    with pytest.raises(AuthorizationError, match=f"^{file}: Is a directory$"):
+        await store.remove(key)

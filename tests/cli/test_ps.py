@@ -235,7 +235,9 @@ def test_an_answer_that_is_none_is_shown_as_no_answer(environment: dict[str, str
             with listener.accept()[0] as connection:
                 connection.sendall(b'{"pid": "x"}')
             output = process.communicate(timeout=60)[0]
-    assert json.loads(output)["state"] == "no answer"
+    shown = json.loads(output)
+    assert shown["state"] == "no answer"
+    assert shown["last_error"] == "the proxy's answer cannot be read: is it of another version?"
 
 
 def test_servers_that_wait_for_approval_are_shown(

@@ -18,6 +18,7 @@ PAGES: dict[tuple[str, str | None], Any] = {
     ("a", "2:x"): {"tasks": [{"taskId": "a2"}]},
     ("b", None): RpcError(-32603, "broken"),
     ("c", None): {"tasks": [{"taskId": "c1"}]},
+    ("d", None): {"tasks": {"taskId": "d1"}},
 }
 
 
@@ -37,7 +38,7 @@ async def test_pages_of_all_parts_follow_each_other_without_those_that_fail() ->
     while not found or params:
         page = decode(
             await list_tasks(
-                ["a", "b", "c"],
+                ["a", "b", "c", "d"],
                 Call("tasks/list", params),
                 fetch,
                 lambda name, method, exc: failures.append((name, str(exc))),
@@ -46,7 +47,9 @@ async def test_pages_of_all_parts_follow_each_other_without_those_that_fail() ->
         found.append([task["taskId"] for task in page["tasks"]])
         params = {"cursor": Raw(encode(page["nextCursor"]))} if "nextCursor" in page else {}
     assert found == [["a1"], ["a2", "c1"]]
-    assert failures == [("b", "broken (-32603)")]
+    assert [name for name, _ in failures] == ["b", "d"]
+    assert failures[0][1] == "broken (-32603)"
+    assert failures[1][1] == "Expected `array`, got `object` - at `$.tasks`"
 
 
 @pytest.mark.parametrize("cursor", [b'"z:1"', b'"a"', b"5"])

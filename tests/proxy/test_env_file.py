@@ -28,6 +28,13 @@ def test_variables_have_these_values(tmp_path: Path) -> None:
     }
 
 
+def test_only_newlines_end_a_line(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    # What str.splitlines() also takes for ends of lines belongs to the value.
+    path.write_bytes("A=one\u2028two\x0bthree\x0cfour\x85five\r\nB=2\r\n".encode())
+    assert read_env_file(path) == {"A": "one\u2028two\x0bthree\x0cfour\x85five", "B": "2"}
+
+
 @pytest.mark.parametrize("line", ["A", "=1", "A B=1", "A='x", 'A="x\\"', "A='x' y", "A=\0"])
 def test_any_other_line_is_an_error_with_its_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / ".env"

@@ -318,8 +318,8 @@ async def test_a_hidden_argument_without_its_variable_says_so(files: Files) -> N
 
 
 @on_a_loop
-async def test_a_change_without_its_variable_changes_nothing(
-    files: Files, caplog: pytest.LogCaptureFixture
+async def test_a_change_without_its_variable_changes_nothing_until_the_variable_is_set(
+    files: Files, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write({"one": files.plain("one", "x")})
     servers = files.servers(trust=True)
@@ -328,7 +328,10 @@ async def test_a_change_without_its_variable_changes_nothing(
         files.write({"one": files.plain("one", "x", **{"x-concertino": options})})
         await servers.reload()
         assert await tools(caller) == ["one_who", "one_x"]
-    assert "the variable NOT_SET_ANYWHERE is not set; its options stay" in caplog.text
+        assert "the variable NOT_SET_ANYWHERE is not set; its options stay" in caplog.text
+        monkeypatch.setenv("NOT_SET_ANYWHERE", "1")
+        await servers.reload()
+        assert await tools(caller) == ["one_who"]
 
 
 @pytest.mark.parametrize(("isolation", "processes"), [("session", 2), ("principal", 1)])

@@ -29,7 +29,8 @@ def verifier_for(issuer: Issuer) -> Introspection:
 
 def answering(issuer: Issuer, **members: Any) -> None:
     usual = {"active": True, "sub": "alice", "aud": AUDIENCE, "exp": time.time() + 60}
-    body = json.dumps({**usual, **members}).encode()
+    response = {name: value for name, value in {**usual, **members}.items() if value is not None}
+    body = json.dumps(response).encode()
     issuer.served["/introspect"] = 200, body
 
 
@@ -50,6 +51,8 @@ async def test_the_issuer_says_whose_a_token_is(issuer: Issuer) -> None:
     ("members", "reason"),
     [
         ({"active": False}, "not valid"),
+        # RFC 7662, 2.2: the field is required.
+        ({"active": None}, "not valid"),
         ({"aud": "https://other.example"}, "another server"),
         ({"iss": "https://other.example"}, "another issuer"),
         ({"exp": 1}, "expired"),

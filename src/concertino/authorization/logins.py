@@ -289,15 +289,18 @@ class LoginStore:
     async def remove(self, key: str) -> bool:
         """Remove a login, and return whether there was one.
 
-        Raises AuthorizationError if the system's keyring fails.
+        Raises AuthorizationError if the system's keyring fails, or if the file cannot be removed.
         """
         keyring = find_keyring()
         if keyring.is_available:
             await wait_for_keyring(lambda: keyring.remove(key))
+        path = self._path(key)
         try:
-            self._path(key).unlink()
+            path.unlink()
         except FileNotFoundError:
             return False
+        except OSError as exc:
+            raise AuthorizationError(f"{path}: {exc.strerror}") from None
         return True
 
     @asynccontextmanager

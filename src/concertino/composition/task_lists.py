@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
 
 from concertino.backend.interface import Call
@@ -41,7 +41,7 @@ async def list_tasks(
     """Return one page of the joined list of tasks.
 
     The page has the tasks of the parts one after the other, and ends after the first part that has
-    another page. A part that answers with an error is left out.
+    another page. A part that answers with an error, or with no page of tasks, is left out.
     parts: the names of the parts that list tasks, in the order of the composition.
     call: the client's request.
     fetch: called with the name of a part and the request for it; sends the request, and returns the
@@ -54,10 +54,10 @@ async def list_tasks(
     for name in parts[at:]:
         try:
             result = await fetch(name, Call(call.method, params, call.meta))
-        except RpcError as exc:
+            page = decode(result if isinstance(result, Raw) else encode(result), type=_TaskPage)
+        except (RpcError, DecodeError) as exc:
             report_failure(name, call.method, exc)
             continue
-        page = decode(result if isinstance(result, Raw) else encode(result), type=_TaskPage)
         tasks += page.tasks
         if page.next_cursor is not None:
             return _encode_page(tasks, f"{name}:{page.next_cursor}")

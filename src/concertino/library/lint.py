@@ -21,7 +21,7 @@ from concertino.library.document import Document
 from concertino.library.document_registry import Ambiguous, DocumentRegistry
 from concertino.library.file_loader import FileLoader, FolderState
 from concertino.library.file_parsing import decode_text
-from concertino.library.folder import Folder
+from concertino.library.folder import FileMissing, Folder
 from concertino.library.front_matter import parse_front_matter
 from concertino.library.index import Index
 from concertino.library.outline import lines_outside_fences
@@ -193,10 +193,16 @@ def _problem(rule: Rule, message: str) -> LibraryProblem:
 
 # The type of the parsed files does not matter, so it is Any.
 def _first_line(state: FolderState[Any] | None, path: str) -> int:
-    """Return the line number in the file at which its body begins."""
+    """Return the line number in the file at which its body begins.
+
+    Returns 1 if there is no such file, or no longer.
+    """
     if state is None or (found := state.found.get(path)) is None:
         return 1
-    text = decode_text(state.folder.read(found)[0])
+    try:
+        text = decode_text(state.folder.read(found)[0])
+    except FileMissing:
+        return 1
     return 1 if text is None else parse_front_matter(text).body_line
 
 

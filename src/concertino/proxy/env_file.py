@@ -12,6 +12,7 @@ __all__ = ["read_env_file"]
 
 # The largest file, in bytes.
 MAX_BYTES = 2**18
+LINE_END = re.compile(r"\r\n?|\n")
 LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)")
 ESCAPE = re.compile(r"\\(.)")
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
@@ -36,11 +37,12 @@ def read_env_file(path: Path) -> dict[str, str]:
     if len(data) > MAX_BYTES:
         raise InvalidServerFile(f"{path}: expected at most {MAX_BYTES} bytes")
     try:
-        lines = data.decode("utf-8-sig").splitlines()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidServerFile(f"{path}: expected UTF-8") from None
     variables: dict[str, str] = {}
-    for number, line in enumerate(map(str.strip, lines), 1):
+    # str.splitlines() would also split values at U+2028 and others.
+    for number, line in enumerate(map(str.strip, LINE_END.split(text)), 1):
         if not line or line.startswith("#"):
             continue
         match = LINE.fullmatch(line)

@@ -160,12 +160,14 @@ class FileServer:
 
         If they cannot be applied, logs the reason and keeps the options in force.
         """
-        self.options = options
+        previous, self.options = self.options, options
         if self._server is None or self._outlet is None:
             return
         try:
             await self._wrap(self._server, self._outlet)
         except ConcertinoError as exc:
+            # The next reload of the file tries the new options again, since they differ from these.
+            self.options = previous
             log.error("%s: %s; its options stay as they were", self.name, exc)
             return
         self._report_changes()

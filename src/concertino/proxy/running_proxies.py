@@ -126,12 +126,17 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
                 # The process was killed, and has left its socket.
                 path.unlink(missing_ok=True)
                 continue
-            except (OSError, DecodeError):
-                text = f"the proxy does not answer within {ANSWER_S:g} s"
-                silent = ServerStatus("?", "no answer", last_error=text)
-                status = ProxyStatus(int(pid), (silent,))
+            except OSError:
+                status = _no_answer(pid, f"the proxy does not answer within {ANSWER_S:g} s")
+            except DecodeError:
+                text = "the proxy's answer cannot be read: is it of another version?"
+                status = _no_answer(pid, text)
             if status is not None:
                 yield status
+
+
+def _no_answer(pid: str, reason: str) -> ProxyStatus:
+    return ProxyStatus(int(pid), (ServerStatus("?", "no answer", last_error=reason),))
 
 
 def _ask(path: Path) -> ProxyStatus | None:

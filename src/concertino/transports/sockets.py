@@ -148,8 +148,7 @@ class AcceptedSocket(SocketConnection):
 
         self._is_checked = True
         self._first_line = b""
-        if chunk or start:
-            super().on_chunk(start)
+        super().on_chunk(start)
         if not chunk:
             super().on_chunk(chunk)
 
