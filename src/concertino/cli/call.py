@@ -49,7 +49,7 @@ DESCRIPTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of one of the commands to its parser."""
+    """Add the arguments of one of the commands that use a server, such as `call`, to its parser."""
     command = parser.prog.rpartition(" ")[2]
     parser.description = f"{DESCRIPTIONS[command]} {DESCRIPTION}"
     # Continue the usage below the first line, so that it fits 80 columns.
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
-    """Run one of the commands and end the process.
+    """Run one of the commands that use a server, such as `call`, and end the process.
 
     args: the parsed arguments of the command.
     server: the words after `--`, which are the command or the address of a server; empty if there

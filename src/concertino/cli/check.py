@@ -102,7 +102,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run the selected cases, each of which tests one kind of fault, and return the exit code.
 
-    server: the words after `--`.
+    args: the parsed arguments.
+    server: the words after `--`: the rest of the command that starts the server, after
+        `args.server`.
     Exit codes: 0 without failures, 1 with failures, 2 for invalid usage, 128 + n after signal n.
     """
     command = [*args.server, *server]

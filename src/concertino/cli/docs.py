@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the list or the page, and return the exit code.
+    """Print the list of pages, or the page of `args.topic`, and return the exit code.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.

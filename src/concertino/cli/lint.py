@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the findings, and return the exit code: 1 if there are any, else 0.
+    """Check the library and print the findings. Returns the exit code: 1 if there are any, else 0.
 
     args: the parsed arguments.
     server: the words after `--`, which are ignored.

@@ -74,7 +74,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the results, and return the exit code: 0 if there are any, else 1.
+    """Search a library and print the results. Returns the exit code: 0 if there are any, else 1.
 
     args: the parsed arguments.
     server: the words after `--`, which are ignored.

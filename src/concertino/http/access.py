@@ -73,7 +73,8 @@ class AccessRules:
     def check(self, head: RequestHead) -> None:
         """Raise HttpError 403 if Origin names a foreign page, or Host another server than this one.
 
-        Raises HttpError 421 if its target is a URL with `https`, and the request came without TLS.
+        Raises HttpError 421 if the target of the request is a URL with `https`, although the
+        request has come without TLS.
         """
         if head in self._known:
             return

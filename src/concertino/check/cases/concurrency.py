@@ -291,7 +291,7 @@ def send_pings_after_slow_call(context: CaseContext) -> None:
 
 
 def cancel_1000_calls(context: CaseContext) -> None:
-    """Send 1,000 long calls, cancel them, and send a short call. That must not have to wait."""
+    """Send 1,000 long calls, cancel them, and send a short call, which must not have to wait."""
     calls = [context.make_call("sleep", seconds=30) for _ in range(1000)]
     context.send(*calls)
     context.require_service()
