@@ -46,6 +46,7 @@ __all__ = [
     "explain_refusal",
 ]
 
+# Exit codes of the process.
 FAILED, UNREACHABLE, LATE, GARBLED = 1, 3, 4, 5
 # (error, its code in JSON, its exit code). The first entry whose class matches is used.
 CODES: tuple[tuple[type[ConcertinoError], str, int], ...] = (
@@ -186,6 +187,7 @@ def _is_address(server: Sequence[str]) -> bool:
 def _suggest_for_refusal(
     error: ProtocolError | RpcError, server: Sequence[str], *, is_open: bool
 ) -> str:
+    """Return the hint for an error response, or for a response that is not MCP; "" for none."""
     if not is_open and len(server) == 1 and (hint := suggest_path(server[0], str(error))):
         return hint
     return "--trace shows every message" if isinstance(error, ProtocolError) else ""

@@ -39,6 +39,7 @@ COMMANDS = {
     "help": ("[TOOL]", "show the commands, or what a tool does"),
     "exit": ("", "end the session, as Ctrl-D does"),
 }
+# How many suggestions are shown for one word.
 MAX_SUGGESTIONS = 1000
 
 

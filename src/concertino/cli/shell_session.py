@@ -36,6 +36,7 @@ from concertino.types.results import Implementation, Level
 
 __all__ = ["Shell"]
 
+# How many characters of the server's name the prompt shows.
 MAX_NAME = 30
 # The commands that ServerSession runs: those with the name of a tool, resource or prompt, and those
 # that list them.
@@ -341,6 +342,7 @@ class Shell:
             for name, kind in takes.descriptions.items():
                 is_required = name in takes.required
                 prompt = f"  {name} ({kind}{'' if is_required else ', optional'}): "
+                # Ask again after an invalid value. An empty line leaves the field out.
                 while text := await self._input.read_line(escape_lines(prompt), None):
                     try:
                         values |= convert_texts("the form", {name: text}, schema)

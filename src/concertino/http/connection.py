@@ -280,7 +280,8 @@ class HttpConnection(asyncio.Protocol):
         verdict: the result of the verification.
         """
         if self._transport is None or self.is_ending:
-            # The client has disconnected. Reading the exception keeps asyncio from logging it.
+            # The connection has ended meanwhile. Reading the exception keeps asyncio from logging
+            # it.
             _ = verdict.cancelled() or verdict.exception()
             return
         try:

@@ -237,7 +237,7 @@ class McpEndpoint:
 
         purpose: what the method does, for the error.
         If the request is of an unknown revision, sends the error response and returns None.
-        Raises HttpError 405 if it names no session, or is of a revision without sessions.
+        Raises HttpError 405 if the request names no session, or is of a revision without sessions.
         """
         headers = self._read_headers(exchange)
         is_modern = headers.version == MODERN.name
@@ -262,7 +262,7 @@ def _unacceptable(headers: McpHeaders) -> HttpError:
 
 
 def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, id: Id) -> bool:
-    """Compare the headers of a request of 2026-07-28 with its body; `Mcp-Param-...` come later.
+    """Compare the headers of a request of 2026-07-28 with its body, except `Mcp-Param-...`.
 
     If they differ, send the error response and return False.
     """

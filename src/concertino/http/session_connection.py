@@ -198,7 +198,8 @@ class SessionConnection:
             self._held[exchange] = accepted, ids
             exchange.on_disconnect = partial(self._forget_held, exchange)
             return
-        # Older revisions do not define events without data.
+        # An event with only an id is sent first, with which the client can resume the stream. Only
+        # 2025-11-25 has such events.
         is_primed = self.revision == LATEST_LEGACY.name
         stream = self._streams.open(exchange, ids, accepted, is_primed=is_primed)
         if accepted.stream:
@@ -316,6 +317,7 @@ class SessionConnection:
         """
         exchange = stream.exchange
         if not self.revision:
+            # This is the first response of the session, the one to `initialize`.
             self._begin(exchange, frame, outcome)
         if id is not None:
             self._streams.finish(stream, id)
@@ -362,6 +364,7 @@ class SessionConnection:
             self.revision = read_revision(frame)
             return
         if exchange is not None:
+            # Do not tell the client the id of a session that ends now.
             exchange.headers = exchange.headers.replace(self.header, b"")
         # With call_soon(), because the response is not sent yet.
         self._loop.call_soon(self.end, "initialize was refused")

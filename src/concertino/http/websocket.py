@@ -67,6 +67,7 @@ class WebSocketEndpoint:
         self._wrap = wrap
         self._challenges = challenges
         self._use = use
+        # The number of WebSockets so far, which `wrap` gets as part of a name.
         self._count = 0
 
     def accept(self, exchange: Exchange) -> None:
@@ -125,6 +126,7 @@ class WebSocketConnection:
 
     exchange: the request with the handshake; it lasts as long as the WebSocket.
     caller: the user who has sent the handshake.
+    messages: reads and writes the messages; its handshake is done.
     message_wait_s: called for each message, because a user may send only so many messages in a
         time. Returns 0.0 if the message may be handled now, otherwise how many seconds it has to
         wait. None if there is no such limit.

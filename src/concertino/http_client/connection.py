@@ -3,9 +3,13 @@
 A Client opens one StreamableHttpConnection for each server that it reaches over HTTP. The
 RequestSender sends each JSON-RPC message in a POST request, and the connection delivers the
 messages in the response to the client's Receiver. An HTTP request and its response are an
-"exchange", a ClientExchange object. The connection also manages the session of
-revisions before 2026-07-28, with its stream for the server's own messages (GET), resumes broken
-streams, follows redirects, and sends a request again after the pause that a busy server demands.
+"exchange", a ClientExchange object. The connection also
+
+- manages the session of revisions before 2026-07-28, with its stream for the server's own messages
+  (GET),
+- resumes broken streams,
+- follows redirects,
+- sends a request again after the pause that a busy server demands.
 
 If the server refuses a request with an HTTP status and sends no JSON-RPC response, the connection
 makes an error response with the code HTTP_FAILURE for the client. Only for a refused
@@ -484,6 +488,7 @@ class StreamableHttpConnection:
         if fallback.error is not None:
             self._deliver(fallback.error)
             return
+        # This exchange is never sent. It only says which request fails.
         opening = fallback.opening
         self._fail(ClientExchange(self, "post", self._url.path, 0, opening), fallback.failure)
 

@@ -147,6 +147,8 @@ class RequestSender:
                 authorization = self._credentials.header()
                 if authorization is None:
                     authorization = await self._credentials.prepare()
+            # After a lost connection, a request is sent again only once. So do not take a
+            # connection that the server may have closed.
             connection = None if fresh else self._pool.take(sure=True)
             connection = connection or await self._pool.connect()
         except (OSError, ValueError, AuthorizationError) as exc:

@@ -64,7 +64,7 @@ def replace_secrets(
             found += [(map_back(levels, start), map_back(levels, end)) for start, end in exact]
             if fields:
                 # Ignore a field that was found on an outer level, because its value seems to end at
-                # another place on this level.
+                # another position on this level.
                 for start, end in _skip_redacted(view, find_fields(view, is_secret_field)):
                     span = map_back(levels, start), map_back(levels, end)
                     if span[0] not in starts:
