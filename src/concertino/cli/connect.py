@@ -156,6 +156,7 @@ def _reserve_standard_descriptors() -> None:
 def _open(address: str, place: str | tuple[str, int], wait_s: float) -> _socket.socket | None:
     """Return a connected socket. None if the client is gone before a server listens.
 
+    place: the parsed address: the path of a Unix socket, or a host and a port.
     Raises CommandFailure.
     """
     stdout = _watch_reader()

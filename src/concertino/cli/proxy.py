@@ -48,6 +48,7 @@ DESCRIPTION = (
     "input, 1 if the server does not start, 2 usage."
 )
 
+# The environment variable that sets Limits.opening_s. The option --opening-s overrides it.
 OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 
 

@@ -170,6 +170,7 @@ class HttpServer:
         with other machines, and the NATS servers, which have the addresses of these, cannot be
         reached. In both cases the listeners are closed.
         """
+        # With many clients, no file descriptor may be left to import these modules later.
         load_calls()
         try:
             await self._open_servers()

@@ -115,6 +115,7 @@ class AddressPolicy:
     """
 
     def __init__(self, reach: Reach, source: str = "the MCP server") -> None:
+        # The network of the server that has sent a URL -> the networks into which the URL may lead.
         self._allowed: dict[Reach, tuple[Reach | None, ...]] = {
             "loopback": ("loopback", "private", "public"),
             "private": ("private", "public"),

@@ -37,7 +37,8 @@ T = TypeVar("T")
 class FetchedResponse(Struct, frozen=True):
     """A complete HTTP response.
 
-    url: the URL that has sent the response: after redirects, the last URL.
+    url: the URL of the request, without its query. If the caller has followed redirects, this is
+        the URL of the last request.
     status: the HTTP status.
     headers: header name in lower case -> value.
     """
@@ -67,7 +68,8 @@ class FetchedResponse(Struct, frozen=True):
 class SingleRequests:
     """Sends requests, each on a connection of its own, to addresses that a policy has checked.
 
-    response = await SingleRequests().send(AddressPolicy("public"), "GET", url)
+    requests = SingleRequests()
+    response = await requests.send(AddressPolicy("public"), "GET", url)
     """
 
     def __init__(self) -> None:

@@ -225,7 +225,7 @@ class Redactor:
         new: dict[object, object] = {}
         changed = False
         for key, item in old.items():
-            new_key, new_item = key, self._member(key, item)
+            new_key, new_item = key, self._field(key, item)
             if isinstance(key, str) and not is_secret_field(key):
                 new_key = self.text(key)
                 while new_key is not key and new_key in new:
@@ -258,13 +258,13 @@ class Redactor:
             old.__struct_fields__, old.__struct_encode_fields__, strict=True
         ):
             item: object = getattr(old, attribute)
-            new_item = self._member(name, item)
+            new_item = self._field(name, item)
             if new_item is not item:
                 new = copy(old) if new is old else new
                 force_setattr(new, attribute, new_item)
         return new
 
-    def _member(self, name: object, item: object) -> object:
+    def _field(self, name: object, item: object) -> object:
         """Return the value of a field without secrets.
 
         name: the name of the field. If it is the name of a secret field, a str is replaced.
@@ -344,18 +344,18 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
 
     def is_clean(text: str) -> bool:
         """Return whether a text is short and contains no secret."""
-        known = _default
-        if known is None:
-            known = refresh()
+        current = _default
+        if current is None:
+            current = refresh()
         length = len(text)
-        if length < known.least:
+        if length < current.least:
             return True
         if length > most:
             return False
         # These searches accept nearly every text. They are written in-line, because two function
         # calls would take 40 % of this check's time (CPython 3.13).
-        if "\\" in text or ((":" in text or "=" in text) and _may_have_members(text)):
-            return known.string(text) is text
+        if "\\" in text or ((":" in text or "=" in text) and _may_have_named_secret(text)):
+            return current.string(text) is text
         if (
             "_" in text
             or "-" in text
@@ -368,22 +368,22 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
             or "earer" in text
         ):
             if may_have_tokens(text):
-                return known.string(text) is text
-        elif not known.has_plain:
+                return current.string(text) is text
+        elif not current.has_plain:
             # The text contains none of _TOKEN_CHARACTERS, while each secret contains one.
             return True
-        markers = known.markers
+        markers = current.markers
         if markers is None:
-            markers = known.find_markers()
+            markers = current.find_markers()
         for marker in markers:
             if marker in text:
-                return known.string(text) is text
+                return current.string(text) is text
         return True
 
     return is_clean if most >= LEAST_FIELD else lambda text: False
 
 
-def _may_have_members(text: str) -> bool:
+def _may_have_named_secret(text: str) -> bool:
     """Return False only if a text certainly has no secret after a name and a `:` or `=`."""
     return text[0] in _JSON_FIRST or has_quoted_key(text) or may_have_authorization(text)
 

@@ -211,6 +211,7 @@ class BoundedWriter:
             # Do not cut inside a UTF-8 character.
             while cut and self._held[cut] & 0xC0 == 0x80:
                 cut -= 1
+            # The line that is cut does not count as dropped.
             self._dropped_lines = _count_lines(self._held[cut:]) - 1
             self._held[cut:] = _CUT
 
