@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 PROC = Path("/proc")
+# /proc tells CPU times in ticks. This is the number of ticks in a second.
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

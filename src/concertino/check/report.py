@@ -28,6 +28,7 @@ COLOURS: dict[Verdict, str] = {
     "crash": "31;1",
     "skipped": "2",
 }
+# The width of a case's name, and of a line of an explanation, in columns.
 NAME_WIDTH = 28
 WIDTH = 110
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 __all__ = ["CLIENTS", "ClientEntry", "fill", "format_command"]
 
+# The largest width of a shell command's lines, in columns.
 WIDTH = 80
 # A key of TOML that needs no quotes.
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")

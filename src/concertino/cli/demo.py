@@ -55,10 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
-    """Run the demo and return its exit code: 1 if anything differs, 130 after Ctrl-C.
+    """Run the demo and return the exit code.
 
-    After SIGTERM and SIGHUP, 128 + the number of the signal.
+    It is 0 if all went as the text says, 1 if anything differs, 130 after Ctrl-C, and 128 + the
+    number of the signal after SIGTERM or SIGHUP.
 
+    args: the parsed arguments.
     server: the words after `--`. Raises UsageError if there are any.
     """
     if server:
@@ -277,7 +279,7 @@ class Demo:
         self._screen.verbatim(format_command([first, *start[1:], "new", "my_server"]))
 
     def _show_message(self, direction: str, message: str) -> None:
-        # Format with spaces, so that long lines can be wrapped between members.
+        # Format with spaces, so that long lines can be wrapped between two fields.
         self._screen.lines(f"{direction} {format(message, indent=0)}", DIM)
 
 

@@ -36,7 +36,9 @@ DESCRIPTION = (
     "and the next call after a file was saved runs the new code. Exit codes: 0 after the end of "
     "input, 1 failure, 2 usage."
 )
+# The package that npx runs for --inspector.
 INSPECTOR = "@modelcontextprotocol/inspector"
+# The suffixes of the files that are watched in the folder of the target.
 SUFFIXES = (".py",)
 
 

@@ -30,6 +30,7 @@ SECTIONS = {
     "docs": "Explanation",
 }
 START_PAGE = "README.md"
+# A page is not laid out wider than this, in columns, even if the terminal is wider.
 WIDEST = 100
 
 

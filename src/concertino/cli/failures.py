@@ -15,6 +15,7 @@ from concertino.cli.terminal_text import escape_json, escape_lines
 
 __all__ = ["report"]
 
+# How many lines are shown of the data in an error response.
 MAX_DATA_LINES = 20
 
 

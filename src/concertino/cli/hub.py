@@ -32,7 +32,9 @@ DESCRIPTION = (
 HEADINGS = (
     "HUB", "PLUGIN", "PID", "AGE", "CPU", "MEM", "CALLS", "NOW", "RESTARTS", "TOOLS", "STATE"
 )  # fmt: skip
+# Columns of numbers are aligned to the right.
 NUMBERS = frozenset(HEADINGS) - {"HUB", "PLUGIN", "STATE"}
+# Subcommand -> its line in the help.
 KINDS = {
     "ps": "show all plugins: load, calls since the start and now, restarts, state, last error",
     "restart": "end a plugin and start it again; its calls get 2 s to finish",
@@ -115,6 +117,7 @@ def _choose(hubs: dict[int, Path], pid: int | None) -> Path | str:
 
 
 def _fail(text: str, code: int) -> int:
+    """Write an error to stderr, and return `code`, which is the exit code."""
     sys.stderr.write(f"concertino hub: {escape_controls(text)}\n")
     return code
 

@@ -39,6 +39,7 @@ __all__ = [
 FILE_SUFFIXES = (".json", ".toml")
 # Claude Code's file has servers for each project. `~/.claude.json#PATH` names the project at PATH.
 PROJECT_MARK = ".claude.json#"
+# The environment variable that sets Limits.opening_s.
 OPENING_VARIABLE = "CONCERTINO_OPENING_S"
 
 

@@ -4,8 +4,8 @@ A client process on the same machine sleeps until a response arrives, and waking
 expensive part of sending a small response. A client process with many connections, such as a
 reverse proxy, falls asleep again between two responses of one loop iteration, and each response
 wakes it again. So the first response of an iteration is written at once, and the others are written
-together in the next iteration. With 64 connections of one program a call takes
-about a tenth less CPU time (docs/decisions/0082-responses-of-one-iteration-leave-together.md).
+together in the next iteration. With 64 connections of one program, a call takes about a tenth less
+CPU time (docs/decisions/0082-responses-of-one-iteration-leave-together.md).
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ class EventStreamParser:
         # Whether the previous piece ended with CR. An LF at the beginning of the next piece then
         # belongs to the same line end.
         self._ended_with_cr = False
+        # Whether no line was read yet. The first line may begin with a byte order mark.
         self._at_start = True
         # The fields of the current event. The data is in few pieces.
         self._data: list[bytes] = []
