@@ -663,6 +663,49 @@ def test_a_text_without_a_quoted_field_stays(text: str) -> None:
     assert Redactor().text(text) is text
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("host=db user=u password=x", "host=db user=u password=[REDACTED]"),
+        ("Server=db;Uid=u;Pwd=a,b(c;Timeout=5", "Server=db;Uid=u;Pwd=[REDACTED];Timeout=5"),
+        ("GET /a?token=abc&page=2", "GET /a?token=[REDACTED]&page=2"),
+        ("Login(user=u, password=x)", "Login(user=u, password=[REDACTED])"),
+        ("DB_PASSWORD=hunter", "DB_PASSWORD=[REDACTED]"),
+        ("clientSecret=x apiKey=y", "clientSecret=[REDACTED] apiKey=[REDACTED]"),
+        ("cannot log in: token: a1b2c3d4", "cannot log in: token: [REDACTED]"),
+        ("password : hunter!2, retry", "password : [REDACTED], retry"),
+        ("api_key = 0123abcd next", "api_key = [REDACTED] next"),
+        ("Passwörter: password=ä", "Passwörter: password=[REDACTED]"),
+    ],
+)
+def test_a_value_without_quotes_is_hidden_in_logs_and_exceptions(text: str, expected: str) -> None:
+    assert Redactor().text(text) == expected
+    assert Redactor().text(expected) is expected
+    assert Redactor().text(repr(text)) == repr(expected)
+    # Results of tools are not searched for them, because they are often source code.
+    assert Redactor().value([text]) == [text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password is too short",
+        "password: too short; expected at least 8 characters",
+        "invalid token: expected str, got int",
+        "Unexpected token: }",
+        "def login(user: str, password: str = None) -> Token: ...",
+        "password=None token=null secret=False",
+        "the key: value pairs, key=value",
+        "progressToken=5 progress_token=5 max_tokens=500 tokens: 1200",
+        "PWD=/home/me; pwd: /root",
+        "password== token =",
+        "secrets: 3000 of them",
+    ],
+)
+def test_prose_about_passwords_and_tokens_stays(text: str) -> None:
+    assert Redactor().text(text) is text
+
+
 def test_a_dict_with_a_secret_is_hidden_in_an_escaped_repr() -> None:
     text = repr(repr({"password": 'it\'s "x"', "user": "me"}))
     assert "it" not in Redactor().text(text)
@@ -784,7 +827,7 @@ def test_what_only_begins_as_a_token_stays(text: str) -> None:
     [
         "a://b:c", "://", ":@", "eyJ", "eyJaaaaaa.", "eyJaaaaaa-", "sk-", "sk-a", "-sk-", "ghp_",
         "ghp_a-", "bearer ",
-        "bearer\t\t", "'", '"',
+        "bearer\t\t", "'", '"', "pwd=", "token: a", "secret: 1", "api_key=\\", "password = ",
         "'password':", "'password': '", "password=", "password='\\", "-----BEGIN ",
         "-----BEGIN A PRIVATE KEY-----",
         "{'password': '\\'", "\\\\'", "authorization: basic ",

@@ -12,7 +12,8 @@ in JSON in JSON in a repr().
 
 *Fields* with secret names such as `password`. Their values are replaced if they are strings. Fields
 are found in objects, in JSON, in JSON inside JSON strings (MCP repeats a structured result as
-text), and in the repr() of dicts and objects, such as `{'password': 'x'}`.
+text), and in the repr() of dicts and objects, such as `{'password': 'x'}`. In plain texts, such as
+log lines and exceptions, values without quotes are found too: `password=x`, `token: a1b2c3`.
 
 *Tokens* of well-known kinds: `ghp_...`, `sk-...`, `AKIA...`, JSON Web Tokens, credentials after
 `Bearer`, and private keys (secret_patterns.py).
@@ -40,6 +41,7 @@ from concertino.logs.secret_checks import (
     REDACTED,
     has_quoted_key,
     is_secret_field,
+    may_have_assignments,
     may_have_authorization,
     may_have_fields,
     may_have_quoted_fields,
@@ -123,9 +125,10 @@ class Redactor:
         if len(text) < self.least:
             return text
         fields, tokens = may_have_quoted_fields(text), may_have_tokens(text)
-        if not (fields or tokens or self._may_contain_known(text)):
+        assignments = may_have_assignments(text)
+        if not (fields or tokens or assignments or self._may_contain_known(text)):
             return text
-        return self._without_secrets(text, fields, tokens)
+        return self._without_secrets(text, fields, tokens, assignments)
 
     def string(self, text: str) -> str:
         """Return a text that may be JSON, with its secrets replaced.
@@ -140,7 +143,8 @@ class Redactor:
             text = self._without_secrets_in_strings(
                 text, self._may_contain_known(text), True, tokens
             )
-        # The following lines do the same as `return self.text(text)`, without the function call.
+        # The following lines do the same as `return self.text(text)`, without the function call and
+        # without a search for unquoted fields, since the text is no log line or exception.
         fields = may_have_quoted_fields(text)
         if not (fields or tokens or self._may_contain_known(text)):
             return text
@@ -276,15 +280,20 @@ class Redactor:
             )
         return self._value(item)
 
-    def _without_secrets(self, text: str, fields: bool, tokens: bool) -> str:
+    def _without_secrets(
+        self, text: str, fields: bool, tokens: bool, assignments: bool = False
+    ) -> str:
         """Return a text with its secrets replaced.
 
-        fields, tokens: whether the text may have quoted secret fields, and tokens.
+        fields, tokens, assignments: whether the text may have quoted secret fields, tokens, and
+            unquoted fields.
         """
         # Imported here, because few processes ever see a text that may contain a secret.
         from concertino.logs.secret_replacement import replace_secrets
 
-        return replace_secrets(text, self._secrets, fields=fields, tokens=tokens)
+        return replace_secrets(
+            text, self._secrets, fields=fields, tokens=tokens, assignments=assignments
+        )
 
     def _without_secrets_in_strings(
         self, text: str, search: bool, fields: bool, tokens: bool

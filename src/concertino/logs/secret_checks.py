@@ -16,6 +16,7 @@ __all__ = [
     "REDACTED",
     "has_quoted_key",
     "is_secret_field",
+    "may_have_assignments",
     "may_have_authorization",
     "may_have_fields",
     "may_have_quoted_fields",
@@ -40,8 +41,10 @@ _FIELDS = frozenset(
     )
 )
 
-# The length of the shortest text with such a field.
-LEAST_FIELD = min(map(len, _FIELDS)) + len("='")
+# The length of the shortest text with such a field, or with an assignment such as `pwd=x`.
+LEAST_FIELD = len("pwd=x")
+# The name of each assignment that secret_patterns.py finds contains one of these words.
+_ASSIGNED = ("passw", "passphrase", "secret", "token", "key", "pwd")
 _SEPARATORS = dict.fromkeys(map(ord, "-_ ."))
 
 # Each token in secret_patterns.py that has an underscore or a hyphen contains one of these markers.
@@ -93,6 +96,20 @@ def may_have_quoted_fields(text: str) -> bool:
     return (has_quoted_key(text) or "\\u" in text) and may_have_fields(
         text.encode("utf-8", "replace")
     )
+
+
+def may_have_assignments(text: str) -> bool:
+    """Return False only if a text certainly has no assignment of a secret such as `password=x`."""
+    if "=" not in text and ":" not in text:
+        return False
+    # str.lower() takes nine times as long for a text with one character outside ASCII.
+    folded = text.lower() if text.isascii() else _fold(text)
+    return any(map(folded.__contains__, _ASSIGNED))
+
+
+def _fold(text: str) -> str:
+    """Return a text with ASCII letters in lower case, and other characters replaced."""
+    return str(text.encode("utf-8", "replace").lower(), "latin-1")
 
 
 def may_have_tokens(text: str) -> bool:

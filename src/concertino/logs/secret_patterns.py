@@ -1,9 +1,11 @@
-r"""Finds tokens of known shapes, and quoted fields with secret names, in a text.
+r"""Finds tokens of known shapes, and fields and assignments with secret names, in a text.
 
 A token is recognized by its prefix (`ghp_`, `sk-`, `AKIA`, `eyJ` of a JSON Web Token, `Bearer`),
 and a password in a URL by its place: `postgres://user:password@host`.
 A field is recognized by its name: `"password": "x"`, and `{'password': 'x'}` or `password='x'`, as
 repr() writes dicts and objects.
+An assignment is recognized by its name, too, but its value has no quotes: `password=x`, as in the
+connection string `host=db user=u password=x`, or `token: a1b2c3`.
 
 All searches take linear time for every text, because repetitions are possessive or have a limit,
 and matched text is not searched again. secret_replacement.py uses this module.
@@ -14,7 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-__all__ = ["Span", "find_fields", "find_tokens"]
+from concertino.logs.secret_checks import REDACTED
+
+__all__ = ["Span", "find_assignments", "find_fields", "find_tokens"]
 
 # The positions in a text where something starts and ends.
 Span = tuple[int, int]
@@ -68,6 +72,23 @@ _FIELD = (
     r"""(?:(["'])([A-Za-z][A-Za-z _.-]{4,40})\1[ \t]{0,8}:[ \t\n]{0,8}"""
     r"""|(?<![A-Za-z0-9_])([A-Za-z][A-Za-z_]{4,40})=)[bBuU]?(["'])"""
 )
+# Not a constant, and not the prefix of a quoted value.
+_NO_CONSTANT = r"(?!(?:None|null|[Tt]rue|[Ff]alse)\b|[bBfFrRuU]{1,2}['\"])"
+# The names in assignments. `progress_token` is a member of MCP's requests and no secret.
+_NAME = (
+    r"(?<![A-Za-z])(?i:pass(?:word|wd|phrase)|(?:client)?secret"
+    r"|(?<!progress_)(?:access|refresh|auth|api|bearer|session)?token"
+    r"|(?:api|access|secret|private)[_-]?key|pwd(?!=/))"
+)
+# An assignment, up to its value. If there is a space, as in prose, the value must have a digit or a
+# character that is rare in words: `password: too short` and `token: str` are no secrets. The names
+# of constants are none either, and neither is `b` before a quote.
+_ASSIGNMENT = (
+    rf"{_NAME}(?:=(?=[^\s=;&,'\"]){_NO_CONSTANT}"
+    rf"|(?:[ \t]{{0,4}}:[ \t]{{1,4}}|[ \t]{{1,4}}=[ \t]{{0,4}}|=[ \t]{{1,4}})"
+    r"(?=[^\s;&,'\"]{0,64}[0-9!@#$%^*])(?=[^\s;&,'\"]{4}))"
+    r"([^\s;&'\"]++)"
+)
 # Quote -> the rest of a string after that quote, up to the closing quote or the end of the text.
 _REST = {quote: rf"(?s)(?:[^{quote}\\]++|\\.)*+" for quote in "\"'"}
 
@@ -78,6 +99,18 @@ def find_tokens(text: str) -> list[Span]:
         match.span(match.lastindex) if match.lastindex else match.span()
         for match in re.finditer(_TOKEN, text)
     ]
+
+
+def find_assignments(text: str) -> list[Span]:
+    """Return where the values of all assignments with secret names begin and end in a text."""
+    spans: list[Span] = []
+    for match in re.finditer(_ASSIGNMENT, text):
+        # The end of a call or a list, such as `Login(password=x)`, is not part of the value.
+        value = match[1].rstrip(")]},.") or match[1]
+        # The text may be redacted already, and its value is then this word.
+        is_redacted = match[1].startswith(REDACTED)
+        spans.append((match.start(1), match.start(1) + len(REDACTED if is_redacted else value)))
+    return spans
 
 
 def find_fields(text: str, is_field: Callable[[str], bool]) -> list[Span]:

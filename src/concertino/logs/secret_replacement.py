@@ -19,7 +19,7 @@ from concertino.logs.secret_checks import (
     may_have_fields,
     may_have_quoted_fields,
 )
-from concertino.logs.secret_patterns import Span, find_fields, find_tokens
+from concertino.logs.secret_patterns import Span, find_assignments, find_fields, find_tokens
 
 __all__ = ["replace_in_strings", "replace_secrets"]
 
@@ -39,6 +39,7 @@ def replace_secrets(
     *,
     fields: bool,
     tokens: bool,
+    assignments: bool = False,
     is_json_string: bool = False,
     spans: Iterable[Span] = (),
 ) -> str:
@@ -47,6 +48,8 @@ def replace_secrets(
     secrets: exact texts to replace.
     fields: whether to search for quoted secret fields: the result of may_have_quoted_fields().
     tokens: whether to search for tokens of known shapes: the result of may_have_tokens().
+    assignments: whether to search for assignments such as `password=x`: the result of
+        may_have_assignments().
     is_json_string: whether the text is the inside of a JSON string.
     spans: the start and end of further parts of the text to replace.
     """
@@ -62,10 +65,12 @@ def replace_secrets(
             if tokens:
                 exact += _skip_redacted(view, find_tokens(view))
             found += [(map_back(levels, start), map_back(levels, end)) for start, end in exact]
-            if fields:
+            if fields or assignments:
+                named = find_fields(view, is_secret_field) if fields else []
+                named += find_assignments(view) if assignments else []
                 # Ignore a field that was found on an outer level, because its value seems to end at
                 # another position on this level.
-                for start, end in _skip_redacted(view, find_fields(view, is_secret_field)):
+                for start, end in _skip_redacted(view, named):
                     span = map_back(levels, start), map_back(levels, end)
                     if span[0] not in starts:
                         starts.add(span[0])
