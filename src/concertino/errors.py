@@ -4,7 +4,7 @@
     ├── RegistrationError        a tool, resource, prompt, server or library is declared wrongly
     ├── NotRegistered            nothing is registered under a name; also a KeyError
     ├── TargetError              a command-line target contains no server, or an extra is missing
-    ├── ToolError                raised by a tool; the caller gets its text as an `isError` result
+    ├── ToolError                raised by a tool; the client gets its text as an `isError` result
     ├── RpcError                 a JSON-RPC error response, sent or received
     │   ├── ResourceNotFound     no resource has the requested URI
     │   ├── MissingCapability    the client lacks the capability that a client request needs
@@ -15,8 +15,8 @@
     ├── SpawnError               a program could not be started
     ├── NotSupported             the server has not declared the feature
     ├── TimedOut                 no response arrived in time; also a TimeoutError
-    ├── ProtocolError            the peer violated the protocol
-    │   ├── Incompatible         the peers have no protocol revision in common
+    ├── ProtocolError            the other side violated the protocol
+    │   ├── Incompatible         client and server have no protocol revision in common
     │   └── NotAServer           the program is not an MCP server
     └── Disconnected             the connection ended before the response arrived
 
@@ -25,7 +25,7 @@
 
 Mistakes of the program itself (RegistrationError, NotRegistered, TargetError, SpawnError,
 NotSupported) and misbehaviour of the other side (ProtocolError) have different types. The protocol
-layer raises none of these for malformed input, which becomes an error response or an event.
+layer (concertino.jsonrpc and concertino.protocol) raises none of these for malformed input.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class RegistrationError(ConcertinoError):
 class NotRegistered(ConcertinoError, KeyError):
     """Raised when a tool, prompt or resource is to be removed or hidden, and none has this name.
 
-    The text contains the most similar name that is registered.
+    The text contains the most similar name that is registered, if there is a similar one.
     """
 
     def __str__(self) -> str:
@@ -125,9 +125,11 @@ class NotRegistered(ConcertinoError, KeyError):
 
 
 class TargetError(ConcertinoError):
-    """A command-line target contains no server, or needs an extra that is not installed.
+    """The target of a command such as `concertino serve` contains no server.
 
-    The text names the target and what was found there, or the command that installs the extra.
+    Also raised if the target needs an extra (an optional dependency of concertino) that is not
+    installed. The text names the target and what was found there, or the command that installs the
+    extra.
     """
 
 
@@ -189,9 +191,12 @@ class ToolError(ConcertinoError):
 class RpcError(ConcertinoError):
     """A JSON-RPC error response.
 
-    A backend raises it to send an error response; a client raises it when it receives one.
+        raise RpcError(INVALID_PARAMS, "Invalid params", {"details": "uri: expected str"})
 
-    code: an integer, usually a constant of concertino.errors or of JSON-RPC 2.0 section 5.1.
+    A handler or backend raises it to send an error response. A client raises it when it receives
+    one.
+
+    code: an integer, usually a constant of concertino.errors, such as INVALID_PARAMS.
     message: one short sentence.
     data: any JSON value; None for no data.
 
@@ -219,11 +224,11 @@ class RpcError(ConcertinoError):
 class ResourceNotFound(RpcError):
     """There is no resource with this URI.
 
-    The function of a resource raises it, or returns None with the same effect. The client gets the
-    error -32602 (before MCP 2026-07-28: -32002) with the URI in the data (server/resources "Error
-    Handling").
+    The function of a resource template raises it for a URI without a resource. Returning None has
+    the same effect. The client gets the error -32602 (before MCP 2026-07-28: -32002) with the URI
+    in the data (server/resources "Error Handling").
 
-    uri: the URI; if it is omitted, the error contains the URI that the client has sent.
+    uri: the URI; by default the URI that the client has sent.
     """
 
     def __init__(self, uri: str = "") -> None:
@@ -234,10 +239,11 @@ class ResourceNotFound(RpcError):
 class MissingCapability(RpcError):
     """The client has not declared the capability that a client request needs.
 
-    A client request is what a handler asks the client: Context.elicit(), sample(), roots() or
-    ask(). A handler may catch this error to continue without the client's answer. Otherwise the
-    client gets the error -32021 with `data.requiredCapabilities` (MCP 2026-07-28 basic/index "Error
-    codes"); before 2026-07-28, a tool call gets a result with the text and `isError`.
+    A client request is a request of a server to its client. The methods elicit(), sample(), roots()
+    and ask() of Context send one, and raise this error. A handler may catch it to continue without
+    the client's answer. Otherwise the client gets the error -32021 with `data.requiredCapabilities`
+    (MCP 2026-07-28 basic/index "Error codes"). Before 2026-07-28, a tool call gets a result with
+    `isError` and the text of this error instead.
 
     required: the capabilities that the client would have to declare, such as {"roots": {}}.
     """
@@ -268,9 +274,10 @@ class InsufficientScope(RpcError):
 class InvalidClientResponse(RpcError):
     """The client has answered a client request, such as an elicitation, with a malformed response.
 
-    The text names the request, the expected and the actual value. If the handler does not catch
-    this error, the client gets the error -32602; before MCP 2026-07-28, a tool call gets a result
-    with the text and `isError`.
+    The methods elicit(), sample(), roots() and ask() of Context raise it. The text names the
+    request, the expected and the actual value. If the handler does not catch this error, the client
+    gets the error -32602. Before MCP 2026-07-28, a tool call gets a result with `isError` and the
+    text of this error instead.
     """
 
     def __init__(self, text: str) -> None:
@@ -280,10 +287,10 @@ class InvalidClientResponse(RpcError):
 class Suspended(BaseException):
     """Ends a handler that needs an answer from its client. A handler must not catch it.
 
-    Context.ask(), elicit(), sample() and roots() raise it if the client has a revision from
-    MCP 2026-07-28 on. Such a client gets the question as the result of its call, and repeats the
-    call with the answer. The handler then runs again from its start, and the method returns the
-    answer. `finally` blocks run each time.
+    The methods ask(), elicit(), sample() and roots() of Context raise it if the client uses MCP
+    2026-07-28 or later. Such a client gets the question as the result of its call, and repeats the
+    call with the answer. The handler then runs again from its start, and this time the method
+    returns the answer. `finally` blocks run each time.
     """
 
 
@@ -323,8 +330,8 @@ class NotSupported(ConcertinoError):
 class TimedOut(ConcertinoError, TimeoutError):
     """No response arrived within the time limit. The text names the request and the limit.
 
-    The side that waits for the response raises it, after it has sent notifications/cancelled to the
-    other side.
+    The side that waits for the response raises it. Usually it also sends notifications/cancelled to
+    the other side.
     """
 
 
@@ -353,8 +360,8 @@ class NotAServer(ProtocolError):
 class Disconnected(ConcertinoError):
     """The connection ended before the response arrived (MCP 2026-07-28 basic/index).
 
-    The side that waits for the response raises it; it is never sent. The text contains the values
-    of the attributes below.
+    The side that waits for the response raises it. The text contains the values of the attributes,
+    too.
 
     exit_status: if the server was a process that has ended, its exit code, or minus the number of
         the signal that has ended it; otherwise None.
@@ -375,8 +382,8 @@ class Disconnected(ConcertinoError):
 def check_scopes(scopes: Collection[str]) -> frozenset[str]:
     """Return the scopes of an option as a set.
 
-    Raises ValueError if `scopes` is a single text and not a collection, and for a text that is not
-    a scope (RFC 6749, section 3.3).
+    Raises ValueError if `scopes` is a str and not a collection of strings, and for a string that is
+    not a scope (RFC 6749, section 3.3).
     """
     if isinstance(scopes, str):
         raise ValueError(f"scopes: expected a set such as {{{scopes!r}}}, got the text {scopes!r}")
@@ -393,13 +400,14 @@ def check_scopes(scopes: Collection[str]) -> frozenset[str]:
 
 
 def _is_scope_character(char: str) -> bool:
+    """Return whether a scope may contain a character."""
     return "!" <= char <= "~" and char not in '"\\'
 
 
 def invalid_params(details: str) -> RpcError:
     """Return the RpcError -32602 for invalid params.
 
-    details: a text that names the member, the expected and the actual value.
+    details: a text for the client: which of the params is wrong, and what was expected.
     """
     return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
 
@@ -408,6 +416,7 @@ def unknown_name(kind: str, name: str, member: str = "name") -> RpcError:
     """Return the RpcError -32602 for a tool, prompt or template that does not exist.
 
     kind: the kind of thing that does not exist, such as "tool".
+    name: the name that the client has sent.
     member: the path of the name in the params, such as "name" or "ref.name".
     """
     # Imported here, because the import takes time and a server rarely needs it.

@@ -1,5 +1,7 @@
 """The commands that install concertino, its extras and other packages, for messages.
 
+An extra is an optional dependency, such as `http` in `concertino[http]`.
+
 Before the first release RELEASED is False, and no text may tell users to install the package
 `concertino`: the package index does not have it, so anybody could register the name and run code on
 users' machines. scripts/installation-lines updates README, documentation and examples when the
@@ -48,7 +50,9 @@ PACKAGES = {
 def missing_extra(feature: str, extra: str) -> str:
     """Return the message of an error about an extra that is not installed.
 
-    feature: the subject of the sentence, in the singular, such as `searching a library`.
+    feature: what needs the extra: the subject of the sentence, in the singular, such as `searching
+        a library`.
+    extra: the name of the extra, such as `library`.
     """
     return f"{feature} needs the extra {extra!r} ({PACKAGES[extra]}): {install_extra(extra)}"
 
@@ -56,8 +60,8 @@ def missing_extra(feature: str, extra: str) -> str:
 def install_extra(extra: str) -> str:
     """Return the command that installs an extra of concertino for the running interpreter.
 
-    Before the first release, the command installs it from the checkout or wheel from which this
-    concertino was installed.
+    Before the first release, the command installs the extra from the checkout or wheel from which
+    this concertino was installed.
     """
     if RELEASED:
         return install_package(f"'{PROJECT}[{extra}]'")
@@ -90,7 +94,7 @@ def dependency(version: str) -> str | None:
     """Return the requirement (PEP 508) with which a pyproject.toml depends on concertino.
 
     It is `concertino>=VERSION`. Before the first release, it names the checkout or wheel from which
-    this concertino was installed; None if that is not known.
+    this concertino was installed. Returns None if that is not known.
     version: the version of this concertino.
     """
     if RELEASED:
@@ -106,15 +110,16 @@ def dependency(version: str) -> str | None:
 
 
 def start_command() -> list[str]:
-    """Return the command that starts `concertino` in any folder, for the configuration of a client.
+    """Return the command that starts `concertino`, for the configuration of an MCP client.
 
-    The first word is an absolute path if possible, because many clients have a different PATH.
+    The client may run it in any directory and with another PATH, so the first word is an absolute
+    path if possible.
     """
     from pathlib import Path
     from shutil import which
 
     if runs_in_uv_cache():
-        # uv may delete the environment. Then uvx creates it again.
+        # uv may delete the environment, so start `concertino` by uvx, which creates it again.
         uvx = which("uvx") or "uvx"
         if RELEASED:
             return [uvx, PROJECT]

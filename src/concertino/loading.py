@@ -1,7 +1,7 @@
 """Lazy imports: modules, public names and method descriptions are loaded at their first use.
 
-They make a server start faster. Packages such as concertino.guards use lazy_names() for their
-public names. Code that loads a module when it is needed uses load().
+They make a server start faster. lazy_names() is for the public names of packages such as
+concertino.guards, load() for modules, and LazyDescription for the signatures of methods.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["LazyDescription", "lazy_names", "load"]
 
 # If more objects than this are frozen (ignored by the garbage collector), the application has
-# called gc.freeze(). CPython 3.12 itself freezes 375 objects; an application that calls
-# gc.freeze() freezes more than 1000.
+# called gc.freeze(), which freezes more than 1000. CPython 3.12 itself freezes 375 objects.
 FROZEN = 1000
 
 
@@ -31,15 +30,15 @@ def load(name: str) -> ModuleType:
     Imported modules stay in memory, so there is nothing to collect during an import. Without the
     pause, the collector runs about forty times between the start of a server and its first
     response, which takes 5 % of that time. After the import, all objects are in the oldest
-    generation.
+    generation of the collector, which it examines rarely.
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
         return import_module(name)
     finally:
-        # If the application has frozen its objects, do nothing, because unfreeze() would release
-        # them too.
+        # If the application has frozen its objects, do nothing: unfreeze() would unfreeze them,
+        # too.
         if gc.get_freeze_count() < FROZEN:
             gc.freeze()
             # unfreeze() moves all objects into the oldest generation.
@@ -55,13 +54,14 @@ def lazy_names(
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` for a package whose names load on first use.
 
+    The package assigns the three returned values to these names. `__getattr__` raises
+    AttributeError for unknown names, and ImportError if the module of a name cannot be imported.
+
     package: the name of the package.
     homes: module -> the public names that it defines.
-    foreign: a name that the package lacks but other SDKs have -> the text that says what to use
-        instead; None for no such names. `__getattr__` raises ImportError with this text, because
-        `from package import name` would replace the text of an AttributeError.
-    `__getattr__` raises AttributeError for unknown names, and ImportError if the module of a name
-    cannot be imported.
+    foreign: a name that the package lacks but other SDKs have -> a text that says what to use
+        instead; None for no such names. For such a name `__getattr__` raises ImportError with this
+        text, because `from package import name` would replace the text of an AttributeError.
 
     Type checkers do not understand this `__all__`. For them the package imports each name under
     TYPE_CHECKING in the form `from module import name as name`, which marks it as public.
@@ -92,8 +92,9 @@ def lazy_names(
 class LazyDescription:
     """A method whose signature and docstring are completed when they are first read.
 
-    If the method is read from the class, which help() and inspect do, `describe` is called, and
-    this object is replaced by the function. A call of the method on an instance does neither.
+    When the method is read from the class, as help() and inspect do, `describe` is called, and the
+    function itself takes the place of this object. A call of the method on an instance does
+    neither.
 
     function: the method.
     describe: completes the signature and docstring of the function. It may import other modules.
@@ -120,7 +121,7 @@ class LazyDescription:
         return self._function(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the function, for `help(server.tool)`."""
+        """Return an attribute of the function. `help(server.tool)` reads its attributes here."""
         return getattr(self._described(), name)
 
     @property

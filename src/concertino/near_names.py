@@ -30,6 +30,7 @@ def nearest_name(
 ) -> str | None:
     """Return the known name that is most similar to a name; None if none is similar enough.
 
+    known: the names that exist.
     similarity: how similar the name must be, from 0 to 1: the `cutoff` of get_close_matches() in
         the standard library's difflib.
     """
@@ -46,6 +47,7 @@ def suggestion(
 ) -> str:
     """Return `; did you mean 'x'?` with the most similar known name, or "" if none is similar.
 
+    known: the names that exist.
     similarity: how similar the name must be, from 0 to 1: the `cutoff` of get_close_matches() in
         the standard library's difflib.
     """
@@ -58,7 +60,7 @@ def unknown_keyword(owner: str, keyword: str, known: Iterable[str], advice: str 
 
     owner: the name of the called function or class, such as `Server`.
     known: the keyword arguments that exist.
-    advice: the end of the message if none of them is similar; by default the message lists them.
+    advice: the end of the message if no known argument is similar; "" to list all of them.
     """
     names = list(known)
     advice = advice or f"the options are {', '.join(names)}"
@@ -69,9 +71,9 @@ def unknown_keyword(owner: str, keyword: str, known: Iterable[str], advice: str 
 def hint_keywords(function: F) -> F:
     """Return a function like `function` whose errors for unknown keywords contain a suggestion.
 
-    For example, `Server("x", titel="X")` raises a TypeError that ends with "did you mean 'title'?".
-    Use it as a decorator of a function or an `__init__`. Python itself makes such suggestions only
-    since 3.13. help() and inspect see the signature of `function`.
+    Use it as a decorator of a function or an `__init__`. For example, `Server("x", titel="X")`
+    raises a TypeError that ends with "did you mean 'title'?". Python itself makes such suggestions
+    only since 3.13. help() and inspect see the signature of `function`.
     """
     return _hint(function, "")
 
@@ -79,8 +81,8 @@ def hint_keywords(function: F) -> F:
 def hint_keywords_or(advice: str) -> Callable[[F], F]:
     """Return a decorator that adds a suggestion or an advice to errors for unknown keywords.
 
-    If the function has a parameter with a similar name, the TypeError ends with that name.
-    advice: the end of the error message if no parameter has a similar name.
+    The TypeError suggests the parameter with a similar name. If there is none, it ends with
+    `advice`.
     """
 
     def decorate(function: F) -> F:

@@ -20,8 +20,8 @@ START = 4000
 
 # (pattern of classes, weight of each occurrence). The classes are `a` for a lower case letter, `A`
 # for an upper case letter, `0` for a digit, `.` for punctuation, and a tab for control characters.
-# Spaces and newlines are their own classes. `aaaaaaaa` is a part of a word that is too long for one
-# token.
+# Spaces and newlines are classes of their own. `aaaaaaaa` counts the tokens of words that are too
+# long for one token.
 ASCII_WEIGHTS = (
     (b"A", 640),
     (b"0", 530),
@@ -104,7 +104,8 @@ def estimate(text: str) -> int:
 def weigh(text: str) -> int:
     """Return the weight of a text: about 1000 for each token. round_up() makes tokens of it.
 
-    If a text begins with a newline, its weight can be added to the weight of the text before it.
+    The weights of the parts of a text can be added, if each part but the first begins with a
+    newline.
     """
     classes = text.encode("utf-8", "surrogatepass").translate(_CLASSES)
     # The weights are integers, so that the result is the same on every machine.

@@ -1,4 +1,4 @@
-"""Files of this user: the folders for them, and functions that read and write private files."""
+"""Files of this user: the directories for them, and functions that read and write private files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def user_folder(
     default: str,
     environment: Mapping[str, str],
 ) -> Path:
-    """Return a base folder of the user, by the XDG Base Directory Specification.
+    """Return a base directory of the user, by the XDG Base Directory Specification.
 
-    variable: the name of the variable that sets the folder, such as `XDG_CACHE_HOME`. A relative
-        value is ignored, as the specification says.
-    default: the folder if the variable is not set, such as `.cache`, below the home directory.
+    variable: the name of the variable that sets the directory, such as `XDG_CACHE_HOME`. A relative
+        path in it is ignored, as the specification says.
+    default: the directory if the variable is not set, such as `.cache`, below the home directory.
     environment: the environment variables, usually os.environ.
     Raises RuntimeError for a user without a home directory.
     """
@@ -32,10 +32,9 @@ def user_folder(
 def open_regular_file(path: str | os.PathLike[str], flags: int = 0) -> BinaryIO:
     """Open a regular file to read its bytes. Raises OSError, also for any other kind of file.
 
-    flags: further flags for os.open().
-
-    Other kinds are refused, because opening a named pipe would wait for a writer, and a device may
-    never end.
+    Other kinds are refused, because opening a named pipe would wait for a writer, and reading a
+    device may never end.
+    flags: added to the flags of os.open(), such as os.O_NOFOLLOW.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -49,6 +48,7 @@ def read_private_file(
 ) -> bytes | None:
     """Return the content of a file of this user; None if it does not exist.
 
+    max_bytes: the largest allowed size of the file.
     forbidden_bits: the bits of the file's mode that must not be set, such as 0o077 for a file that
         no other user may read or write.
     expected: a description of an acceptable file, for the error.
@@ -73,9 +73,11 @@ def write_private_file(path: Path, data: bytes, *, lasting: bool = True) -> None
     """Write a file that only this user can read, or replace it, in one atomic step. Raises OSError.
 
     data: the new content.
-    lasting: whether to wait until the file is on the disk. If not, a power failure may damage it.
+    lasting: whether to wait until the content is on the disk. If not, a power failure may damage
+        the file.
     """
-    # The temporary file is in the same folder, because replace() does not work across file systems.
+    # Write a temporary file, and then rename it. It is in the same directory, because a file cannot
+    # be renamed across file systems.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(
         temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600

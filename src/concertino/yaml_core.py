@@ -5,18 +5,21 @@
 
 PyYAML parses the text to events, and this module makes nodes and values from the events. PyYAML's
 own conversion to values is not used, because it follows YAML 1.1, where `yes` is a boolean and
-`1e3` is a text. Its composer is not used either, because it is recursive: 30,000 brackets crash the
-process.
+`1e3` is a string. Its composer, which makes nodes, is not used either, because it is recursive:
+30,000 brackets crash the process.
 
 Some rules of yaml.v3 3.0.1 (resolve.go, decode.go) that other libraries do not have:
 
 - Numbers may have underscores. `0x1f`, `0b11`, `0o17` and `017` are integers.
-- `yes`, `on` and `=` are texts. `<<` as a key merges a mapping into the mapping that contains it.
-  `!!binary` is decoded to a text.
+- `yes`, `on` and `=` are strings. `<<` as a key merges a mapping into the mapping that contains it.
+  `!!binary` is decoded to a string.
 - A repeated key in a mapping is an error.
 
-Unlike yaml.v3, times stay texts, every key is a text, integers beyond 64 bits are exact, and whole
-numbers up to 2^53 become integers, even if they are written as `8080.0`.
+This module differs from yaml.v3 in these points:
+
+- Times stay strings, and every key is a string.
+- Integers beyond 64 bits are exact.
+- Whole numbers up to 2^53 become integers, even if they are written as `8080.0`.
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ class YamlNode(Struct, frozen=True):
         of its pairs (node of the key, node of the value).
     tag: the explicit tag in its long form, such as `tag:yaml.org,2002:int` for `!!int`; None if
         there is none.
-    plain: whether the node is a scalar without quotes.
+    plain: whether the node is a plain scalar: one without quotes, which is no block (`|` or `>`).
     line: the line number, from 1.
     """
 
@@ -125,17 +128,18 @@ def read_node(
     max_values: int | None = None,
     aliases: bool = False,
 ) -> YamlNode | None:
-    """Parse a text with one document, and return its root node; None for an empty text.
+    """Parse a text with one document, and return its root node; None if the text has no document.
 
     max_depth: the largest depth of sequences and mappings.
     max_values: the largest number of nodes; None for no limit.
     aliases: whether aliases (`*name`) are allowed; by default they are an error, because a few
         lines with aliases can expand to gigabytes.
-    Raises InvalidYaml or YamlLimit, and ModuleNotFoundError if PyYAML is not installed.
+    Raises InvalidYaml for a text that is not YAML, YamlLimit if it exceeds one of these limits, and
+    ModuleNotFoundError if PyYAML is not installed.
     """
     yaml = import_parser()
     # libyaml skips a byte order mark at the beginning of a line, but counts it as indentation. So
-    # it would read a key behind one as a part of the value before.
+    # it would read a key after such a mark as a part of the value before.
     encoded = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     before, mark, _ = encoded.partition(b"\n\xef\xbb\xbf")
     if mark:
@@ -148,7 +152,8 @@ def read_node(
         return _NodeReader(events, max_depth, max_values, aliases).read_document()
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else None
-        # libyaml 0.2.6 reads ahead of the events, and itself raises at a depth of 1,000.
+        # libyaml 0.2.6 reads ahead of the events, and itself raises at a depth of 1,000. Report
+        # that like a depth that exceeds max_depth.
         if exc.problem == "exceeded maximum nesting depth":
             raise YamlLimit(line, f"is nested more than {max_depth} deep") from None
         raise InvalidYaml(line, exc.problem or "cannot be read") from None
@@ -187,6 +192,7 @@ class _NodeReader:
         self._anchors: dict[str, YamlNode] | None = {} if aliases else None
 
     def read_document(self) -> YamlNode | None:
+        """Return the root node of the only document; None if there is no document."""
         root: YamlNode | None = None
         for event in self._events:
             kind = type(event).__name__
@@ -236,12 +242,14 @@ class _NodeReader:
         return node
 
     def _read_scalar(self, event: Any) -> YamlNode:
+        """Return the node of a scalar."""
         # The style of a plain scalar is None, or "" from the C parser.
         plain = not event.style
         node = YamlNode("scalar", event.value, event.tag, plain, event.start_mark.line + 1)
         return node if self._anchors is None else self._add_anchor(event, node)
 
     def _add_anchor(self, event: Any, node: YamlNode) -> YamlNode:
+        """Store a node by its anchor (`&name`), if it has one, and return the node."""
         if self._anchors is not None and event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -273,6 +281,7 @@ class _NodeReader:
 
 
 def _line(event: Any) -> int:
+    """Return the number of the line in which an event begins, from 1."""
     return event.start_mark.line + 1
 
 
@@ -287,7 +296,7 @@ def is_null(node: YamlNode) -> bool:
 
 
 def read_value(node: YamlNode) -> Any:
-    """Return the value of a node: dicts, lists, texts, numbers, bools and None.
+    """Return the value of a node: dicts, lists, strings, numbers, bools and None.
 
     Unlike JSON, YAML has NaN and infinity, which are returned as floats.
 
@@ -317,7 +326,7 @@ def read_value(node: YamlNode) -> Any:
 
 
 def _read_mapping(node: YamlNode) -> dict[str, Any]:
-    """Return a mapping as a dict. Its own members override the members that `<<` merges into it."""
+    """Return a mapping as a dict. Its own keys override those that `<<` merges into it."""
     members: dict[str, Any] = {}
     merged: YamlNode | None = None
     lines: dict[str, int] = {}
@@ -331,7 +340,8 @@ def _read_mapping(node: YamlNode) -> dict[str, Any]:
             continue
         name = _decode_binary(key) if key.tag == f"{_TAG}binary" else key.value
         if key.tag is not None:
-            # The key stays a text, but it must be one that its tag can have.
+            # The key stays a string, but must have a form that its tag allows. Otherwise this
+            # raises.
             read_value(key)
         members[name] = read_value(value)
 
@@ -345,6 +355,7 @@ def _read_mapping(node: YamlNode) -> dict[str, Any]:
 
 
 def _decode_binary(node: YamlNode) -> str:
+    """Return the string of a scalar with the tag `!!binary`, which is base64 of UTF-8."""
     try:
         return b64decode(re.sub(r"[\r\n]", "", node.value), validate=True).decode()
     except (InvalidBase64, ValueError):
@@ -352,7 +363,7 @@ def _decode_binary(node: YamlNode) -> str:
 
 
 def resolve_plain(text: str) -> Any:
-    """Return the value of an unquoted scalar: None, a bool, a number or the text itself."""
+    """Return the value of an unquoted scalar: None, a bool, a number or the string itself."""
     if text in _WORDS:
         return _WORDS[text]
     first = text[0]
@@ -364,7 +375,7 @@ def resolve_plain(text: str) -> Any:
 
 
 def _resolve_number(text: str) -> Any:
-    """Return the number in an unquoted scalar; the text itself if it is not a number."""
+    """Return the number in an unquoted scalar; the string itself if it is not a number."""
     digits = text.replace("_", "")
     for base, pattern in _BASES:
         if match := pattern.fullmatch(digits):
@@ -378,14 +389,15 @@ def _resolve_number(text: str) -> Any:
 
 
 def _fits_double(digits: str) -> bool:
+    """Return whether an integer is not too large for a double. The largest has 309 digits."""
     return len(digits) <= 310 and isfinite(float(digits))
 
 
 def _to_float(digits: str, text: str | None = None) -> int | float | str:
-    """Return a number, or its text if the number is too large for a double.
+    """Return a number, or a string if the number is too large for a double.
 
-    digits: the text without underscores.
-    text: the returned text; None for `digits`.
+    digits: the number without underscores.
+    text: the string to return in this case; None for `digits`.
     """
     number = float(digits)
     if not isfinite(number):

@@ -1,8 +1,8 @@
 """Writes YAML with the same bytes as Go's library yaml.v3, so that both write the same files.
 
 PyYAML's writer chooses other quotes and another indentation. This module differs from yaml.v3 in
-one case: yaml.v3 writes some texts in a form that it cannot read back correctly. This module quotes
-these texts.
+one case: yaml.v3 writes some strings in a form that it cannot read back correctly. This module
+quotes these strings.
 Source: encode.go, emitterc.go and sorter.go of yaml.v3 3.0.1.
 """
 
@@ -27,7 +27,8 @@ INDENT = 4
 MAX_KEY_BYTES = 128
 # Line breaks.
 _BREAKS = "\r\n\x85\u2028\u2029"
-# Texts that YAML 1.1 reads as booleans. They are quoted, and so are the numbers of base 60 below.
+# Strings that YAML 1.1 reads as booleans. They are quoted, and so are strings that YAML 1.1 reads
+# as numbers of base 60, such as `1:30`.
 _OLD_WORDS = frozenset(
     [
         "y",
@@ -52,6 +53,7 @@ _OLD_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 # Matches characters that yaml.v3 escapes: control characters except newline, the byte order mark,
 # and characters above U+FFFF.
 _ESCAPED = re.compile("[^\n\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd]")
+# Also matches line breaks, `"` and the backslash.
 _ESCAPED_OR_BREAK = re.compile(
     r"[^\x20\x21\x23-\x5b\x5d-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd]"
 )
@@ -59,8 +61,8 @@ _ESCAPES = {
     "\0": "0", "\a": "a", "\b": "b", "\t": "t", "\n": "n", "\v": "v", "\f": "f", "\r": "r",
     "\x1b": "e", '"': '"', "\\": "\\", "\x85": "N", "\u2028": "L", "\u2029": "P",
 }  # fmt: skip
-# Matches texts that need quotes: an indicator at the beginning, a colon before a blank, or a `#`
-# after a blank.
+# Matches strings that need quotes: with an indicator at the beginning, a colon before a blank, or a
+# `#` after a blank.
 _INDICATOR = re.compile(
     r"---|\.\.\.|[#,\[\]{}&*!|>'\"%@`]|[?:-](?:[ \t]|\Z)|.*?(?:.:(?:[ \t]|\Z)|[ \t\0]#)", re.DOTALL
 )
@@ -69,7 +71,7 @@ _INDICATOR = re.compile(
 def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
     """Return a JSON object as YAML, with its outermost keys in the order of their code points.
 
-    members: the members of the object.
+    members: the object: key -> value.
     max_depth: the largest depth of lists and mappings.
     Raises ValueError for a value that JSON cannot express, and for deeper nesting.
     """
@@ -81,7 +83,7 @@ def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
 
 
 class _Writer:
-    """Writes one document, with the same state as yaml.v3's emitter.
+    """Writes one document. The attributes are those of yaml.v3's emitter.
 
     max_depth: the largest depth of lists and mappings.
     """
@@ -98,7 +100,7 @@ class _Writer:
         self._only_indicators = True
 
     def finish(self) -> str:
-        """Return the document."""
+        """Return the document that was written."""
         self._indent(0)
         return "".join(self._parts)
 
@@ -110,10 +112,11 @@ class _Writer:
         indent: int,
         depth: int,
     ) -> None:
-        """Write the members of a mapping, each on its own line.
+        """Write the keys and values of a mapping, each pair on a line of its own.
 
-        indent: the indentation of the keys.
-        depth: how many collections contain the mapping.
+        members: the pairs (key, value), in order.
+        indent: the indentation of the keys, in columns.
+        depth: how many lists and mappings contain the mapping.
         """
         for key, value in members:
             if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -138,8 +141,9 @@ class _Writer:
     ) -> None:
         """Write a value.
 
-        parent: the indentation of the collection that contains the value.
-        indent: the indentation of the value's own items or members.
+        parent: the indentation of the list or mapping that contains the value.
+        indent: the indentation of the value's own items or keys.
+        depth: how many lists and mappings contain the value.
         """
         if depth > self._max_depth:
             raise ValueError(f"more than {self._max_depth} levels")
@@ -170,11 +174,11 @@ class _Writer:
         *,
         is_outermost: bool = False,
     ) -> None:
-        """Write a key or a value that is a text.
+        """Write a key, or a value that is a string.
 
-        parent: the indentation of the collection that contains the text.
-        indent: the indentation of the lines of a text that is written in several lines.
-        is_outermost: whether the text is a key of the outermost mapping.
+        parent: the indentation of the list or mapping that contains the string.
+        indent: the indentation of the lines of a string that is written in several lines.
+        is_outermost: whether the string is a key of the outermost mapping.
         """
         reads_as_text = _reads_as_key if is_outermost else _reads_as_text
         style = _choose_style(text, indent - parent, reads_as_text(text))
@@ -188,7 +192,9 @@ class _Writer:
             self._write_literal(text, indent)
 
     def _write_literal(self, text: str, indent: int) -> None:
-        """Write a text as a literal block, with one line for each of its lines."""
+        """Write a string as a literal block, with one line for each of its lines."""
+        # YAML's names: the indentation indicator, and the chomping indicator: `-` if the string
+        # does not end with a newline, `+` if it ends with more than one.
         hint = str(INDENT) if text[0] == " " else ""
         chomp = "-" if text[-1] not in _BREAKS else "+" if text[-2] in _BREAKS else ""
         self._write_word(f"|{hint}{chomp}")
@@ -205,7 +211,7 @@ class _Writer:
     # Characters
 
     def _indent(self, indent: int) -> None:
-        """Begin a line with this indentation, unless the current line is already there."""
+        """Begin a line with this indentation, unless the current line is at this column already."""
         if (
             not self._only_indicators
             or self._column > indent
@@ -247,6 +253,7 @@ class _Writer:
 
 
 def _next_indent(indent: int) -> int:
+    """Return the next larger multiple of INDENT."""
     return INDENT * (indent // INDENT + 1)
 
 
@@ -300,6 +307,7 @@ def _reads_as_key(text: str) -> bool:
 
 
 def _quote(text: str) -> str:
+    """Return a string with double quotes around it, and escape sequences inside."""
     # If the text begins with a byte order mark, yaml.v3 escapes every character of it.
     pattern = re.compile(".", re.DOTALL) if text.startswith("\ufeff") else _ESCAPED_OR_BREAK
     return f'"{pattern.sub(_escape, text)}"'

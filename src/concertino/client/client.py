@@ -99,8 +99,8 @@ class Client(ForwardingMethods):
     restart: when to restart a server that ends by itself; by default never. Only a program or an
         address can be restarted.
     validate: whether to validate the results of tools against their output schemas, from the first
-        list_tools() on. None means: if the extra `validate` (`concertino[validate]`) is installed.
-        True raises ImportError if it is not.
+        list_tools() on. None means: if the extra `validate` (see `concertino docs install`) is
+        installed. True raises ImportError if it is not.
     trace: a function called with two strings for each message: "->" (sent) or "<-" (received), and
         the message with secrets redacted. The logger `concertino.client.NAME` also logs messages,
         at level DEBUG.

@@ -33,7 +33,7 @@ class OutputValidator:
     """The output schemas of a server's tools, and the functions that validate results by them.
 
     wanted: whether to validate results; None to validate them if the extra `validate` of this
-        package (`concertino[validate]`) is installed.
+        package is installed.
     Raises ImportError if `wanted` is True and the extra is not installed.
 
     Attribute:

@@ -58,7 +58,7 @@ class ToolSettings(TypedDict, total=False):
         microseconds.
     input_schema: JSON Schema 2020-12 of the arguments, with type object at its root, instead of the
         schema that the parameters' types give. The function then takes all arguments as one dict,
-        which was validated. Needs the extra `validate` (install `concertino[validate]`).
+        which was validated. Needs the extra `validate` (see `concertino docs install`).
     output_schema: JSON Schema 2020-12 of the return value, instead of the one that its type gives.
         Return values are validated. Needs the extra `validate`, too.
     envelope: send the return value as text:

@@ -545,7 +545,7 @@ class Server(ServerBackend):
 
         http: None to serve over stdin and stdout; an address, HOST:PORT or unix:PATH, to serve over
             HTTP at it until SIGTERM. Clients use the URL http://HOST:PORT/mcp. Needs the extra
-            `http` (install `concertino[http]`).
+            `http` (see `concertino docs install`).
         http_options: an HttpOptions of concertino.http, only together with `http`; None for its
             defaults. An address that other machines can reach needs some of the options:
             authorization, TLS and the public URL.
@@ -572,7 +572,7 @@ class Server(ServerBackend):
     ) -> AsgiApplication:
         """Return an ASGI application, for uvicorn, Starlette, FastAPI or Django.
 
-        Needs the extra `http` (install `concertino[http]`). `AsgiApplication(backend)` of
+        Needs the extra `http` (see `concertino docs install`). `AsgiApplication(backend)` of
         `concertino.http` does the same for any backend.
         path: the path of the MCP endpoint, below the path at which the application is mounted. The
             application also serves MCP at `/`.

@@ -1,7 +1,7 @@
 """Client requests: elicitation, sampling and roots, and the answers of the client.
 
 A server sends its client such requests during a call. Before 2026-07-28 they are JSON-RPC requests;
-since then they are part of an `input_required` result. Their members are the same in both cases.
+since then they are part of an `input_required` result. Their params are the same in both cases.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots, basic/patterns/mrtr.
 """
 
@@ -44,13 +44,13 @@ T = TypeVar("T")
 
 
 class Elicitation(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
-    """Asks the user of the client something.
+    """The request elicitation/create: asks the user of the client something.
 
     message: the question for the user.
     mode: "form" asks the user to fill in a form, "url" asks the user to open a web page.
     requested_schema: the form, as a JSON Schema of an object without nested objects.
-    url: the web page; the client opens it only if the user agrees.
-    elicitation_id: identifies an elicitation with a URL in 2025-11-25.
+    url: the web page, in the mode "url"; the client opens it only if the user agrees.
+    elicitation_id: identifies an elicitation with a URL, in 2025-11-25 only.
     """
 
     message: str
@@ -62,7 +62,7 @@ class Elicitation(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=Tr
 
 
 class ElicitResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """The answer to an elicitation.
+    """The client's answer to an Elicitation.
 
     action: "accept" if the user has agreed, "decline" if the user has refused, "cancel" if the user
         has closed the question.
@@ -76,6 +76,10 @@ class ElicitResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=T
 class Accepted(Struct, Generic[T], frozen=True, repr_omit_defaults=True):
     """The result of Context.elicit() if the user has filled in the form.
 
+        answer = await context.elicit("Which size?", Order)
+        if isinstance(answer, Accepted):
+            order = answer.content
+
     content: the values, as an object of the form's class, or as a dict if the form is a schema.
     """
 
@@ -86,6 +90,7 @@ class Accepted(Struct, Generic[T], frozen=True, repr_omit_defaults=True):
 class Declined(Struct, frozen=True, repr_omit_defaults=True):
     """The result of Context.elicit() if the user has not filled in the form.
 
+    If the user has filled it in, the result is an Accepted.
     action: "decline" if the user has refused, "cancel" if the user has closed the form.
     """
 
@@ -141,8 +146,9 @@ SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | T
 
 
 class SamplingMessage(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """One message to or from a model, with one content block or several.
+    """One message to or from a model, in a Sampling request or its answer.
 
+    content: one content block, or a list of several.
     role: the speaker, "user" or "assistant".
     """
 
@@ -152,7 +158,7 @@ class SamplingMessage(Struct, frozen=True, omit_defaults=True, repr_omit_default
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
-    """Asks the client to let its model continue a conversation.
+    """The request sampling/createMessage: asks the client's model to continue a conversation.
 
     The client must respect max_tokens. It may ignore the other settings.
 
@@ -160,7 +166,8 @@ class Sampling(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True,
     max_tokens: the largest length of the model's message, in tokens.
     system_prompt: instructions for the model.
     model_preferences: hints for the choice of the model, in the form of MCP's `modelPreferences`.
-    include_context: the MCP servers whose context the client adds to the prompt.
+    include_context: of which MCP servers the client adds the context to the prompt: "none",
+        "thisServer" or "allServers".
     temperature, stop_sequences: settings of the model.
     metadata: data for the provider of the model.
     tools, tool_choice: the tools that the model may call, and whether it must call one, in the form
@@ -225,7 +232,7 @@ class ListRootsResult(Struct, frozen=True):
 
 
 class InputRequest(Struct, frozen=True):
-    """A client request as a method and undecoded params.
+    """One request of a server to its client, as a method and undecoded params.
 
     It is sent in an `input_required` result, or before 2026-07-28 as a JSON-RPC request.
     """
@@ -240,7 +247,8 @@ ClientRequest = Elicitation | Sampling | ListRoots | InputRequest
 class InputRequiredResult(Struct, frozen=True, rename="camel"):
     """A result with resultType `input_required`: the client repeats the call with its answers.
 
-    input_requests: the client requests: key -> request. The client's answers have the same keys.
+    input_requests: the server's requests to the client: key -> request. The client's answers have
+        the same keys.
     request_state: a JSON value that the client sends back unchanged; an empty Raw if there is none.
     """
 

@@ -1,8 +1,8 @@
 """Resources, prompts and completions in their 2026-07-28 shape, as msgspec Structs.
 
-The conventions are the same as in types/results.py; for example, `meta` is the member `_meta` on
-the wire. A server that has only tools never imports this module. Spec: 2026-07-28 schema;
-server/resources, server/prompts, server/utilities/completion.
+An attribute such as mime_type is mimeType on the wire, and meta is `_meta`. A server that has only
+tools never imports this module.
+Spec: 2026-07-28 schema; server/resources, server/prompts, server/utilities/completion.
 """
 
 # No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
@@ -68,7 +68,7 @@ class ResourceTemplate(
 class ListResourcesResult(
     ListResult, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """One page of the available resources, without resources of templates."""
+    """One page of the available resources. Resources of templates are not in this list."""
 
     resources: list[Resource]
     next_cursor: str | None = None
@@ -88,7 +88,7 @@ class ListResourceTemplatesResult(
 class PromptArgument(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """An argument of a prompt; its values are strings.
 
-    required: whether the argument must be given; None means the same as False.
+    required: whether the client must send the argument; None means the same as False.
     """
 
     name: str
@@ -139,7 +139,7 @@ class ListPromptsResult(
 class Completion(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Suggested values for an argument.
 
-    values: the suggested values, at most 100.
+    values: the suggested values; the client gets at most 100.
     total: how many values there are in all; None if that is not known.
     has_more: whether there are more values than these.
     """

@@ -1,14 +1,16 @@
-"""Checks, before a result is sent, that its members have the declared types.
+"""Checks, before a result is sent, that its fields have the declared types.
 
     check(CallToolResult(content=[TextContent(5)]))
     # TypeError: content[0].text: expected str, got int
 
 msgspec checks types when it decodes a Struct, but not when Python code creates one. Without this
 check, a handler that creates a result itself could send a result that violates the schema.
+
 A check function is made for each class when it is first used, from the annotations of the class.
-Most members have their default value or exactly the declared type, and are not checked further.
+Most fields have their default value or exactly the declared type, and are not checked further.
+
 Encoding and decoding the result with msgspec would not find all errors: for example, a dict in
-place of a Struct, or base64 text in place of bytes, has the right form when it is encoded.
+place of a Struct, or a base64 string in place of bytes, has the right form when it is encoded.
 Spec: 2026-07-28 schema, for BOUNDS; server/resources, for _check_read_result().
 """
 
@@ -24,13 +26,13 @@ from msgspec.structs import fields
 
 from concertino.types.results import ReadResourceResult, ResourceContents
 
-# The description of a wrong value: the path of the wrong member in the value, and the error text.
+# The description of a wrong value: the path of the wrong field in the value, and the error text.
 Fault = tuple[str, str]
 
 # The type of a function that returns the Fault of a value, or None if the value is right.
 Check = Callable[[Any], "Fault | None"]
 
-# Name of a number -> its smallest and largest value, in every class that has such a member.
+# Name of a number -> its smallest and largest value, in every class that has such a field.
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "priority": (0, 1),
     "size": (0, math.inf),
@@ -39,10 +41,11 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 def check(value: Struct, place: str = "") -> None:
-    """Raise TypeError if a member of a result, at any depth, has a wrong value.
+    """Raise TypeError if a field of a Struct, at any depth, has a wrong value.
 
-    The text names the first wrong member and the expected type.
-    place: the path of the result itself, which is put before the path of the member; "" for none.
+    The text names the first wrong field and the expected type.
+    value: the result, or another Struct of concertino.types.
+    place: the path of the Struct itself, which is put before the path of the field; "" for none.
     """
     fault = _get_struct_check(type(value))(value)
     if fault is not None:
@@ -89,7 +92,7 @@ def _make_check(annotation: Any, name: str = "") -> Check:
     """Return the check function for an annotation.
 
     All annotations of the Structs in this package are supported.
-    name: the name of the member with this annotation, for BOUNDS.
+    name: the name of the field with this annotation, for BOUNDS.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Any:
@@ -150,6 +153,7 @@ def _check_dict(value: Any) -> Fault | None:
     return None if wrong is None else ("", f"expected keys of type str, got {wrong!r}")
 
 
+# Declared type -> the types that are accepted in its place.
 _ALLOWED: Mapping[type, Any] = {bytes: (bytes, bytearray, memoryview), float: (int, float)}
 
 
@@ -175,12 +179,14 @@ def _make_plain_check(kind: Any, low: float, high: float) -> Check:
 
 
 def _check_contents(value: ResourceContents) -> Fault | None:
+    """Return the Fault of contents that have both text and bytes, or neither."""
     if (value.text is UNSET) is (value.blob is UNSET):
         return "", f"expected exactly one of text and blob for {value.uri}"
     return None
 
 
 def _check_read_result(value: ReadResourceResult) -> Fault | None:
+    """Return the Fault of a result of resources/read without contents."""
     if value.contents:
         return None
     text = "expected at least one piece; return None for a resource that is not there"
@@ -195,4 +201,5 @@ _RULES: Mapping[type[Struct], Check] = {
 
 
 def _wrong_type(expected: str, value: Any) -> Fault:
+    """Return the Fault of a value of another type than the expected one."""
     return "", f"expected {expected}, got {type(value).__name__}"

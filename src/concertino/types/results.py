@@ -2,9 +2,9 @@
 
     encode(TextContent("hello"))    # b'{"type":"text","text":"hello"}'
 
-An attribute such as mime_type is mimeType on the wire, and meta is `_meta`. Members that all
-results have, such as `resultType` and `serverInfo`, are not declared here; protocol/wire_results.py
-adds them, and translates results for older revisions. Resources, prompts and completions are in
+An attribute such as mime_type is mimeType on the wire, and meta is `_meta`. Fields that all results
+have, such as `resultType` and `serverInfo`, are not declared here; protocol/wire_results.py adds
+them, and translates results for older revisions. Resources, prompts and completions are in
 types/resources_and_prompts.py.
 Spec: 2026-07-28 schema; server/tools, server/resources, server/utilities.
 """
@@ -249,6 +249,7 @@ class ToolAnnotations(
 ):
     """Hints about what a tool does. Clients must not rely on them. Since 2025-03-26.
 
+    None, for each hint, means that the server does not say.
     title: the name of the tool for people. Since 2025-06-18, Tool has a title itself.
     read_only_hint: whether the tool changes nothing.
     destructive_hint: whether the tool may destroy data.
@@ -285,6 +286,8 @@ class CallToolResult(
 ):
     """The result of a tool call.
 
+        CallToolResult([TextContent("5 shelves are free")], structured_content={"free": 5})
+
     content: the content blocks, which the model gets.
     structured_content: any JSON value, or undecoded JSON as Raw. None is the value null; UNSET
         means that there is no structured content.
@@ -305,8 +308,9 @@ class CallToolResult(
         return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
 
     def json(self) -> Any:
-        """Return the structured content as Python values; if there is none, parse the text as JSON.
+        """Return the structured content as Python values.
 
+        If there is no structured content, parse the text as JSON and return its value.
         Raises ValueError if there is no structured content and the text is not JSON.
         """
         if self.structured_content is not UNSET:
@@ -324,7 +328,10 @@ class CallToolResult(
 
 
 def error_result(text: str) -> CallToolResult:
-    """Return the result of a tool that has failed. The model sees the text."""
+    """Return the result of a tool that has failed, with isError.
+
+    text: the content of the result, which the model sees.
+    """
     return CallToolResult([TextContent(text)], is_error=True)
 
 
