@@ -20,7 +20,7 @@ MIB = 2**20
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingStructMeta):
-    """Limits for each connection, unless a comment says otherwise.
+    """How much memory and time connections may take.
 
         run(server, limits=Limits(max_in_flight=10, drain_s=5))
 
@@ -28,65 +28,62 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     are passed to run(), it uses from_environment(), where environment variables set the limits. The
     name of a variable is the name of its limit in capitals after `CONCERTINO_`.
     The limits bound the memory for received messages and for output that the other side has not
-    read. They do not bound the memory that handlers allocate.
+    read. They do not bound the memory that handlers allocate. Most limits apply to each connection
+    alone; the text says so if one does not.
+
+    max_message_bytes: the size of the longest frame, in either direction, without its newline. (A
+        frame is the JSON text of one message or batch.)
+    high_water_bytes: when this much output is buffered, no more calls start and no more input is
+        read.
+    low_water_bytes: calls and input go on at the latest when the buffered output has fallen below
+        this.
+    max_in_flight: the number of calls that run at the same time.
+    max_in_flight_bytes: a call starts only while the frames of all running calls together have
+        fewer bytes than this.
+    max_waiting, max_waiting_bytes: the number of calls that wait until they may start, and the
+        bytes of their frames. A call that would exceed one of them gets the error -31001 (busy).
+    max_batch: the number of messages in one JSON-RPC batch. Only 2025-03-26 has batches.
+    max_subscriptions: the number of resources to which one client subscribes.
+    max_listening: the number of open subscriptions/listen requests of one client.
+    max_questions: the number of requests of this server to one client that wait for a response.
+        Since 2026-07-28 servers send no requests.
+    progress_per_s, logs_per_s: how many progress notifications, and how many log messages, one call
+        may send per second; this many may also come at once. If there are more, only the newest one
+        is kept, and sent later.
+    garbage_answers_per_s: how many error responses to input without a readable id are sent per
+        second; this many may also be sent at once.
+    max_connections: the number of clients of one listening socket. The default is half of 1024,
+        which is the usual limit for file descriptors.
+    drain_s: how many seconds a shutdown waits for running calls, and for output to be read.
+    max_unread_bytes: how many bytes of output a client may leave unread. A call starts only if its
+        result will probably fit. A large result that does not fit waits; if the client reads
+        nothing for drain_s seconds, it is dropped.
+    max_unread_bytes_total: the same for all clients of the process together.
+    opening_s: how many seconds a client's first request waits while the server is starting. If the
+        start fails in this time, the request is answered with the reason. After this time,
+        `initialize` and `server/discover` are answered although the server is still starting, and
+        calls wait for it.
     Raises ValueError for a value that is not positive or not finite.
     """
 
-    # The longest frame, in either direction, without its newline. (A frame is the JSON text of one
-    # message or batch.)
     max_message_bytes: int = 10 * MIB
-
-    # When this much output is buffered, no more calls start and no more input is read.
     high_water_bytes: int = MIB
-    # They go on at the latest when the buffered output has fallen below this.
     low_water_bytes: int = MIB // 4
-
-    # The number of calls that run at the same time.
     max_in_flight: int = 1024
-    # A call starts only while the frames of all running calls together have fewer bytes than this.
     max_in_flight_bytes: int = 16 * MIB
-
-    # The number of calls that wait until they may start, and the bytes of their frames. A call that
-    # would exceed one of them gets the error -31001 (busy).
     max_waiting: int = 4096
     max_waiting_bytes: int = 16 * MIB
-
-    # The number of messages in one JSON-RPC batch. Only 2025-03-26 has batches.
     max_batch: int = 1024
-
-    # The number of resources that one client subscribes to.
     max_subscriptions: int = 1024
-    # The number of open subscriptions/listen requests of one client.
     max_listening: int = 64
-    # The number of requests of this server to one client that wait for a response. Since 2026-07-28
-    # servers send no requests.
     max_questions: int = 256
-
-    # How many progress notifications, and how many log messages, one call may send per second; this
-    # many may also come at once. If there are more, only the newest one is kept, and sent later.
     progress_per_s: int = 100
     logs_per_s: int = 1000
-
-    # How many error responses to input without a readable id are sent per second; this many may
-    # also be sent at once.
     garbage_answers_per_s: int = 10
-
-    # The number of clients of one listening socket. The default is half of 1024, which is the usual
-    # limit for file descriptors.
     max_connections: int = 512
-
-    # How many seconds a shutdown waits for running calls, and for output to be read.
     drain_s: float = 2.0
-
-    # How many bytes of output a client may leave unread, and all clients of the process together. A
-    # call starts only if its result will probably fit. A large result that does not fit waits; if
-    # the client reads nothing for drain_s seconds, it is dropped.
     max_unread_bytes: int = 64 * MIB
     max_unread_bytes_total: int = 256 * MIB
-
-    # How many seconds a client's first request waits while the server is starting. If the start
-    # fails in this time, the request is answered with the reason. After this time, `initialize` and
-    # `server/discover` are answered although the server is still starting, and calls wait for it.
     opening_s: float = 1.0
 
     def __post_init__(self) -> None:
