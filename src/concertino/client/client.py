@@ -323,7 +323,7 @@ class Client(ForwardingMethods):
         if timeout_s is not None:
             idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
 
-        # The same checks as in wait_until_usable(), because that would cost a coroutine.
+        # The same checks as in wait_until_usable(): calling it each time would cost a coroutine.
         connection = self._connection
         conversation = connection.conversation
         is_usable = (
@@ -357,8 +357,8 @@ class Client(ForwardingMethods):
             result = raw
         else:
             if type(raw) is not Raw:
-                # An UnreadRequest was raised: the server has not read the call. Send it again after
-                # the restart.
+                # There is no result, because an UnreadRequest was raised: the server had not read
+                # the call when it ended. Send the call again after the restart.
                 body = encode_finite({"name": name, "arguments": arguments or {}})
                 raw = await connection.call("tools/call", body, name, timeout_s, progress, meta)
             # `raw` is undecoded if it did not come from conversation.call_tool(), or if the result

@@ -332,7 +332,7 @@ class ClientConnection:
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
         """Return the Conversation of the running server, and how much of timeout_s is left.
 
-        Waits while the server is being restarted.
+        Waits while the server is being restarted. The returned time is at least 0.001 s.
 
         label: names the request that is to be sent, for error messages.
         timeout_s: how many seconds the request may take, positive; infinite for no limit.
@@ -371,13 +371,14 @@ class ClientConnection:
         If the server ends before it has read the request, the request is sent again after the
         restart.
 
+        method: the method of the request.
         body: the params without `_meta`, a JSON object.
         subject: the name or URI in the request, for errors; "" if it has none.
         timeout_s: how many seconds to wait for the response, and after each progress for the next
             one. The request may take Timeouts.total_s in all, or timeout_s if that is longer. None
             for Timeouts.request_s.
         progress: called with the server's progress; None to request no progress.
-        meta: members to add to `_meta`; None for none.
+        meta: keys and values to add to `_meta`; None for none.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         timeouts = self._settings.timeouts

@@ -90,6 +90,7 @@ class OpeningWatch:
     def on_request(self, method: str) -> bool:
         """Handle a request that the program sends.
 
+        method: the method of the request.
         Returns True if the program repeats a request of this client. The caller then ignores it.
         """
         if self._is_over or method not in OPENERS:

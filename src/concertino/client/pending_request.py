@@ -331,7 +331,9 @@ class ProgressTrackers:
     def on_notification(self, message: Message, now: float) -> None:
         """Pass a progress notification to the tracker that has its token.
 
-        Ignore a malformed notification, and one whose token belongs to no tracker.
+        Ignores a malformed notification, and one whose token belongs to no tracker.
+        message: the notification.
+        now: the time by the loop's clock.
         """
         if not self.by_token:
             return
@@ -393,6 +395,7 @@ class DeadlineTimer:
 def request_template(method: str, before: bytes = b"", after: bytes = b"") -> bytes:
     """Return a request as JSON with gaps for its id and params: use `template % (id, params)`.
 
+    method: the method of the request.
     before, after: the beginning and the end of the params, if these are the same for all requests
         with this template. Then only the JSON between them is filled in.
     """

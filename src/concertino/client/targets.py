@@ -248,6 +248,7 @@ class OpenTarget:
     def release(self, within_s: float) -> asyncio.Task[None]:
         """Start a task that calls close(), and return it. A second call returns the same task.
 
+        within_s: how long to wait until the server has read the buffered output, in seconds.
         Several callers may wait for the task. Each should await asyncio.shield(task), which does
         not cancel the task if the caller is cancelled.
         """

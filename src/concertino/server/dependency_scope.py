@@ -432,6 +432,7 @@ class _SyncScope:
 
 
 def _enter(manager: AbstractContextManager[Any], provider: Provider) -> Any:
+    """Run a `def` generator up to its `yield`, and return the yielded value."""
     try:
         return manager.__enter__()
     except RuntimeError as exc:

@@ -61,7 +61,7 @@ def _read_version(path: Path) -> str:
 
 
 def _installed_version(root: Path, name: str) -> str:
-    """Return the version of the distribution `name` in a folder of packages; "" without one."""
+    """Return the version of the distribution `name` in a directory of packages; "" without one."""
     wanted = _normalize(name)
     for item in root.glob("*.dist-info"):
         project, _, version = item.stem.rpartition("-")

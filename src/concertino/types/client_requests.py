@@ -211,7 +211,7 @@ class CreateMessageResult(
 
 
 class Root(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """A folder or file that a server may use.
+    """A directory or file that a server may use.
 
     uri: its URI, which begins with `file://`.
     """
@@ -222,11 +222,11 @@ class Root(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
 
 
 class ListRoots(Struct, frozen=True):
-    """Asks the client which folders and files the server may use."""
+    """The request roots/list: asks the client which directories and files the server may use."""
 
 
 class ListRootsResult(Struct, frozen=True):
-    """The answer to ListRoots: the folders and files that the server may use."""
+    """The answer to ListRoots: the directories and files that the server may use."""
 
     roots: list[Root]
 

@@ -119,7 +119,7 @@ class PromptMessage(Struct, frozen=True):
 
 
 class GetPromptResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """The messages of a prompt, with its arguments filled in."""
+    """The result of prompts/get: the messages of a prompt, with its arguments filled in."""
 
     messages: list[PromptMessage]
     description: str | None = None

@@ -80,7 +80,7 @@ class Icon(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, ren
 class Implementation(
     Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
 ):
-    """Describes a server or client.
+    """The description that a server or client gives of itself.
 
     name, version: for programs.
     title, description, website_url, icons: for people.
@@ -110,8 +110,8 @@ class Annotations(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=Tr
 def _plain_repr(value: Struct) -> str:
     """Return a short repr of a Struct, such as `ImageContent(data=<2048 bytes>)`.
 
-    Members with default values are left out, bytes are replaced by their size, and undecoded JSON
-    is decoded.
+    Fields with default values are left out, bytes are replaced by their size, and undecoded JSON is
+    decoded.
     """
     members = ", ".join(
         f"{name}={_plain_member_repr(member)}" for name, member in value.__rich_repr__()
@@ -120,6 +120,7 @@ def _plain_repr(value: Struct) -> str:
 
 
 def _plain_member_repr(member: object) -> str:
+    """Return the repr of the value of one field."""
     if isinstance(member, bytes):
         return f"<{len(member)} bytes>"
     return repr(decode(member) if isinstance(member, Raw) else member)
