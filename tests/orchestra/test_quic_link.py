@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 from aioquic import tls
+from aioquic.quic import retry
 from aioquic.quic.connection import QuicConnection
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -587,6 +588,116 @@ async def knock(address: str, certificates: Certificates) -> socket.socket:
             break
         begun.receive_datagram(answer, (host, int(port)), loop.time())
     return sock
+
+
+class Stranger:
+    """A socket from which packets of handshakes are sent to a listener.
+
+    address: the listener's address.
+    """
+
+    def __init__(self, address: str, certificates: Certificates) -> None:
+        host, port = address.split(":")
+        self._address = host, int(port)
+        self._certificates = certificates
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.setblocking(False)
+        self.sock.connect(self._address)
+
+    def begin(self) -> QuicConnection:
+        """Return a new connection that has sent nothing."""
+        identity = self._certificates.identity("tools.greeter-client")
+        begun = QuicConnection(
+            configuration=handshake.make_configuration("client", identity, self._address[0])
+        )
+        begun.connect(self._address, now=asyncio.get_running_loop().time())
+        return begun
+
+    async def ask(self, begun: QuicConnection) -> bytes:
+        """Send the packets of a connection, and return the answer."""
+        loop = asyncio.get_running_loop()
+        self.send(begun)
+        return await loop.sock_recv(self.sock, 2048)
+
+    def send(self, begun: QuicConnection) -> list[bytes]:
+        """Send the packets of a connection, and return them."""
+        loop = asyncio.get_running_loop()
+        packets = [data for data, _ in begun.datagrams_to_send(loop.time())]
+        for data in packets:
+            self.sock.send(data)
+        return packets
+
+    async def prove_address(self) -> tuple[QuicConnection, bytes]:
+        """Begin a handshake that is answered with a Retry packet.
+
+        Returns the connection, which sends the token from now on, and the token.
+        """
+        begun = self.begin()
+        answer = await self.ask(begun)
+        assert is_retry(answer)
+        begun.receive_datagram(answer, self._address, asyncio.get_running_loop().time())
+        return begun, begun._peer_token
+
+    async def was_refused(self, begun: QuicConnection) -> bool:
+        """Return whether a connection was closed with INVALID_TOKEN (RFC 9000 section 20.1).
+
+        The answer must be shorter than what it answers, since its address may be forged.
+        """
+        loop = asyncio.get_running_loop()
+        answer = await loop.sock_recv(self.sock, 2048)
+        begun.receive_datagram(answer, self._address, loop.time())
+        # The event ConnectionTerminated would come only after a while.
+        end = begun._close_event
+        return end is not None and end.error_code == 0x0B and len(answer) < 200
+
+
+def is_retry(packet: bytes) -> bool:
+    """Return whether a packet is a Retry packet, which has the type 3."""
+    return packet[0] & 0xF0 == 0xF0
+
+
+@on_a_loop
+async def test_the_token_of_a_retry_packet_lets_in_only_the_client_that_got_it(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RFC 9000 sections 8.1.2 to 8.1.4 and 17.2.5.2."""
+    monkeypatch.setattr(quic_listener, "MAX_UNPROVEN", 0)
+    async with hub(certificates) as listening:
+        clients = listening.server.clients  # type: ignore[attr-defined]
+        stranger = Stranger(listening.address, certificates)
+        begun, token = await stranger.prove_address()
+
+        # Another address sends the same packets.
+        other = Stranger(listening.address, certificates)
+        packets = other.send(begun)
+        assert await other.was_refused(begun)
+        # The same address sends the token in another connection, or a changed one.
+        for wrong in (token, token[:-1] + bytes([token[-1] ^ 1]), token[:5]):
+            connection = stranger.begin()
+            connection._peer_token = wrong
+            stranger.send(connection)
+            assert await stranger.was_refused(connection)
+
+        # The token is sent after its time.
+        assert 0 < retry.TOKEN_LIFETIME <= 60
+        late, _ = await stranger.prove_address()
+        with monkeypatch.context() as patch:
+            patch.setattr(retry, "TOKEN_LIFETIME", -1)
+            stranger.send(late)
+            assert await stranger.was_refused(late)
+        assert not clients
+
+        # In time, it lets its own client in, and all this keeps nobody out.
+        for packet in packets:
+            stranger.sock.send(packet)
+        answer = await asyncio.get_running_loop().sock_recv(stranger.sock, 2048)
+        assert not is_retry(answer)
+        assert len(clients) == 1
+        link = await client(listening, certificates, "orchestrator")
+        assert (await link.request(health())).HasField("health")
+        await link.close()
+        stranger.sock.close()
+        other.sock.close()
 
 
 @on_a_loop
