@@ -208,12 +208,13 @@ def pairs(kinds: Iterable[str], fixed: str) -> list[tuple[str, str]]:
 
 
 def more_pairs() -> list[tuple[str, str]]:
-    """Every kind with two more openers, in turn."""
-    others = [opener for opener in OPENERS if opener != "initialize"]
+    """Every kind with one modern and one legacy opener as the first request, in turn."""
+    modern = ["discover", "tools/list"]
+    legacy = ["legacy discover", "legacy tools/list", "ping"]
     return [
-        (kind, others[(2 * number + more) % len(others)])
+        (kind, openers[number % len(openers)])
         for number, kind in enumerate([*AT_IMPORT, *AT_START])
-        for more in (0, 1)
+        for openers in (modern, legacy)
     ]
 
 
@@ -294,8 +295,20 @@ def test_any_kind_of_failure_is_said_to_any_opener(kind: str, opener: str, tmp_p
     source, _ = {**AT_IMPORT, **AT_START}[kind]
     path = tmp_path / "server.py"
     path.write_text(source + (RUN if kind in AT_START else ""))
+    # All openers in one process, because a host may send more than one request before it reads.
+    others = [request for name, request in OPENERS.items() if name != opener]
     with Process([*SERVE, str(path)], env={"MY_TOKEN": SECRET}) as process:
-        assert answer_of(process, OPENERS[opener])["message"].startswith("cannot start: ")
+        for sent in (OPENERS[opener], *others):
+            process.send(sent)
+        process.pump(lambda: len(process.messages) == len(OPENERS))
+        assert sorted(str(answer["id"]) for answer in process.messages) == sorted(
+            str(sent["id"]) for sent in OPENERS.values()
+        )
+        for answer in process.messages:
+            assert answer["error"]["code"] == -32603
+            assert answer["error"]["message"].startswith("cannot start: ")
+        assert SECRET not in repr(process.messages)
+        assert process.wait() == 1
 
 
 @pytest.mark.parametrize(
