@@ -20,11 +20,14 @@ from concertino.orchestra.bridge import Bridge
 from concertino.orchestra.event_log import EventLog, EventReader
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_backend import HubBackend
-from concertino.orchestra.hub_events import _with_positions
+from concertino.orchestra.hub_events import HubEvents, _with_positions
 from concertino.orchestra.plugin_pb2 import (
     EventDelivery,
     PluginRequest,
+    PluginResponse,
     Publish,
+    StorageWriteRequest,
+    StorageWriteResponse,
     StreamStart,
     Subscribe,
 )
@@ -303,3 +306,14 @@ async def test_clients_get_updates_of_stored_documents_and_the_events_that_they_
 
 def stream_of(hub: Hub) -> Callable[[PluginRequest, float], ResponseStream]:
     return lambda request, _: hub.stream(request.stream_start, SOMEBODY)
+
+
+def test_a_document_whose_path_is_too_long_for_an_event_is_written_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write = StorageWriteRequest(path="x" * 2**20, storage_type="markdown")
+    done = PluginResponse(storage_write=StorageWriteResponse(success=True))
+    HubEvents().on_storage(PluginRequest(storage_write=write), "storage_write", done)
+    assert "nobody is told of a document that was written: expected an event of at most" in (
+        caplog.text
+    )

@@ -92,6 +92,43 @@ async def test_what_a_plugin_says_to_a_call_that_was_passed_on_is_looked_at(tmp_
     assert {each.request_id for each in (another, garbage, after)} == {"mine"}
 
 
+class GoPlugin:
+    """A Go plugin, whose response to a call is given by hand."""
+
+    id = "tools.go"
+    provides_ai = ()
+    uses_quic = True
+    address = "127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.end: Callable[[bytes], object] | None = None
+
+    def forward(
+        self, body: bytes, timeout_s: float, callback: Callable[[bytes], object], stream: str = ""
+    ) -> GoPlugin:
+        self.in_flight += 1
+        self.end = callback
+        return self
+
+    def end_forward(self) -> None:
+        self.in_flight -= 1
+
+    def cancel(self) -> None: ...
+
+
+def test_a_malformed_response_that_mentions_a_missing_tool_ends_the_call() -> None:
+    plugin, responses = GoPlugin(), []
+    calls = ToolCalls(None)  # type: ignore[arg-type] # finds no plugin here
+    calls.relay(plugin, b"", responses.append)  # type: ignore[arg-type]
+    assert plugin.end is not None
+    plugin.end(PluginResponse(request_id="1").SerializeToString() + b"\xa2\x01\x7ftool_not_found")
+    [response] = map(PluginResponse.FromString, responses)
+    assert response.tool_call.error_code == "routing_error"
+    assert "cannot be decoded" in response.tool_call.error_message
+    assert plugin.in_flight == 0
+
+
 @on_a_loop
 async def test_a_call_that_is_passed_on_is_cancelled_at_the_plugin(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(

@@ -19,17 +19,26 @@ from orchestra.hubs import SOMEBODY, sdk, write_plugins_file
 from stdio.harness import Process, call, notification, request
 
 from concertino import Server, compose
-from concertino.backend import Backend, Host, Principal
+from concertino.backend import Backend, ChangeKind, Host, Principal
 from concertino.client import RawClient
-from concertino.errors import ConcertinoError, RpcError
+from concertino.errors import ConcertinoError, Disconnected, RpcError
 from concertino.guards import Redact, TimeLimit
 from concertino.http import Authorization, HttpOptions, HttpServer
+from concertino.orchestra import client_events
 from concertino.orchestra.bridge import Bridge
 from concertino.orchestra.event_log import EventLog
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_backend import HubBackend
+from concertino.orchestra.hub_events import EVENT_TYPE
 from concertino.orchestra.mcp_events import _is_visible
-from concertino.orchestra.plugin_messages import EventDelivery, PluginRequest, Publish, Timestamp
+from concertino.orchestra.plugin_messages import (
+    EventDelivery,
+    PluginRequest,
+    PluginResponse,
+    Publish,
+    StreamChunk,
+    Timestamp,
+)
 from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.rpc_interface import error_response
 from concertino.orchestra.streams import ResponseStream
@@ -258,6 +267,16 @@ def test_an_audience_may_name_the_issuer_of_its_subject(
     assert not _is_visible(EventDelivery(audience="https://a.example ann"), forged)
 
 
+class Updates:
+    """Passes reported updates of resources on."""
+
+    def __init__(self, report_update: Callable[[str], None]) -> None:
+        self.report_update = report_update
+
+    def report_change(self, what: ChangeKind) -> None:
+        raise AssertionError("no list has changed")
+
+
 def refusing(code: str) -> Callable[[Hub], Backend]:
     """A hub that refuses streams, which must have the time limit of a request."""
 
@@ -275,6 +294,47 @@ async def test_only_a_hub_without_streams_is_reported_as_unsupported(
 ) -> None:
     async with running(folder, refusing(code)) as rig:
         assert (await refusal(rig.poll(None)))[0] == expected
+
+
+@on_a_loop
+async def test_an_event_that_cannot_be_decoded_is_an_error(folder: Path) -> None:
+    async def garbage(request: PluginRequest, timeout_s: float) -> ResponseStream:
+        yield PluginResponse(stream_chunk=StreamChunk(data=b"\xff"))
+
+    def backend(hub: Hub) -> Backend:
+        return HubBackend(lambda request, _: hub.answer(request, SOMEBODY), stream=garbage)
+
+    async with running(folder, backend) as rig:
+        with pytest.raises(RpcError, match="orchestrator: an event of the hub cannot be decoded"):
+            await rig.poll(None)
+
+
+@on_a_loop
+async def test_after_an_event_that_cannot_be_decoded_the_next_stream_begins(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_events, "RETRY_S", 0.0)
+    written = EventDelivery(topic="storage.changed")
+    uri = "tool://tasks/1"
+    written.payload = pack({"path": uri, "storage_type": "mcp"}).struct
+    chunks = [b"\xff", written.SerializeToString()]
+
+    async def one(chunk: bytes) -> ResponseStream:
+        yield PluginResponse(stream_chunk=StreamChunk(content_type=EVENT_TYPE, data=chunk))
+        if chunk != b"\xff":
+            await asyncio.Event().wait()
+
+    async def no_answer(request: PluginRequest, timeout_s: float) -> PluginResponse:
+        raise Disconnected("nobody")
+
+    updated: asyncio.Queue[str] = asyncio.Queue()
+    events = client_events.ClientEvents(no_answer, lambda request, _: one(chunks.pop(0)))
+    events.start(Updates(updated.put_nowait))
+    events.watch(frozenset({uri}))
+    async with asyncio.timeout(10):
+        assert await updated.get() == uri
+    await events.close()
+    assert "an event of the hub cannot be decoded" in caplog.text
 
 
 @on_a_loop

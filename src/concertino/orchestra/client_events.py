@@ -34,6 +34,7 @@ from concertino.orchestra.event_log import ANY_TOPIC
 from concertino.orchestra.hub_events import EVENT_TYPE, STORAGE_TOPIC
 from concertino.orchestra.plugin_events import publish_request
 from concertino.orchestra.plugin_messages import (
+    DecodeError,
     EventDelivery,
     PluginRequest,
     PluginResponse,
@@ -191,6 +192,8 @@ class ClientEvents:
                     pause_s = await self._read_stream(stream)
                 except ConcertinoError as exc:
                     log.debug("the hub sends no events now: %s", exc)
+                except DecodeError as exc:
+                    log.warning("an event of the hub cannot be decoded: %s", exc)
             await asyncio.sleep(pause_s)
 
     async def _read_stream(self, stream: ResponseStream) -> float:

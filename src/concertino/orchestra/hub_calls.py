@@ -313,8 +313,8 @@ class ToolCalls:
         """
         # Search the bytes first, because decoding every response would take long.
         if isinstance(outcome, bytes) and NOT_FOUND.encode() in outcome:
-            response = PluginResponse.FromString(outcome)
-            if _is_not_found(response):
+            response = _decode(outcome)
+            if response is not None and _is_not_found(response):
                 plugin.end_forward()
                 request = PluginRequest.FromString(body)
                 task = asyncio.ensure_future(self._collect(plugin, request, response))
@@ -428,6 +428,13 @@ def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseExcepti
     else:
         response = _failure_response("", plugin, outcome)
     return respond(response.SerializeToString())
+
+
+def _decode(payload: bytes) -> PluginResponse | None:
+    try:
+        return PluginResponse.FromString(payload)
+    except DecodeError:
+        return None
 
 
 async def _forward_stream(plugin: HubPlugin, request: PluginRequest) -> ResponseStream:

@@ -127,7 +127,12 @@ class HubEvents:
         else:
             return
         payload = encode_struct({"path": path, "storage_type": storage or DEFAULT_STORAGE})
-        self._log.publish_soon(Publish(topic=STORAGE_TOPIC, event_type=type, payload=payload), "")
+        event = Publish(topic=STORAGE_TOPIC, event_type=type, payload=payload)
+        try:
+            self._log.publish_soon(event, "")
+        except InvalidEvent as exc:
+            # The path is too long for an event. The document has been changed all the same.
+            log.warning("nobody is told of a document that was %s: %s", type, exc)
 
     def subscribe(self, plugin: PluginProcess | None, subscribe: Subscribe) -> PluginResponse:
         """Begin to deliver events to a plugin, and return the response to its request.

@@ -39,6 +39,7 @@ from concertino.orchestra.client_events import RETRY_S, STREAM_S, WATCHED_TOPIC,
 from concertino.orchestra.event_log import CURSOR
 from concertino.orchestra.hub_events import INVALID, UNKNOWN_TOPIC
 from concertino.orchestra.plugin_messages import (
+    DecodeError,
     EventDelivery,
     ListEventsRequest,
     PluginRequest,
@@ -263,8 +264,9 @@ class McpEvents:
     ) -> AsyncGenerator[EventDelivery, None]:
         """Open a stream at the hub, and yield the events of a subscription and its positions.
 
-        Raises RpcError if the hub refuses the subscription or cannot be reached, or when it ends
-        the stream. Raises ConcertinoError when the connection to the hub is lost.
+        Raises RpcError if the hub refuses the subscription or cannot be reached, when it ends the
+        stream, and if an event cannot be decoded. Raises ConcertinoError when the connection to the
+        hub is lost.
         """
         subscribe = Subscribe(
             topic=params.name, filters=params.arguments, after=cursor or "", positions=True
@@ -276,7 +278,12 @@ class McpEvents:
         async with aclosing(stream) as responses:
             async for response in responses:
                 if response.HasField("stream_chunk"):
-                    yield EventDelivery.FromString(response.stream_chunk.data)
+                    try:
+                        event = EventDelivery.FromString(response.stream_chunk.data)
+                    except DecodeError as exc:
+                        text = f"orchestrator: an event of the hub cannot be decoded: {exc}"
+                        raise RpcError(INTERNAL_ERROR, text) from None
+                    yield event
                 elif response.HasField("tool_call"):
                     raise _stream_refusal(response.tool_call)
                 elif response.stream_end.error_code == UNKNOWN_TOPIC:
