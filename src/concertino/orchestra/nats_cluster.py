@@ -22,15 +22,12 @@ from concertino.nats.servers import (
     NatsServer,
     parse_servers,
 )
-from concertino.nats.subjects import FRONT_END
+from concertino.nats.subjects import FRONT_END, NATS_SERVER
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.plugins_file import HUB
 
-__all__ = ["NATS_SERVER", "nats_options", "nats_user", "open_cluster"]
-
-# The name in the certificate of every NATS server of a cluster.
-NATS_SERVER = "nats-server"
+__all__ = ["nats_options", "nats_user", "open_cluster"]
 
 
 def nats_user(name: str) -> str:

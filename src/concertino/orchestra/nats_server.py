@@ -21,10 +21,11 @@ from msgspec.json import encode
 
 from concertino.errors import ConcertinoError
 from concertino.installation import install_extra
+from concertino.nats.subjects import NATS_SERVER
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.nats_buckets import create_buckets
-from concertino.orchestra.nats_cluster import NATS_SERVER, nats_user
+from concertino.orchestra.nats_cluster import nats_user
 from concertino.orchestra.nats_permissions import authorization
 from concertino.orchestra.plugins_file import HUB
 
