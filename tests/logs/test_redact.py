@@ -637,6 +637,13 @@ def test_what_is_clean_follows_the_environment() -> None:
         ("Login(user='a', password='x')", "Login(user='a', password='[REDACTED]')"),
         ('body={"password":"x"}', 'body={"password":"[REDACTED]"}'),
         ("{'password': 'cut of", "{'password': '[REDACTED]"),
+        ("Login(password=b'x')", "Login(password=b'[REDACTED]')"),
+        ('Login(password=b"it\'s")', 'Login(password=b"[REDACTED]")'),
+        ('login(password=u"x")', 'login(password=u"[REDACTED]")'),
+        ('login(password="x")', 'login(password="[REDACTED]")'),
+        ("{'password'  : 'x'}", "{'password'  : '[REDACTED]'}"),
+        ("{'password'\t: b'x'}", "{'password'\t: b'[REDACTED]'}"),
+        (r"{\x22password\x22: \x22x\x22}", r"{\x22password\x22: \x22[REDACTED]\x22}"),
     ],
 )
 def test_a_field_of_a_dict_in_a_text_is_hidden(text: str, expected: str) -> None:
@@ -647,6 +654,32 @@ def test_a_field_of_a_dict_in_a_text_is_hidden(text: str, expected: str) -> None
     assert json.loads(Redactor().frame(frame)) == {"message": expected}
     # With --redact, in a result.
     assert Redactor().value([text]) == [expected]
+
+
+@given(
+    name=st.sampled_from(["password", "Api-Key", "client_secret"]),
+    space=st.text(" \t", max_size=8),
+    prefix=st.sampled_from(["", "b", "B", "u", "U"]),
+    key_quote=st.sampled_from("'\""),
+    quote=st.sampled_from("'\""),
+    is_item=st.booleans(),
+)
+def test_every_form_of_a_quoted_field_is_hidden_in_every_kind_of_text(
+    name: str, space: str, prefix: str, key_quote: str, quote: str, is_item: bool
+) -> None:
+    start = (
+        f"{key_quote}{name}{key_quote}{space}:{space}" if is_item else f"{name.replace('-', '_')}="
+    )
+    text, expected = (
+        f"x {start}{prefix}{quote}{value}{quote} y" for value in ("hunter2", REDACTED)
+    )
+    # The short-cuts for texts without secrets must not hide a field from the search.
+    assert not redact.make_clean_check(1000)(text)
+    assert Redactor().text(text) == Redactor().string(text) == expected
+    assert Redactor().value({"a": (text,)}) == {"a": (expected,)}
+    assert json.loads(Redactor().frame(json.dumps([text]).encode())) == [expected]
+    # A frame that is not JSON.
+    assert Redactor().frame(text.encode()) == expected.encode()
 
 
 @pytest.mark.parametrize(

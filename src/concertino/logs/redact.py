@@ -39,7 +39,6 @@ from msgspec.structs import force_setattr
 from concertino.logs.secret_checks import (
     LEAST_FIELD,
     REDACTED,
-    has_quoted_key,
     is_secret_field,
     may_have_assignments,
     may_have_authorization,
@@ -394,7 +393,7 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
 
 def _may_have_named_secret(text: str) -> bool:
     """Return False only if a text certainly has no secret after a name and a `:` or `=`."""
-    return text[0] in _JSON_FIRST or has_quoted_key(text) or may_have_authorization(text)
+    return text[0] in _JSON_FIRST or may_have_quoted_fields(text) or may_have_authorization(text)
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
