@@ -80,8 +80,8 @@ class McpPlugin:
         self._sessions = McpSessions(
             name, self._on_change, self._updates.on_update, self._find_model
         )
-        self._hooks = LifecycleHooks(self._log)
-        self._hooks.boot.append(self._boot)
+        hooks = LifecycleHooks(self._log)
+        hooks.boot.append(self._boot)
         self._requests = PluginRequests(
             name=name,
             backend=self._sessions,
@@ -90,7 +90,7 @@ class McpPlugin:
             # answer() answers the requests for storage itself.
             storages={},
             in_thread=self._threads.run,
-            hooks=self._hooks,
+            hooks=hooks,
             events=self._events,
             on_shutdown=lambda: self.on_end(),
             hub=lambda: self.hub,

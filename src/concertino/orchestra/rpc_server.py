@@ -89,9 +89,8 @@ class RpcServer:
         self._relay = relay
         self._respond = respond
         self._hold = hold
-        self._loop = asyncio.get_running_loop()
         # Runs a coroutine until it first waits. Returns a task for the rest; None if it has ended.
-        self._start = eager_task_runner(self._loop, _ignore_outcome)
+        self._start = eager_task_runner(asyncio.get_running_loop(), _ignore_outcome)
         # The requests in progress, by key.
         self._tasks: dict[Hashable, Cancellable] = {}
         # Id of a stream -> the key of its request, and the object that gets the receiver's credits:
@@ -207,7 +206,7 @@ class RpcServer:
     async def drain(self) -> None:
         """Wait until no request is in progress."""
         while self._tasks:
-            self._idle = self._idle or self._loop.create_future()
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
 
     def close(self) -> None:
