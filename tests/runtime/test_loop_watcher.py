@@ -6,12 +6,15 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from loops import on_a_loop
 
 from concertino import Client, Disconnected, Server, serve
 from concertino.backend import Host
+from concertino.runtime import loop_watcher
 from concertino.transports import connect, memory_pair
 
 INITIALIZE = {
@@ -98,6 +101,27 @@ async def test_a_watcher_that_is_at_work_ends_at_once() -> None:
     assert time.monotonic() - started < 10
     with pytest.raises(Disconnected):
         await call
+
+
+@on_a_loop
+async def test_a_call_that_ends_within_the_first_period_is_not_disturbed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop_watcher, "PERIOD_S", 60.0)
+    loop, callbacks = asyncio.get_running_loop(), list[object]()
+    schedule = loop.call_soon_threadsafe
+
+    def note(callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        callbacks.append(callback)
+        return schedule(callback, *args)
+
+    async with Client(holding_server()) as client:
+        monkeypatch.setattr(loop, "call_soon_threadsafe", note)
+        await client.call_tool("hold", {"seconds": 0})
+        [watcher] = watchers()
+        await client.call_tool("hold", {"seconds": 0.1})
+        assert watcher.is_alive()
+        assert callbacks == []
 
 
 @on_a_loop
