@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from concertino.proxy.abandoned_servers import end_servers, find_abandoned
-from concertino.transports.process_marks import new_mark
+from concertino.transports.process_marks import STARTED_BY, new_mark
+from concertino.transports.process_table import send_signal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc")
 # Ignores the end of its input, as servers do that are left behind. Says its id when it runs.
@@ -336,6 +338,91 @@ def test_processes_of_others_that_a_server_has_started_are_left_alone(
         assert inner.is_live()
     finally:
         os.kill(inner.pid, signal.SIGKILL)
+
+
+def test_a_starter_whose_id_another_process_has_now_has_ended(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    # The mark names this process as it would be if it had got the id of the starter.
+    mark = new_mark()
+    reused = mark._replace(started_at=mark.started_at - 1)
+    server = sys.executable, str(tmp_path / "server.py")
+    orphans = [start("none", "env", f"{STARTED_BY}={item}", *server) for item in (reused, mark)]
+    shown = reaped(environment, tmp_path, "--show")
+    assert shown[orphans[0].pid]["reason"] == f"process {os.getpid()}, which started it, has ended"
+    # The other one's starter lives, although the host in between was killed.
+    assert orphans[1].pid not in shown
+
+
+def test_a_process_that_has_the_id_of_a_server_that_ended_before_the_answer_is_left_alone(
+    tmp_path: Path, start: Start
+) -> None:
+    other, orphan = start("none"), start("mark")
+    [server] = [server for server in find_abandoned(()) if server.pid == orphan.pid]
+    # As if the system had given the ids of the server and of its child to the other process.
+    started_at = int(process_stat(other.pid)[19])
+    earlier = (other.pid, started_at - 1)
+    reused = replace(server, pid=other.pid, started_at=started_at - 1, members=(earlier,))
+    assert end_servers([reused])
+    assert other.is_live()
+    # Even if it has got the id just before the signal is sent, the signal does not reach it.
+    assert not send_signal(*earlier, signal.SIGKILL)
+    assert other.is_live()
+    assert end_servers([server])
+    assert not orphan.is_live()
+
+
+def test_a_server_in_a_user_namespace_of_its_own_is_its_users(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    # `unshare -U` makes the user of the server nobody, as far as the server itself can see.
+    words = ("unshare", "-U", sys.executable, str(tmp_path / "server.py"))
+    if subprocess.run(["unshare", "-U", "true"], capture_output=True).returncode:
+        pytest.skip("this machine allows no user namespaces")
+    orphan = start("mark", *words)
+    inner = f"/proc/{orphan.pid}/ns/user"
+    assert os.readlink(inner) != os.readlink("/proc/self/ns/user")
+    assert orphan.pid in reaped(environment, tmp_path, "--show")
+    code, _, _ = reap(environment, tmp_path, "--yes", str(orphan.pid))
+    assert code == 0
+    assert not orphan.is_live()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of others")
+def test_from_a_user_namespace_no_process_of_another_user_is_ended(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    """Without a mapping, all users are nobody there, whose processes would be one's own."""
+    if subprocess.run(["unshare", "-U", "true"], capture_output=True).returncode:
+        pytest.skip("this machine allows no user namespaces")
+    ended = new_mark()._replace(started_at=1)
+    other = subprocess.Popen(
+        ["sleep", "600"],
+        user=65533,
+        group=65533,
+        env={STARTED_BY: str(ended)},
+        start_new_session=True,
+    )
+    orphan = start("mark")
+    try:
+        listed = subprocess.run(
+            ["unshare", "-U", sys.executable, "-m", "concertino", "reap", "--json", "--yes"],
+            env=environment,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert str(other.pid) not in [
+            str(json.loads(line)["pid"]) for line in listed.stdout.splitlines() if line[:1] == "{"
+        ]
+        assert other.poll() is None, listed
+    finally:
+        other.kill()
+        other.wait()
+        if orphan.is_live():
+            os.kill(orphan.pid, signal.SIGKILL)
 
 
 def test_a_process_without_an_environment_may_become_a_service(
