@@ -77,9 +77,7 @@ class ResourceDirectory:
             lists = [await _list_uris(name, part) for name, part in named]
         else:
             limit_s = self._rules.list_limit_s
-            lists = await asyncio.gather(
-                *(self._list_uris_within(limit_s, name, part) for name, part in named)
-            )
+            lists = await asyncio.gather(*(self._try(name, part, limit_s) for name, part in named))
         listed = {
             name: uris
             for (name, part), uris in zip(named, lists, strict=True)
@@ -88,11 +86,11 @@ class ResourceDirectory:
         }
         return self.owners.settle(listed)
 
-    async def _list_uris_within(
+    async def _try(
         self,
-        limit_s: float,
         name: str,
         part: Backend,
+        limit_s: float,
     ) -> list[str] | None:
         """Return the URIs of a part; None if it fails or takes too long."""
         try:

@@ -106,6 +106,7 @@ class BlockingNats:
             if self._connection is not None:
                 try:
                     self._connection.answer_pings(until)
+                # No request was sent yet, so it is safe to connect again.
                 except FAILURES:
                     self._close()
             connection = self._connection or self._connect()
@@ -252,4 +253,5 @@ class _Connection:
         data = self.socket.recv(READ_BYTES)
         if not data:
             raise Disconnected("the server disconnected")
+        # _next() takes the last item of the list, which is the earliest event.
         self._events = [*reversed(self._parser.feed(data)), *self._events]

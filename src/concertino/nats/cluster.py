@@ -251,7 +251,7 @@ class NatsCluster:
             # subscriptions.
             with suppress(Disconnected):
                 await old.flush()
-        # Poll, because an asyncio.Event that end_use() sets would cost time in each call.
+        # Poll, because setting an asyncio.Event in end_use() would take time in each call.
         while old in self._uses and not old.ended.done() and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         await old.close()

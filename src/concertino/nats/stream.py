@@ -243,7 +243,7 @@ class Stream:
             "discard": "old",
             "storage": "file",
             # For how long the servers recognize the id of a message that is published again, in
-            # nanoseconds.
+            # nanoseconds. It is much longer than PUBLISH_S, after which publish() gives up.
             "duplicate_window": int(120e9),
         }
         self._requests = _Requests(cluster, name, user)
@@ -379,6 +379,7 @@ class Stream:
         self._created = answer.created
         subjects: list[str] = answer.config.get("subjects", [])
         self.subject = subjects[0] if subjects else ""
+        # Only open() can raise this error.
         if not self._opened.done():
             await self._check_permission()
         if answer.config.get("num_replicas", REPLICAS) < REPLICAS:
@@ -392,6 +393,8 @@ class Stream:
         subject = self._requests.new_subject("d.")
         sid = connection.subscribe(subject, self._on_delivery)
         try:
+            # The settings of an ordered consumer (ADR-15). It need not survive the loss of its
+            # server, because this method makes a new one.
             config = {
                 "deliver_subject": subject,
                 "deliver_policy": "by_start_sequence",

@@ -8,7 +8,7 @@ A hub, which starts plugins and forwards calls to their tools, starts them with 
 
 Each provider has three tools:
 
-    ai_prompt    asks a question; it has the same parameters as in the Go implementation
+    ai_prompt    asks a question; the parameters are those of Orchestra's implementation in Go
     ai_sample    takes a sampling request of MCP; PluginContext.sample() calls it
     ai_usage     returns the tokens and time that each caller has used
 
@@ -84,15 +84,15 @@ Report = Callable[[str], Awaitable[None]]
 class _Model:
     """The model of a provider, which is asked with OpenAI's SDK. Call open() before ask().
 
-    name: a key of PROVIDERS.
+    provider: a key of PROVIDERS.
 
     Attributes:
     kind: how to reach the API of the provider.
     name: the name of the model.
     """
 
-    def __init__(self, name: str) -> None:
-        self.kind = PROVIDERS[name]
+    def __init__(self, provider: str) -> None:
+        self.kind = PROVIDERS[provider]
         self.name = self.kind.model
         self._client: Any = None
         self._openai: Any = None
@@ -106,10 +106,10 @@ class _Model:
         Raises ConcertinoError if a setting is wrong, the key is missing, or the SDK is not
         installed.
         """
-        for name in config:
-            if name not in CONFIG:
+        for setting in config:
+            if setting not in CONFIG:
                 expected = ", ".join(CONFIG)
-                raise ConcertinoError(f"config: expected {expected}, got {name!r}")
+                raise ConcertinoError(f"config: expected {expected}, got {setting!r}")
         self.name = config.get("model", self.kind.model)
         if not self.name:
             raise ConcertinoError("config.model: expected the name of a model, got none")
@@ -129,6 +129,8 @@ class _Model:
         parameters: the parameters of the chat completion, such as `model` and `messages`.
         Raises ToolError with the reason if there is no answer.
         """
+        # is_refused says that no tokens were used, so that count_tokens() does not estimate them.
+        # It is not set after a time-out, because the provider may have worked on the request.
         if self._client is None:
             chat.is_refused = True
             raise ToolError("NOT_READY", "the provider was not started by a hub")
@@ -243,6 +245,7 @@ def make_provider(name: str, id: str) -> Plugin:
             raise ToolError("INVALID_REQUEST", message)
         parameters = chat_parameters(request)
         chat = ChatStream(parameters)
+        # max_tokens: at most what the caller has left. The tokens are added to the account below.
         with accounts.count_call(caller, request.max_tokens) as (account, max_tokens):
             limit = {model.kind.limit: max_tokens}
             try:
@@ -286,6 +289,7 @@ def make_provider(name: str, id: str) -> Plugin:
 
     @plugin.on_boot
     async def open_model(config: dict[str, str]) -> None:  # pyright: ignore[reportUnusedFunction]
+        # Without this setting, callers have no limit.
         limit = _read_positive(config, "max_tokens_per_caller", float(2**53))
         accounts.max_tokens = int(limit) if "max_tokens_per_caller" in config else None
         # This runs in a thread, because importing the SDK takes about a second, and the program

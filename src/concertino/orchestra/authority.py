@@ -263,7 +263,7 @@ def _make_certificate(
     key: the key of the hub or plugin.
     authority: the certificate of the authority.
     signer: the key of the authority.
-    hosts: further hosts for which the certificate is valid, besides HOSTS.
+    hosts: the hosts for which the certificate is valid, in addition to HOSTS.
     Raises CertificateError if the authority's key is not an Ed25519 key, or if a name is not ASCII.
     """
     if not isinstance(signer, Ed25519PrivateKey):

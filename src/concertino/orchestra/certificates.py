@@ -157,6 +157,7 @@ class Certificates:
         state = self._state_of_files(name)
         cached = self._identities.get(name)
         moment = now or datetime.now(UTC)
+        # For another time than the current one, all checks are made again.
         if cached is not None and now is None:
             state_then, identity = cached
             if state == state_then and moment <= identity.expires:

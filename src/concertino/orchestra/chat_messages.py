@@ -80,6 +80,7 @@ class ChatStream:
         """
         self._model, self._usage = chunk.model or self._model, chunk.usage or self._usage
         text = ""
+        # Only one answer was requested. The last chunk, with the numbers of tokens, has none.
         for choice in chunk.choices[:1]:
             self._finish = choice.finish_reason or self._finish
             delta = choice.delta
@@ -119,8 +120,9 @@ class ChatStream:
 
 
 def _find_texts(value: object) -> Iterator[str]:
-    """Yield the texts of a request, apart from the names of members and the URLs of images."""
+    """Yield the texts of a request, apart from the keys of objects and the URLs of images."""
     if isinstance(value, str):
+        # An image is a URL with this scheme (_chat_part()).
         if not value.startswith("data:"):
             yield value
     elif isinstance(value, Mapping):

@@ -118,6 +118,8 @@ class ClientEvents:
         before = _server_uris(self._watched)
         self._watched = uris
         self._update()
+        # Plugins must know which resources of MCP servers are subscribed to. Changes of stored
+        # documents are reported by the hub itself.
         now = _server_uris(uris)
         if now != before:
             if self._publishing is not None:
@@ -205,6 +207,7 @@ class ClientEvents:
                     event = EventDelivery.FromString(chunk.data)
                     self._cursor = event.cursor
                     self._deliver(event)
+                # The protocol's error response to any kind of request is a failed tool_call.
                 elif response.HasField("tool_call"):
                     log.info("the hub has no streams of events: %s", response.tool_call.error_code)
                     return UNSUPPORTED_S

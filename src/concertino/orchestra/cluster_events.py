@@ -189,7 +189,8 @@ def protect_events(address: str, certificates: Certificates | None) -> str:
             return "its subject has a random token already"
         if found.error is None:
             subject = with_random_token(beginning)
-            # Nobody answers, unless the server does not let hubs publish there.
+            # Check that hubs may publish there: if not, this raises PermissionsViolation. Otherwise
+            # the server answers at once that nobody has subscribed to the subject.
             server.request_all([Request(subject)], REQUEST_S)
             found = ask("UPDATE", encode({**found.config, "subjects": [subject]}))
     finally:

@@ -393,7 +393,7 @@ class ClusterPlugins:
                 return
             log.info("%s: worker %s is in the cluster", id, worker)
         plugin.workers[worker] = self._loop.time()
-        # If the lists are being fetched now, the next announcement of this manifest is handled.
+        # While the lists are being fetched, do nothing: the worker will announce itself again.
         if id not in self._fetches and plugin.add_manifest(worker, message.payload):
             task = self._loop.create_task(self._fetch(plugin, message.payload))
             self._fetches[id] = task

@@ -49,6 +49,8 @@ class EmbeddedHub(HubBackend):
     """
 
     def __init__(self, file: PluginsFile, *, trust: bool = False, poll_s: float = POLL_S) -> None:
+        # There is no function to forward serialized calls, because there is no connection to the
+        # hub: `ask` calls it directly.
         super().__init__(self._ask_hub, stream=self._stream_from_hub)
         self.cluster: str | None = None
         self._file = file

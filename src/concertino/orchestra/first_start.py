@@ -16,8 +16,9 @@ __all__ = ["FirstStart"]
 # Both limits are seconds of processor time, because a start takes longer on a loaded machine.
 #
 # Plugins over QUIC start one after the other. When a plugin has used this much processor time and
-# is not ready, the next one starts anyway. Go programs, which may depend on the order of starts,
-# are ready after 0.03 s; programs of this package need 0.2 s over QUIC.
+# is not ready, the next one starts anyway. It is enough for Go programs, which are ready after
+# 0.03 s, and may depend on the order of starts. Programs of this package do not depend on it. They
+# need 0.2 s over QUIC, so they do not wait for each other that long.
 NEXT_S = 0.1
 # When a plugin has used this much processor time and is not ready, calls that another plugin can
 # answer no longer wait for it.
@@ -27,15 +28,17 @@ LATE_S = 0.4
 class FirstStart:
     """The progress of a plugin's first start. Use it on one event loop.
 
-    on_change: called without arguments when is_late or is_settled has changed.
-    previous: the first start of the plugin over QUIC before this one in the plugins file. This
-        start waits until `previous.lets_next_start` is set. None if this start need not wait for
-        another plugin.
+    on_change: called without arguments when is_late or is_settled has changed, and when the start
+        is over.
+    previous: the FirstStart of the previous plugin over QUIC in the plugins file. This start waits
+        until `previous.lets_next_start` is set. None if this start need not wait for another
+        plugin.
 
     Attributes, most of them an asyncio.Event:
     lets_next_start: set when the next plugin over QUIC may start, because this start is settled, or
         because this plugin has used NEXT_S of processor time.
-    is_late: True when the plugin has used LATE_S of processor time and is not ready.
+    is_late: whether the plugin has used LATE_S of processor time before it was ready. If so, calls
+        that another plugin can answer do not wait for it. It stays True when the plugin is ready.
     is_settled: set when requests should no longer wait for the plugin, because the start is over,
         because the plugin sleeps (idleness.py), or because a request has waited as long as it may.
     is_over: set when the start has succeeded or failed, or when a dependency has failed to start.
@@ -64,7 +67,8 @@ class FirstStart:
         """
         for id, other in dependencies.items():
             await other.is_settled.wait()
-            # The dependency has failed or sleeps, so requests need not wait for this plugin either.
+            # If the dependency has not run, it has failed, sleeps, or has been waited for too long.
+            # So requests need not wait for this plugin either.
             if not other.has_run.is_set():
                 self.settle()
             await other.is_over.wait()

@@ -139,6 +139,7 @@ def require_peer_certificate(
         context.certificate_private_key = identity.key
         context.identity = identity
         context.check_name = check_name
+        # A server asks the client for a certificate.
         context._request_client_certificate = not context._is_client
 
     private._initialize = initialize_strictly

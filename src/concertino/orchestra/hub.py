@@ -198,7 +198,8 @@ class Hub:
 
         Takes at most twice stop_s: one for plugins to end by themselves, and one to kill them.
         """
-        # The connections are closed last, because a plugin may still call others while it ends.
+        # First, other hubs of the cluster send no more calls. The connections are closed last,
+        # because a plugin may still call others while it ends.
         if self._cluster is not None:
             self._cluster.withdraw()
         await self._plugins.stop()
@@ -304,6 +305,7 @@ class Hub:
         Returns an error response if the request fails.
         """
         kind = request.WhichOneof("request") or "nothing"
+        # For a tool call, find_tool() does this.
         if kind in LIST_REQUESTS or kind in STORED_KINDS:
             await self._check_saves()
         return await self._answer(request, kind, peer)
@@ -332,6 +334,8 @@ class Hub:
             return await forward_request(plugin, "prompt", name, request, kind)
         if kind.startswith("storage_"):
             name = getattr(request, kind).storage_type or DEFAULT_STORAGE
+            # One plugin provides each type of storage, except for this one: the resources of MCP
+            # servers.
             if name == RESOURCES:
                 return await self._answer_resources(request, kind, peer)
             plugin = self.routes.storage.get(name)
@@ -371,7 +375,7 @@ class Hub:
         if kind == "unsubscribe":
             return self._events.unsubscribe(plugin, request.unsubscribe.subscription_id)
         # The source of an event is the verified sender of the request: a plugin of this hub, or the
-        # name in the peer's certificate. The name in the request counts only without both.
+        # name in the peer's certificate. If the sender is neither, the name in the request counts.
         source = (request.publish.source_plugin or "unknown") if plugin is None else plugin.id
         if plugin is None and peer.name is not None:
             source = plugin_id(peer.name)
@@ -409,7 +413,8 @@ class Hub:
         If the subscription is not valid, yields only a stream_end with the error.
         """
         if start.subscribe.positions:
-            # The subscriber names one topic, which a plugin that is still starting may declare.
+            # A subscriber that also wants positions in the event log gets an error if its topic
+            # does not exist. A plugin that is still starting may declare the topic.
             await self._waits.wait_settled(peer)
         events = self._events.stream(start.stream_id, start.subscribe, self._manifests())
         async with aclosing(events) as responses:
@@ -507,6 +512,7 @@ class Hub:
         is_plain = start.stream_id and not (
             request.request_id or request.path or start.provider or start.HasField("subscribe")
         )
+        # Only a peer on a Unix socket has no name.
         if peer.name is not None or not is_plain or not 0 < start.window <= WINDOW_BYTES:
             return None
         plugin = self._find_relay_plugin(start.tool_name)
@@ -519,6 +525,7 @@ class Hub:
 
         Returns None if no plugin has the tool, and while a call may have to wait for a plugin.
         """
+        # If files of plugins are watched, they must be checked before the call (find_tool()).
         if not self._waits.are_over or self._plugins.has_watches:
             return None
         # The property is only needed after a change. Reading the attribute is faster.

@@ -414,6 +414,7 @@ def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseExcepti
         return respond(None)
 
     if isinstance(outcome, bytes):
+        # The id of the request on the plugin's connection, and the response without it.
         message = split_id(outcome)
         if message is not None and is_tool_response(message[1]):
             return respond(message[1])

@@ -50,8 +50,9 @@ FOLDER = "hubs"
 MAX_LINES, MAX_LINE = 200, 1000
 # The largest request and the largest answer, in bytes.
 MAX_REQUEST, MAX_ANSWER = 2**16, 2**22
-# Time limits in seconds: for the request of a client, for an answer that the hub has at once, and
-# for one before which it has to end a plugin and to start it again.
+# Time limits in seconds: for the hub to receive a request; for the client to wait for the answer to
+# "ps" and "logs", which the hub has at once; and for the answer to "restart" and "stop", before
+# which the hub must end a plugin.
 REQUEST_S, QUICK_S, CHANGE_S = 5.0, 5.0, 60.0
 
 Command = Literal["ps", "restart", "stop", "logs"]
@@ -79,9 +80,11 @@ class PluginStatus(Struct, frozen=True):
     calls: how many calls are in progress.
     restarts: how many times the hub has started it again.
     tools: how many tools it has.
-    reason: why it does not run.
+    reason: why it does not run. If it runs: why a change of its entry in the plugins file is not
+        applied yet. Empty if there is nothing to say.
     calls_total: how many calls it has got since the start of the hub.
-    health: its answer to the last health ping; empty if it is healthy.
+    health: the problem that the last health ping has reported, such as "DEGRADED the disk is full";
+        empty if it is healthy.
     last_error, last_error_s: why its last process ended, and how many seconds ago. Without such an
         end, last_error is empty, and last_error_s means nothing.
     failed_change: why the plugin does not start in its changed form, while its old process still
@@ -246,6 +249,7 @@ class HubControl:
                 plugin.calls,
                 plugin.restarts,
                 len(plugin.features.tools),
+                # A plugin whose change is withheld runs as before the change.
                 redactor().text(plugin.reason or withheld.get(plugin.id, "")),
                 plugin.record.calls,
                 redactor().text(plugin.health),
@@ -257,8 +261,8 @@ class HubControl:
             if id in ("", plugin.id)
         ]
         if not id:
-            waiting = [(name, why) for name, why in withheld.items() if name not in plugins]
-            statuses += [PluginStatus(name, "withheld", reason=why) for name, why in waiting]
+            not_started = [(name, why) for name, why in withheld.items() if name not in plugins]
+            statuses += [PluginStatus(name, "withheld", reason=why) for name, why in not_started]
         return statuses
 
 
@@ -290,7 +294,8 @@ def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
 def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:
     """Send a request to a hub, and block until it answers. Return the answer.
 
-    Waits at most QUICK_S, or CHANGE_S if the request restarts or stops a plugin.
+    Each read waits at most QUICK_S (5 s), or CHANGE_S (60 s) if the request restarts or stops a
+    plugin.
     path: the path of the hub's socket, from find_hubs().
     Raises OSError if the hub does not answer or belongs to another user.
     """

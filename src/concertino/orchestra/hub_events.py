@@ -329,6 +329,7 @@ async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, 
     """
     loop = asyncio.get_running_loop()
     yield reader.take_position()
+    # When the next position is due. It is due at once, so it comes after the events of the past.
     due = loop.time()
     while True:
         while reader.has_gap:

@@ -146,6 +146,7 @@ def _remove_abandoned_folders() -> None:
 
     Such a hub does not listen at the socket in its directory any more.
     """
+    # mkdtemp() adds eight characters to the prefix.
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}????????"):
         try:
             status = folder.lstat()

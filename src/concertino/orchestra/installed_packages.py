@@ -79,7 +79,8 @@ class InstalledPackages:
         package = packages.find("tools.notes")
 
     folder: None for `concertino/plugins` in the user's data directory.
-    Raises RuntimeError if the user has no home directory, and so no data directory.
+    Raises RuntimeError if the user has no data directory, because the variable XDG_DATA_HOME is not
+    set and the user has no home directory. It does so even if `folder` is given.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -178,6 +179,8 @@ class InstalledPackages:
                 package = _decode(record.read_bytes())
             except (OSError, DecodeError):
                 continue
+            # A directory with another name, such as a copy, is not installed: the path of a program
+            # must contain the digest of its package.
             if self._folder_of(package) == record.parent:
                 packages.append(package)
         return sorted(packages, key=lambda package: package.id)

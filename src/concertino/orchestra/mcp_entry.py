@@ -81,6 +81,7 @@ def read_mcp_entry(
         if not words:
             raise args.error("expected a command, got none")
         words += _split_words(args)
+    # The 1 in each FileValue and FileMember is the column (_to_value()).
     if words:
         line = values["command"].line if "command" in values else entry.line
         values["command"] = FileValue(words[0], line, 1)
@@ -96,6 +97,7 @@ def read_mcp_entry(
     fields = {name: FileMember(value, value.line, 1) for name, value in values.items()}
     member = FileMember(FileValue(fields, entry.line, 1), entry.line, 1)
     try:
+        # Only check the entry. The result is not needed, because the plugin reads the JSON again.
         read_server_entry(str(entry.file), id, member, entry.label)
     except InvalidServerFile as exc:
         # Remove the column from the message, because it is not the real one: see _to_value().

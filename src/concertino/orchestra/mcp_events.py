@@ -133,7 +133,8 @@ class McpEvents:
     async def list(self, call: Call) -> Raw:
         """Answer events/list with all topics of the hub, in a single page."""
         response = await self._ask(PluginRequest(list_events=ListEventsRequest()), call)
-        # A hub that does not know the request, such as one in Go, has no events.
+        # A hub that does not know the request, such as one in Go, has no events. Events of
+        # WATCHED_TOPIC are for plugins, not for clients (_read_params()).
         topics = [name for name in response.list_events.topics if name != WATCHED_TOPIC]
         types = [
             {
@@ -187,7 +188,7 @@ class McpEvents:
         if context.caller.session is None:
             raise _unsupported_error("deliveryMode", "push")
         with self._count_stream(context):
-            # Only the client ends this request, as with a subscription.
+            # The request lasts until the client ends it: no time limit applies to it.
             context.caller.hold_open()
             delivery = _Delivery(context.caller, params.cursor)
             while True:

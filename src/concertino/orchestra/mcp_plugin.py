@@ -117,8 +117,8 @@ class McpPlugin:
             expander = Expander(file, os.environ, inputs={})
             launch = expand_entry(entry, file, expander, env_file={})
         except InvalidServerFile as exc:
-            # Leave out the place of the error: it is a place in the JSON that the hub has sent, not
-            # in the plugins file.
+            # Leave out the place at the beginning of the error, which ends with the server's name:
+            # it is a place in the JSON that the hub has sent, not in the plugins file.
             raise ConcertinoError(str(exc).partition(f"{entry.name}.")[2]) from None
         await self._sessions.open(FileServer(self.name, launch, entry.options))
         await self._learn_prompts()

@@ -57,7 +57,7 @@ Gets the session, the call's params and context, and the `_meta` for the request
 
 
 class _Session:
-    """The session of one caller.
+    """The MCP session that runs the tool calls of one caller.
 
     client: the MCP client of the session.
 

@@ -80,6 +80,7 @@ class McpUpdates:
             return
         texts = frozenset(uri for uri in cast("list[object]", uris) if isinstance(uri, str))
         self._wanted[watcher] = texts, asyncio.get_running_loop().time() + FORGET_S
+        # Start the timer.
         if self._timer is None:
             self._expire()
         await self._subscribe()

@@ -66,7 +66,8 @@ __all__ = ["NatsLink", "open_nats_link"]
 # All times in this module are in seconds.
 # How long to wait for a worker's ack.
 ACK_S = 1.0
-# A worker sends heartbeats every 0.25 s. If none comes for this time, the worker is lost.
+# A worker sends heartbeats every 0.25 s. If none comes for this time, which is that of three
+# heartbeats and a little more, the worker is lost.
 LOST_S = 0.9
 # How often a caller asks whether its request is still in progress.
 ASK_S = 2.0
@@ -141,7 +142,7 @@ class _Call(Struct, eq=False):
     asked: when the worker was last asked whether it still has the request; at first equal to sent.
     worker: the id of the worker that has accepted the request; empty before its ack.
     attempts: how many times the request was sent.
-    chunks: how many chunks of a stream have arrived.
+    chunks: how many responses of a stream have arrived.
     outgoing: the pieces of the request, if it is too large for one message.
     incoming: the pieces of a response that is too large for one message, while they arrive.
     """
@@ -353,6 +354,7 @@ class NatsLink(RpcClient):
 
     def _on_ack(self, key: str, call: _Call, worker: str) -> None:
         """Record which worker has accepted a request."""
+        # The id becomes part of the subjects to which this link publishes.
         if not worker.isalnum():
             self._give_up(key, "the ack has an invalid worker id")
             return
@@ -407,7 +409,7 @@ class NatsLink(RpcClient):
         self, key: str, call: _Call, fields: dict[str, str], payload: bytes, *, is_last: bool
     ) -> None:
         """Handle a response of a stream: a chunk, or the last one."""
-        # The field Chunk says how many chunks the worker has sent before this one.
+        # The field Chunk says how many responses of the stream the worker has sent before this one.
         if fields.get("Chunk", "0") != str(call.chunks):
             self._give_up(key, "a chunk of the stream was lost")
             return

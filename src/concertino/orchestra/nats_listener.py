@@ -104,6 +104,7 @@ class NatsListener:
         Raises Disconnected if the server does not allow this process to answer requests.
         """
         connection = self._cluster.connection
+        # If the server refuses the subscription, its error arrives before this ends.
         await connection.flush()
         worker = self._workers.get(connection)
         if worker is not None and worker.refusal:

@@ -41,6 +41,7 @@ class OutgoingPieces:
         self.size = len(payload)
         self._payload = payload
         self._send = send
+        # The number of pieces, rounded up.
         self._count = -(-len(payload) // PIECE_BYTES)
         # The number of the next piece to send.
         self._next = 0

@@ -87,6 +87,7 @@ def server_configuration(
         "cert_file": str(certificates.crt(NATS_SERVER)),
         "key_file": str(certificates.key(NATS_SERVER)),
         "ca_file": str(certificates.crt("ca")),
+        # Require a certificate of each client, and take the name of its user from the certificate.
         "verify_and_map": True,
         "min_version": "1.3",
         "timeout": 5,

@@ -164,8 +164,8 @@ class NatsStorage:
         """
         with self._lock:
             written = self._written.pop(path, None)
-        # If the caller expects a version that this process has not written, another process may
-        # have, so the document must be read.
+        # written[1] is the version. If the caller expects another version, another process may have
+        # written it, so the document must be read.
         if written is not None and expected_version in (UPSERT, written[1]):
             return written
         with _convert_errors():

@@ -150,6 +150,7 @@ class NatsWorker:
             answer,
             relay=relay,
             respond=self._respond,
+            # RpcServer would pause reading with it; see _ignore().
             hold=_ignore,
             unread=self._unread_bytes,
         )
@@ -203,8 +204,8 @@ class NatsWorker:
 
     def _on_discovery(self, message: NatsMessage) -> None:
         """Announce the plugin, because a hub asks for it."""
-        # Another plugin can make JetStream publish an answer to this subject, which is never empty
-        # (nats_permissions.py).
+        # A hub's message is empty. Another plugin can make JetStream publish an answer to this
+        # subject (nats_permissions.py), but such an answer is never empty.
         if not message.payload:
             self._announce()
 
@@ -288,6 +289,9 @@ class NatsWorker:
             return
         caller = peer_key(caller, reply)
         fields = read_headers(message.headers)
+        # A request has two limits. After left_s, which depends on the clocks of both machines, the
+        # request is not begun any more. `expires` below does not depend on the caller's clock: the
+        # request is then cancelled.
         left_s = read_deadline(fields)
         whole_size = _read_int(fields.get("Size"))
         size = len(message.payload) if whole_size is None else whole_size
@@ -348,6 +352,7 @@ class NatsWorker:
                 idle = [name for name, other in self._callers.items() if not other.in_progress]
                 for name in idle:
                     del self._callers[name]
+            # In the name of a hub, the id of its process follows the slash (peer_key()).
             peer = RemotePeer(f"nats:{caller}", caller.partition("/")[0])
             rpc = self._callers[caller] = self._make_caller(peer)
         return rpc
@@ -406,6 +411,7 @@ class NatsWorker:
             self._outgoing.add(reply, outgoing)
             outgoing.pieces.send_window()
         else:
+            # The only response to a request needs no headers.
             headers = b""
             if chunks or not is_last:
                 headers = encode_headers(END if is_last else CHUNK, Chunk=chunks)
@@ -500,6 +506,7 @@ class NatsWorker:
             caller = peer_key(caller, reply)
         rpc = self._callers.get(caller)
         if kind == STREAM_CONTROL:
+            # This needs no check of the reply subject: `rpc` has only requests of this caller.
             if rpc is not None:
                 rpc.receive_control(message.payload)
         elif kind == CANCEL and is_own:

@@ -278,6 +278,7 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
     if shutil.which("git") is None:
         raise InvalidPackage("a git bundle needs the program git, which is not in PATH")
     repository = scratch / "repository"
+    # An empty template, because the files of a template may be hooks.
     _git("init", "--quiet", "--bare", "--template=", str(repository))
     heads = _list(scratch, "bundle", "list-heads", str(bundle))
     refs = heads.decode("utf-8", "replace").splitlines()
@@ -288,6 +289,7 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
             f"the bundle has no HEAD, and {len(names)} branches: git bundle create FILE HEAD"
         )
     git_dir = f"--git-dir={repository}"
+    # Let git refuse malformed objects.
     fetch = ("-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags")
     _git(git_dir, *fetch, str(bundle), f"{ref}:refs/heads/package")
     listing = _list(scratch, git_dir, "ls-tree", "-r", "-z", "-l", "refs/heads/package")

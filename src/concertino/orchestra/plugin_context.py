@@ -124,6 +124,7 @@ class PluginContext:
         total: float | None = None,
         message: str | None = None,
     ) -> Awaitable[None]:
+        # DONE is an awaitable that is done already.
         if self._chunks is None:
             return DONE
         data = (message or "").encode("utf-8", "replace")
@@ -147,7 +148,7 @@ class PluginContext:
             of tools, such as logging.
         """
         names_of_calls = (self._request.tool_call.tool_name,)
-        # No `_meta` is passed on to the called tools, and no tool has been called yet.
+        # {}: no `_meta` is passed on to the called tools. [0]: no tool has been called yet.
         return SubcallContext(context, self._backend, {}, names_of_calls, [0])
 
     def call_tool(
@@ -167,6 +168,7 @@ class PluginContext:
         """
         hub = self._hub
         if hub is None or not all(isinstance(item, Sampling) for item in questions.values()):
+            # With a hub, a request that is not for sampling is the reason.
             self._refuse("elicitation" if hub is not None else "sampling")
         call = self._request.tool_call
         answers = await asyncio.gather(
@@ -200,6 +202,7 @@ class PluginContext:
         key: str | None = None,
         **options: Any,
     ) -> CreateMessageResult:
+        # sample() calls ask() with this one request. Any key will do.
         return await sample(self, messages, max_tokens, key or "q", options)
 
     async def roots(self, *, key: str | None = None) -> Any:

@@ -38,7 +38,8 @@ __all__ = ["HUB", "read_entry"]
 # The name of a hub's certificate; see certificates.py for the other names.
 HUB = "orchestrator"
 
-# The keys of every plugin's entry, and the keys that only programs of the plugin protocol have.
+# The keys of every plugin's entry, and the keys that only the entries of programs of the plugin
+# protocol have.
 MEMBERS = (
     "id",
     "args",
@@ -82,7 +83,7 @@ def read_entry(value: YamlValue, certs_dir: str | None) -> PluginEntry:
     if not is_mcp and "package" not in members:
         members.require("binary")
 
-    # From here on, errors name the plugin.
+    # From here on, the label of the entry, with which errors begin, also has the plugin's id.
     value = YamlValue(value.node, f"{value.label} ({id})", value.file)
     members = value.members(ALL_MEMBERS)
     if is_hub:
@@ -126,6 +127,7 @@ def _read_common(members: YamlMembers) -> dict[str, Any]:
         "provides_ai": members.read("provides_ai", YamlValue.texts) or (),
         "depends_on": members.read("depends_on", YamlValue.texts) or (),
         "line": members.owner.line,
+        # True if the key is missing.
         "offer": members.read("offer", YamlValue.bool) is not False,
     }
 

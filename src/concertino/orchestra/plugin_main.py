@@ -88,6 +88,7 @@ def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
         sys.stdout.flush()
         os._exit(0)
 
+    # From now on, logs hide the secrets among the environment variables.
     refresh()
     writer = bounded_stderr()
     logging_setup.configure(component=plugin.name, writer=writer)
@@ -206,6 +207,7 @@ class _ParentWatch:
         self._end = end
         self._log = log
         self._parent = os.getppid()
+        # There is no connection to the hub yet.
         self._timer = loop.call_later(UNREACHABLE_S, self._check)
 
     def on_change(self, is_up: bool) -> None:
@@ -291,6 +293,7 @@ async def _serve_hub(
         calls.answer,
         certificates=_prepare_certificate(certificates, plugin.name, args.listen_addr),
         name=plugin.name,
+        # Only a hub may connect over QUIC. These are the names in the certificates of hubs.
         admits=lambda name: name in ("orchestrator", f"orchestrator-to-{plugin.name}"),
     )
     ready = _report_ready(writer, listener.address)
@@ -326,6 +329,7 @@ async def _serve_hub(
 
 def _report_ready(writer: BoundedWriter, address: str) -> asyncio.Task[None]:
     """Write the line READY to stderr. If the pipe is full, the returned task writes it later."""
+    # Log lines may wait in the writer already. READY comes before them, and is never dropped.
     writer.write_first(f"READY {address}\n".encode())
     return asyncio.get_running_loop().create_task(_flush(writer))
 

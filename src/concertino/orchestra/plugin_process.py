@@ -104,6 +104,7 @@ class PluginProcess:
         self._settings = settings
         self._on_change = on_change
         self._run = PluginRun(settings)
+        # The run that is to replace `_run`, and earlier runs that still finish their calls.
         self._replacement = PluginReplacement(settings.log)
         # How many requests the plugin has not answered yet.
         self._in_flight = 0
@@ -163,7 +164,7 @@ class PluginProcess:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether a new process is being started that will take over from the present one."""
+        """Whether a new process that replaces the present one is starting, or will start soon."""
         return self._replacement.is_pending or self._replacement.next is not None
 
     def announce_replacement(self, is_pending: bool) -> None:
@@ -182,7 +183,7 @@ class PluginProcess:
 
     @property
     def health(self) -> str:
-        """The plugin's answer to the last health ping; empty if the plugin is healthy."""
+        """The problem that the last health ping has reported; empty if the plugin is healthy."""
         return self._run.health
 
     @property
@@ -497,6 +498,7 @@ class PluginProcess:
             if not is_started:
                 self._set_state("starting", self.reason)
                 self._run = PluginRun(self._settings)
+                # This run has the plugin's changed code, so its own result counts from now on.
                 self.record.forget_change()
             if is_started or await self._start(environment):
                 is_started = False
@@ -523,6 +525,7 @@ class PluginProcess:
     async def _start(self, environment: HubEnvironment) -> bool:
         """Start a run. Returns whether it succeeded; if not, self.reason says why."""
         try:
+            # If the plugin sleeps before it is ready, settle() lets requests no longer wait for it.
             tools, prompts = await self._run.start(
                 environment, self.first_start.settle, self.first_start.on_work
             )

@@ -362,7 +362,7 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 def _is_same_json(text: str, json: bytes) -> bool:
     """Return whether a text is JSON with the same value as `json`, so that it need not be sent.
 
-    Returns True for an empty text, too.
+    Returns True for an empty text, too: the receiver then uses the JSON as the text.
     """
     if not text or text.encode("utf-8", "surrogatepass") == json:
         return True
@@ -387,8 +387,10 @@ def _tool_failure(text: str) -> PluginResponse:
         body = _parse_error_body(text) if text.startswith('{"error":') else None
     except (ValidationError, DecodeError):
         body = None
+    # Without a code of its own, the error keeps `handler_error`, and its text is the message.
     if body is not None and body.code != _NO_CODE:
         failure.error_code = body.code
+        # The text has no more keys than these two, so the receiver can make it again from them.
         if len(decode(text)) == len(body.__struct_fields__):
             failure.error_message = body.error
             failure.structured = ToolResponse.ERROR

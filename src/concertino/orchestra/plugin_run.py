@@ -82,10 +82,11 @@ DRAIN_POLL_S = 0.05
 EXIT_STATUS_S = 0.25
 
 # A Python program that starts the plugin. prctl(1, 15) is PR_SET_PDEATHSIG with SIGTERM, which
-# execve keeps: the kernel ends the plugin when the hub is killed, even if the plugin ignores
-# HUB_PID. The comparison of the parent's id finds a hub that was killed before prctl(). Starting
-# this interpreter takes 15 ms. A preexec_fn is no alternative: it would run with copies of the
-# locks that the hub's threads hold.
+# execve keeps: the kernel ends the plugin when the hub is killed. Plugins of this package also end
+# when the process ends whose id is in the variable HUB_PID, but other plugins ignore it. The
+# comparison of the parent's id finds a hub that was killed before prctl(). Starting this
+# interpreter takes 15 ms. A preexec_fn is no alternative: it would run with copies of the locks
+# that the hub's threads hold.
 DIE_WITH_HUB = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)
@@ -141,8 +142,8 @@ class PluginRun:
     link: the connection to the plugin; None while there is none.
     exited: a task that returns the exit status; None while there is no process.
     address: where the plugin listens; empty before READY.
-    health: the plugin's answer to the last health ping, such as "DEGRADED the disk is full"; empty
-        if the plugin is healthy.
+    health: the problem that the last health ping has reported, such as "DEGRADED the disk is full";
+        empty if the plugin is healthy.
     """
 
     def __init__(self, settings: LaunchSettings) -> None:

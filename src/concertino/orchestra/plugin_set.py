@@ -118,6 +118,7 @@ class PluginSet:
 
     def _watch(self) -> None:
         """Watch the files of exactly those plugins that have `watch` in their entries."""
+        # End the watches over plugins that are gone, or whose files are others now.
         for id, watch in list(self._watches.items()):
             plugin = self.by_id.get(id)
             if plugin is None or plugin.entry.watch != watch.paths:

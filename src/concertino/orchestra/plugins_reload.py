@@ -78,7 +78,8 @@ class PluginsReload:
         self._store = store
         self._poll_s = poll_s
         self._statuses = self._read_statuses()
-        # Plugin -> its definition that was logged last as not approved.
+        # Plugin -> its definition that was logged last as not approved. A definition has a digest
+        # of each part of an entry that needs approval.
         self._shown: dict[str, Definition] = {}
         self._following: asyncio.Task[None] | None = None
 
@@ -207,6 +208,7 @@ class PluginsReload:
             approved = ApprovedFile(str(path), current)
         self._log_unapproved(unapproved, approved, running)
         self._shown = dict(unapproved)
+        # This process may just have written the approvals, which must not count as a change.
         self._statuses = (self._statuses[0], read_file_status(store.stored_at(path)))
         return unapproved
 

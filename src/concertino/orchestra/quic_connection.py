@@ -345,6 +345,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
 
         due = self._last_received + PING_S
         if now >= due:
+            # If a ping was sent after the last packet, wait for its answer, and send no other one.
             if self._last_ping <= self._last_received:
                 self._last_ping = now
                 # 0 identifies the ping. Any packet counts as its answer.

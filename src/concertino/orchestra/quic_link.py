@@ -126,8 +126,8 @@ class QuicLink(RpcClient):
     """Sends requests over one QUIC connection, and passes each response to its request.
 
     It implements ForwardingConnection (rpc_interface.py), so serialized requests can be sent, too.
-    The *key* of a request, by which the request for a response is found, is a number that counts
-    the requests of this connection.
+    The *key* of a request, by which its responses are recognized, is its number on this connection:
+    1 for the first request.
 
     peer: the process that answers the requests.
 
@@ -273,6 +273,7 @@ class _QuicClientConnection(QuicRpcConnection):
         """Fail the handshake or all requests, and close the socket."""
         text = describe_end(code, reason)
         if not self.ready.done():
+            # These codes stand for TLS alerts: one side has refused the other.
             error_type = HandshakeFailure if code in CRYPTO_ERROR else Disconnected
             self.ready.set_exception(error_type(f"{self.link.peer.address}: {text}"))
         self._queue.clear()

@@ -94,6 +94,7 @@ async def listen_quic_links(
     Raises OSError when the address cannot be used, ValueError when it is malformed, and
     CertificateError.
     """
+    # Test once in this process that clients without a certificate are refused.
     ensure_strict()
     host, port = split_quic_address(address)
     server = _QuicRpcServer(host, handler, relay, CurrentIdentity(certificates, name), admits)

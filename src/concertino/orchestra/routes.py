@@ -126,7 +126,7 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
         if bridges is None:
             return None
         plugin = bridges.get(name) or self.tools.get(name)
-        # Another company's bridge must not get a call for this provider.
+        # `plugin` may be a bridge to another provider. That company must not get the call.
         if plugin is None or (plugin.provides_ai and name not in bridges):
             return None
         return plugin

@@ -349,12 +349,14 @@ class RpcClient:
             while not is_last:
                 response, size = await received.take()
                 taken += size
+                # Send a credit, which allows the peer to send as many bytes more.
                 if taken >= CREDIT_BYTES and pending.outcome is None:
                     pending.grant(taken)
                     taken = 0
                 is_last = not response.HasField("stream_chunk")
                 yield response
         finally:
+            # Does nothing after the last response.
             pending.cancel()
 
     def send_credit(self, key: Hashable, stream: str, size: int) -> None:

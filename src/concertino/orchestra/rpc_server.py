@@ -199,6 +199,7 @@ class RpcServer:
         task = self._tasks.get(key)
         if task is not None:
             # A tool in a thread may wait until a chunk is sent, and its task waits for the thread.
+            # close() drops the chunk, so that the thread continues.
             if key in self._senders:
                 self._senders[key].close()
             task.cancel()
@@ -268,7 +269,8 @@ class RpcServer:
         body: the response, serialized without its id; None if the request was cancelled.
         """
         task = self._tasks.get(key)
-        # A stream has no outcome until its last response has arrived.
+        # A PendingResponse of a stream has no outcome until the last response of the stream has
+        # arrived. Every other relayed request has only one response.
         is_last = not isinstance(task, PendingResponse) or task.outcome is not None
         try:
             if body is not None:
@@ -360,7 +362,7 @@ class RpcServer:
             )
             self._send_error(key, id.decode("utf-8", "replace"), "response_too_large", message)
             return False
-        if (len(payload) > LARGE_BYTES or not is_last) and self._is_unread(len(payload)):
+        if (len(payload) > LARGE_BYTES or not is_last) and self._exceeds_unread_limit(len(payload)):
             message = (
                 f"the response of {len(payload)} bytes was dropped: {MAX_UNREAD_BYTES >> 20} MiB "
                 f"are unread; {'the request itself was carried out' if is_last else 'it ends here'}"
@@ -371,7 +373,7 @@ class RpcServer:
         self._respond(key, payload, is_last)
         return True
 
-    def _is_unread(self, size: int) -> bool:
+    def _exceeds_unread_limit(self, size: int) -> bool:
         """Return whether the peer would have too many unread bytes with `size` more bytes."""
         unread = self._unread()
         # If the peer has read nearly everything, a response is sent however long it is.

@@ -129,6 +129,7 @@ class ChunkSender:
         """
         if threading.get_ident() != self._thread:
             asyncio.run_coroutine_threadsafe(self._send(chunk), self._loop).result()
+            # An awaitable that is done already.
             return DONE
         if self._is_closed or not (chunk.data or self._start.window):
             return DONE
@@ -210,7 +211,9 @@ async def send_all(responses: ResponseStream, sender: ChunkSender) -> PluginResp
 class _Arrival(PendingOutcome, eq=False):
     """An awaitable for the next response of a ReceivedStream. The outcome is True on arrival.
 
-    It takes less time than an asyncio.Future, and resumes the waiting task at once.
+    It takes less time than an asyncio.Future, and resumes the waiting task at once. When a task
+    awaits the object, asyncio stores the callback that runs the task in `callback`, and the task's
+    contextvars in `context` (PendingOutcome in runtime/pending.py).
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -277,6 +280,7 @@ class ReceivedStream:
         arrival = self._arrival
         if arrival is not None and arrival.outcome is None:
             arrival.outcome = True
+            # Run the task that waits in take() now.
             if arrival.callback is not None:
                 arrival.context.run(arrival.callback, arrival)
 

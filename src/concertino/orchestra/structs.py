@@ -186,6 +186,7 @@ def _check_size(struct: bytes, json: bytes) -> PackedObject:
 def _parse_json(text: bytes) -> Any:
     """Return the value of a JSON text. Raises NotAStruct if the text is invalid or too deep."""
     try:
+        # Of a text that is not ASCII, str() checks that it is valid UTF-8.
         return _parse(text if text.isascii() else str(text, "utf-8"))
     except (DecodeError, ValidationError, UnicodeDecodeError) as exc:
         raise NotAStruct(f"expected JSON: {exc}") from None
@@ -408,6 +409,7 @@ def _decode_flat(data: bytes, into: dict[str, Any]) -> bool:
             if (
                 data[at] != _ENTRY
                 or data[at + 1] != after - at - 2
+                # The size of an entry takes one byte only below 0x80; its tag and size are 2 bytes.
                 or after - at >= 0x82
                 or data[at + 2] != _ENTRY
                 or data[value] != _VALUE

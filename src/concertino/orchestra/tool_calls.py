@@ -38,9 +38,10 @@ _ARGUMENTS_JSON = b"\xc2\x3e"
 _SUCCESS = b"\x08\x01\x12"
 _STRUCTURED = b"\xc8\x3e"
 
-# The bytes before the text of a text result contain five nested lengths. For a text of up to _SHORT
-# bytes, each length has one byte. For a text of 128 to 16,355 bytes, each length has two, so there
-# are _LENGTHS more bytes.
+# The bytes before the text of a text result contain five nested lengths. The outermost one also
+# counts the 16 bytes between it and the text. So for a text of up to _SHORT bytes, each length has
+# one byte. For a text of 128 to 16,355 bytes, each length has two, so there are _LENGTHS more
+# bytes.
 _SHORT = 0x7F - 16
 _LENGTHS = 5
 

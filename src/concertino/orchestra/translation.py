@@ -81,7 +81,8 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra.translation")
 
-# The plugin id that calls of MCP clients have as their caller. The Go implementation uses the same.
+# The plugin id that plugins see as the caller when an MCP client calls a tool. It is the same as in
+# the Go implementation.
 CALLER = "transport.stdio"
 # The key in a request's `_meta` that names the AI provider, such as openai, whose plugin must run
 # the tool.
@@ -138,7 +139,7 @@ def _error_text(response: ToolResponse) -> str:
 def caller_fields(session: str) -> bytes:
     """Return the encoded fields of a PluginRequest that name the caller of a tool.
 
-    The caller passes the result to call_request() for each call of a session.
+    Pass the result to call_request() for each call of the session.
     session: an id for the session of the MCP client. Plugins see it.
     """
     return encode_caller(CALLER, session)
@@ -204,9 +205,11 @@ def call_result(response: ToolResponse) -> CallToolResult:
     - The value of its key `text` becomes the text of the result. If there is no such string, the
       text is the whole object as JSON.
     - If the object has other keys, too, the whole object becomes the structured content.
-    - Responses of this package have a field `structured`. It may say that the object has other
-      content blocks in its key `content`, and the structured content in its key `data`
-      (plugin_requests.py).
+    - Plugins made with this package also say in the field `structured` what the object is. RESULT:
+      the object is the structured content. DATA: the structured content is in its key `data`, and
+      content blocks that are not text are in `content`. UNKNOWN: the same without `data`; Go
+      plugins do not set the field, which means UNKNOWN, too. In a failed call, ERROR means that the
+      text is a JSON object with the keys `error` and `code`.
 
     In the result, the keys of objects are sorted, because Go programs send them in another order
     each time. A failed call gives a result with is_error.
@@ -228,13 +231,15 @@ def call_result(response: ToolResponse) -> CallToolResult:
     except InvalidStruct as exc:
         raise RpcError(INTERNAL_ERROR, f"the result of the tool: {exc}") from None
 
-    # Go programs show only the member `text` to the model.
+    # Go programs show only the value of `text` to the model. Without one, the whole object is both
+    # the text and the structured content. An empty object says nothing, unless it is a RESULT.
     text = result.get("text")
     if not isinstance(text, str):
         json = encode_sorted(result)
         structured = Raw(json) if result or kind == ToolResponse.RESULT else UNSET
         return CallToolResult([TextContent(json.decode())], structured)
 
+    # A RESULT may have a key `content` that means something else.
     others = [] if kind == ToolResponse.RESULT else _other_content(result.get("content"))
     content = [*([TextContent(text)] if text or not others else []), *others]
     if kind == ToolResponse.DATA:
@@ -242,6 +247,7 @@ def call_result(response: ToolResponse) -> CallToolResult:
         return CallToolResult(
             content, Raw(encode_sorted(data)) if isinstance(data, dict) else UNSET
         )
+    # The object of a Go plugin that has other keys than `text` is structured content.
     if kind == ToolResponse.RESULT or (len(result) > 1 and not others):
         return CallToolResult(content, Raw(encode_sorted(result)))
     return CallToolResult(content)

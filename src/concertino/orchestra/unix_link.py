@@ -66,6 +66,8 @@ MAX_CONNECTIONS = 512
 PAUSE_S = 1.0
 # How long the peer may take to read the remaining output when the connection is closed, in seconds.
 FLUSH_S = 0.5
+# How long all peers of a listener together may take for the same, in seconds.
+CLOSE_S = 1.0
 # The reason for an orderly end, which is not logged.
 END_OF_STREAM = "the connection ended"
 
@@ -97,6 +99,7 @@ class _FrameConnection(SocketConnection):
 
     def open(self, receiver: Receiver) -> None:
         super().open(receiver)
+        # Says while the messages of one read are handled, so that their answers share a write().
         self._batch = read_batch_of(self._loop)
 
     # Reading
@@ -293,7 +296,8 @@ class UnixLink(RpcClient):
     def on_frames(self, batch: Sequence[bytes]) -> None:
         """Pass each response to its request, which has the same id. batch: serialized responses."""
         for payload in batch:
-            # 0x0A is the tag of request_id, which nearly every serializer writes first.
+            # 0x0A is the tag of request_id, which nearly every serializer writes first. The length
+            # of the id follows, in one byte, because the ids of this package are short.
             if len(payload) > 1 and payload[0] == 0x0A:
                 id = payload[2 : 2 + payload[1]]
             else:
@@ -396,6 +400,7 @@ class _UnixRpcListener:
                 raise PermissionError(
                     None, f"{MAX_CONNECTIONS} connections are open, which is the limit"
                 )
+            # Raises PermissionError if the client belongs to another user.
             facts = self._listener.examine(sock)
             peer = RemotePeer(
                 self.address, None, cast(int | None, facts.get("pid")), cast(int, facts["uid"])
@@ -421,7 +426,7 @@ class _UnixRpcListener:
 
         if connections:
             closings = [connection.begin_close() for connection in connections]
-            await asyncio.wait(closings, timeout=1.0)
+            await asyncio.wait(closings, timeout=CLOSE_S)
         # The peers of the connections that are still open do not read the remaining output.
         for connection in list(self._connections):
             connection.abort("the peer does not read its responses")
@@ -487,6 +492,7 @@ class _UnixServerConnection:
         return self._closing
 
     async def _close(self) -> None:
+        # There is no time limit, because the peer may still read. _UnixRpcListener.close() has one.
         await self._connection.close(inf)
         self._on_end(END_OF_STREAM)
 

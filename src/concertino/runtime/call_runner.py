@@ -204,7 +204,6 @@ class CallRunner:
 
     def _on_suspended(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
         """Make a call cancellable and start its time limit. Called when its handler first waits."""
-        # A call is put into the table of running calls only now, because most calls never wait.
         if request.table is None:
             self._session.peer.add_running(request)
         cancel = request.on_cancel = partial(self._cancel, task, request)
@@ -261,9 +260,7 @@ class CallRunner:
         if request.batch is not None or self._end.is_draining:
             self._connection.schedule_flush()
 
-        # hooks: the functions of a guard (protocol/call_hooks.py). If the guard limits how many
-        # calls run at the same time, another call may begin now. accepts_text() says of a result
-        # with one text whether the hooks would leave it as it is.
+        # The permit of this call lets the next call of the operation begin.
         accepts_text = None
         hooks = request.hooks
         if hooks is not None:
