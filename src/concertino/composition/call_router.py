@@ -121,6 +121,7 @@ class CallRouter:
         if (name := call.name) is None:
             raise invalid_params(f"name: expected the name of a {kind}")
         found = self._names.find(name)
+        # Most calls go to a part that has started, by a name that was not shortened.
         if found is None or not (self._starts.serves(found[0]) and self._names.is_known(name)):
             found = await self._resolve_name(name, kind)
         part_name, own_name = found

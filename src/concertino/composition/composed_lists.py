@@ -238,6 +238,7 @@ def _pass_list(
 
 
 def _are_legacy(pages: Sequence[PartPage]) -> bool:
+    """Return whether all pages come, as JSON, from servers before 2026-07-28."""
     return all(page.revision and not by_name[page.revision].modern for page in pages)
 
 

@@ -14,7 +14,8 @@ from concertino.protocol.call import ServerFeatures
 
 __all__ = ["OPEN_CAPABILITIES", "find_part", "has_tasks"]
 
-# The attributes of ServerFeatures that contain capabilities which concertino does not interpret.
+# The attributes of ServerFeatures that contain capabilities which concertino does not interpret,
+# except for those of tasks.
 OPEN_CAPABILITIES = ("experimental", "extensions", "other_capabilities")
 
 

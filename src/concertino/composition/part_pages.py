@@ -86,12 +86,12 @@ class PartPages:
         context: the Context of this request.
         Raises the error of a part if limit_s is None.
         """
-        plain = Call(
+        first_page_call = Call(
             call.method,
             {key: value for key, value in call.params.items() if key != "cursor"},
             call.meta,
         )
-        calls = [call if number == 0 else plain for number in range(len(parts))]
+        calls = [call if number == 0 else first_page_call for number in range(len(parts))]
         if self._limit_s is None:
             for (name, part), request in zip(parts, calls, strict=True):
                 yield name, await self._fetch_page(name, part, listing, request, context)

@@ -60,7 +60,8 @@ class PartStarts:
         self._has_returned = False
         # Name -> the task that starts the part, reports its start, and retries after a failure.
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # Name -> an event that is set when a call needs a part that has failed.
+        # Name -> an event that is set when a call needs a part that has failed, so that the part is
+        # started again soon.
         self._wanted: dict[str, asyncio.Event] = {}
         # Name -> the exception with which the part has failed.
         self._errors: dict[str, BaseException] = {}
@@ -103,7 +104,7 @@ class PartStarts:
         """
         first_start = asyncio.get_running_loop().create_future()
         self._wanted[name] = asyncio.Event()
-        self._tasks[name] = asyncio.create_task(self._run(name, notifier, first_start))
+        self._tasks[name] = asyncio.create_task(self._keep_trying(name, notifier, first_start))
         self.starting[name] = first_start
 
     def forget(self, name: str) -> asyncio.Task[None] | None:
@@ -160,7 +161,7 @@ class PartStarts:
         if self.starting and left_s > 0:
             await asyncio.wait(self.starting.values(), timeout=left_s)
 
-    async def _run(
+    async def _keep_trying(
         self,
         name: str,
         notifier: Notifier,

@@ -36,8 +36,9 @@ class PartView:
     part: the name of the part.
     names: translates the names of tools and prompts.
     owners: translates URIs, and knows which part lists each of them.
-    on_change: called with the name of a list, such as "tools", when the part notifies a single
-        client that the list has changed.
+    on_change: called with the name of a list, such as "tools", when the part notifies the client of
+        one session that the list has changed. Notifications to all clients reach the composition by
+        the Notifier of the part.
 
     Attributes:
     has_tasks: whether results of the part may contain task ids. CallRouter sets it before each
@@ -151,8 +152,9 @@ class PartContext(ContextWrapper):
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
         """Return the result of this call with the URIs and task ids that clients see.
 
-        If the part has called Caller.pass_result() with its result, this calls it again with the
-        translated result. So the client gets that without its being decoded.
+        Caller.pass_result() allows the runtime to send a result without decoding it. If the part
+        has called it with its result, it is called again with the translated result, so that this
+        one is sent without being decoded, too.
         method: the method of the call.
         result: the result of the part.
         """

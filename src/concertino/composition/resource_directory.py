@@ -77,7 +77,9 @@ class ResourceDirectory:
             lists = [await _list_uris(name, part) for name, part in named]
         else:
             limit_s = self._rules.list_limit_s
-            lists = await asyncio.gather(*(self._try(name, part, limit_s) for name, part in named))
+            lists = await asyncio.gather(
+                *(self._list_uris_within(limit_s, name, part) for name, part in named)
+            )
         listed = {
             name: uris
             for (name, part), uris in zip(named, lists, strict=True)
@@ -86,11 +88,11 @@ class ResourceDirectory:
         }
         return self.owners.settle(listed)
 
-    async def _try(
+    async def _list_uris_within(
         self,
+        limit_s: float,
         name: str,
         part: Backend,
-        limit_s: float,
     ) -> list[str] | None:
         """Return the URIs of a part; None if it fails or takes too long."""
         try:

@@ -1,7 +1,8 @@
-"""Reads the key `auth` of a server under `x-concertino`: how to obtain an access token for it.
+"""Reads the key `auth` of a server in a server file: how to obtain an access token for the server.
 
-The values may contain `${...}`. They are read as templates from the file (read_auth), and become
-the OAuth settings of a Client when the server is started (make_settings).
+The key is under `x-concertino`. Its values may contain `${...}`. read_auth() reads them as
+templates from the file. When the server is started, make_settings() turns them into the OAuth
+settings of a Client.
 """
 
 from __future__ import annotations

@@ -232,11 +232,13 @@ def _make_digest(
     member: str,
     text: str,
 ) -> str:
+    # JSON may contain lone surrogates, such as "\ud800", which UTF-8 does not allow.
     data = f"{member}\0{text}".encode("utf-8", "surrogatepass")
     return hmac.digest(key, data, "sha256").hex()
 
 
 def _clean(text: str) -> str:
+    """Return a text for logs: in one line, shortened, and without the secrets that are known."""
     return shorten(escape_controls(redactor().text(text)), MAX_SHOWN)
 
 

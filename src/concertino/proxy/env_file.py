@@ -46,6 +46,7 @@ def read_env_file(path: Path) -> dict[str, str]:
         if not line or line.startswith("#"):
             continue
         match = LINE.fullmatch(line)
+        # In match[1] is the name, and in match[2] the value with its quotes and a comment.
         value = None if match is None else _read_value(match[2])
         if match is None or value is None or "\0" in value:
             raise InvalidServerFile(f"{path}:{number}: expected NAME=value")

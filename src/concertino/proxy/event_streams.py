@@ -31,7 +31,10 @@ MAX_WAITING_BYTES = 2**20
 
 
 class _Notification(Struct):
-    """A notification that waits to be sent. size: the length of its params in bytes."""
+    """A notification that waits to be sent.
+
+    size: the length of its params in bytes.
+    """
 
     method: str
     params: dict[str, Any]
@@ -77,8 +80,9 @@ class EventStreams:
         Raises RpcError if the server answers with an error or has ended, or if the client reads the
         notifications too slowly.
         """
-        # Copy the params, because hold_open() frees them. Decode and encode them, because those of
-        # a request over HTTP may contain newlines, which separate messages over stdio.
+        # Copy the params, because hold_open() frees them: it tells the runtime that this request
+        # stays open for long. Decode and encode them, because those of a request over HTTP may
+        # contain newlines, which separate messages over stdio.
         params = {name: Raw(encode(decode(value))) for name, value in call.params.items()}
         call = replace(call, params=params)
         caller = context.caller

@@ -37,7 +37,8 @@ Parts = tuple[str | SecretReference, ...]
 _INPUT = re.compile(r"\$\{input:([^}]*)\}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BRACE = re.compile(r"\$\{|\}")
-# The deepest nesting of defaults within defaults.
+# The deepest nesting of defaults within defaults. People need one or two levels; without a limit, a
+# file could exhaust Python's stack.
 MAX_DEPTH = 8
 # Stands for a text that may be a secret.
 NOT_SHOWN = "(not shown)"
@@ -216,6 +217,7 @@ class Expander:
                 template, label, f"the input {id}: expected one of {', '.join(declared.choices)}"
             )
         if declared.is_secret:
+            # Hide the value in logs.
             learn_secrets((value,))
         return value
 
@@ -269,7 +271,7 @@ def _show_references(text: str, depth: int) -> str:
         shown.append(_show_reference(text[start + 2 : end], depth))
         at = end + 1
     shown += [NOT_SHOWN] * (at < len(text))
-    # Of several hidden texts in a row, the first one stands for all.
+    # If several hidden texts follow each other, show `(not shown)` only once for all of them.
     return "".join(
         text for before, text in pairwise(("", *shown)) if not before == text == NOT_SHOWN
     )
@@ -284,6 +286,7 @@ def _show_reference(name: str, depth: int) -> str:
         return NOT_SHOWN
     if not has_default:
         return f"${{{name}}}"
+    # Without the default, the rest of the name is `VAR:-` or `env:VAR:-`.
     return f"${{{name.removesuffix(default)}{_show_references(default, depth + 1)}}}"
 
 

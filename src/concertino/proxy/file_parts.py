@@ -142,7 +142,8 @@ class FileParts:
         self._parts: dict[str, FileServer | WithheldServer] = {}
         # Servers that continue to run, each with the options that set_options() will give it.
         self._new_options: list[tuple[FileServer, ServerOptions]] = []
-        # Name of a server -> its last logged definition, which is not logged again.
+        # Name of a server that is not approved -> its definition that was logged last. The same
+        # definition is not logged again.
         self._shown: dict[str, Definition] = {}
 
     def _define(self, file: ServerFile) -> list[DefinedServer]:

@@ -45,7 +45,7 @@ class FileMember(Struct, frozen=True):
 
 
 class InvalidText(Exception):
-    """Raised for a text with a syntax error.
+    """Raised for a text that is not valid JSON or TOML.
 
     problem: the text of the exception, which says what was expected.
     line, column: the position of the error, counted from 1.

@@ -125,7 +125,7 @@ class CallbackCall(ForwardedCall, eq=False):
 
     @property
     def may_suspend(self) -> bool:
-        """Return whether a question of the server makes this call a SuspendableCall."""
+        """Return whether a SuspendableCall continues this call if the server asks something."""
         return self.is_modern and not self.revision.modern
 
 
@@ -217,7 +217,8 @@ class SuspendableCall(ForwardedCall, eq=False):
                 question.answer.set_exception(error)
 
     def _on_work_done(self, work: asyncio.Future[Raw]) -> None:
-        # Mark an exception as retrieved, because the client may never send its next request.
+        # exception() marks the exception as retrieved. Otherwise asyncio would log it if the client
+        # never sends its next request.
         if not work.cancelled():
             work.exception()
         self.refuse_questions("the call that the question belongs to has ended")

@@ -40,6 +40,8 @@ NULL = Raw(b"null")
 
 
 class _InputRequiredResult(Struct, rename="camel"):
+    """The fields of an `input_required` result that a proxy reads."""
+
     result_type: str = "complete"
     input_requests: dict[str, Raw] = {}
     request_state: Raw = NULL
@@ -76,6 +78,7 @@ def to_input_required(raw: Raw) -> InputRequired | None:
     raw: the server's result, undecoded.
     Raises RpcError if the questions are malformed.
     """
+    # Nearly all results are complete. These comparisons recognize them without decoding.
     if memoryview(raw)[: len(COMPLETE)].tobytes() == COMPLETE or ASKS not in bytes(raw):
         return None
     try:

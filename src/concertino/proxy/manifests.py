@@ -41,7 +41,7 @@ END_S = 0.2
 
 # Returns the file for a principal's manifest; None if it must not be stored.
 FindFile = Callable[[bytes], ManifestFile | None]
-# Called with the old manifest, or None if there was none, and the new manifest.
+# Called with the old manifest (None if there was none) and the new manifest.
 OnLearned = Callable[[Manifest | None, Manifest], object]
 
 
@@ -227,8 +227,8 @@ async def _read_list(
 def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
     """Return what has changed in the features of a server since its last run, for the log.
 
-    Each item is a phrase such as `version 1.0 -> 1.1` or `instructions`; [] if nothing has changed.
-    changed_lists() compares the lists.
+    Each item is a phrase such as `version 1.0 -> 1.1` or `instructions`. Returns [] if nothing has
+    changed. It does not compare the lists, which changed_lists() does.
     known: the manifest of the last run.
     manifest: the present manifest.
     """

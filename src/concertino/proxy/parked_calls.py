@@ -16,7 +16,7 @@ from concertino.proxy.forwarded_call import SuspendableCall
 
 __all__ = ["ParkedCalls"]
 
-# As many random bytes as nobody can guess.
+# The random bytes of a handle: so many that nobody can guess it.
 HANDLE_BYTES = 16
 # The default of `most`.
 MAX_PARKED = 256

@@ -150,8 +150,10 @@ class PinnedTools(BackendWrapper):
         try:
             pins = self._store.read(self._path).pins.get(self._name, ToolPins())
             if pins.approved is None:
+                # This is the server's first list, which counts as approved.
                 pins = ToolPins(tools)
             lines = compare_tools(pins.approved or {}, tools)
+            # `concertino approve` shows the user the tools in `seen`, and approves them.
             pins = replace(pins, seen=tools if lines else None)
             self._store.set_pins(self._path, self._name, pins)
         except UnusableState as exc:

@@ -171,7 +171,8 @@ class Proxy:
             )
         self.name = name or location.name
         self._sharing = ServerSharing(self.name, isolation, location.can_reopen)
-        # A target that can be opened again and is not an address is a command.
+        # A Backend or a Connection cannot be opened again, and an address is a string. So this
+        # target is a command.
         self._starts_program = location.can_reopen and not isinstance(target, str)
         # Whether start() has started the guardian (transports/guardian.py).
         self._is_guarded = False
@@ -227,15 +228,18 @@ class Proxy:
         self._outlet = self._maker.outlet = outlet
         add_source(self._server_statuses)
         if self._starts_program:
+            # If this process is killed, the guardian ends the programs that it has started.
             guardian.acquire()
             self._is_guarded = True
-        # No client is known yet, so take the manifest for unverified users (b"").
+        # A manifest has the features and lists from the server's last run. No client is known yet,
+        # so take the manifest for unverified users (b"").
         known = None if self._manifests is None else self._manifests.get(b"")
         if self._manifests is not None and known is not None:
             self._learn_features(known)
             if not self._manifests.is_lazy:
                 self._begin_first()
         else:
+            # The first requests of clients wait for the features, at most opening_s.
             if isinstance(outlet, SupportsHeldOpening):
                 outlet.hold_opening(self._opening_s, self._describe_refusal)
             await self._begin_first().task
@@ -265,7 +269,7 @@ class Proxy:
         Raises RpcError with the server's error, or -32603 if the server has ended.
         """
         # For nearly all calls, return the coroutine of the upstream itself. A coroutine around it
-        # would delay each result.
+        # would delay each result. Only a repeated call, with answers to questions, has a `state`.
         if not call.state:
             upstream = self._pool.find_for_session(context.caller.session)
             if upstream is not None:
@@ -296,6 +300,7 @@ class Proxy:
             state = read_state(call.state)
             if isinstance(state, ParkedState):
                 return await resume_parked(self._maker.settings, state, call, context)
+            # The server speaks 2026-07-28, and has asked with a `requestState` of its own.
             call = restore(call, state)
         session = context.caller.session
         upstream = self._pool.find_for_session(session)
@@ -385,6 +390,7 @@ class Proxy:
             # Ask the pool again after the start, because the opened upstream may have been replaced
             # or ended meanwhile.
             await self._wait_for(self._pool.openings.get(key) or self._begin_for(session, client))
+            # The features of the server, which are known now, may have changed the isolation.
             key = self._sharing.key_of(session)
         upstream.sessions.is_private = key is not None
         is_new = self._pool.find_for_session(session) is None
@@ -438,6 +444,7 @@ class Proxy:
         key = self._sharing.key_of(session)
         upstream = self._maker.make_for(client)
         try:
+            # If the key is the session itself, no other session can use the upstream.
             owner = session if key is session else None
             return self._pool.begin(key, upstream, self._on_opened, owner)
         except ConcertinoError as exc:
@@ -446,6 +453,7 @@ class Proxy:
     def _on_opened(self, upstream: Upstream) -> None:
         """Learn the features of a server that has just started."""
         self._learn_features(upstream.client)
+        # No session uses an unclaimed upstream yet, so its lists are those of unverified users.
         if upstream is self._pool.unclaimed:
             self._learn_lists(upstream, b"")
 
@@ -457,6 +465,7 @@ class Proxy:
         return f"{text}; it wrote last: {shorten(line, MAX_LINE)}" if line else text
 
     def _describe_refusal(self) -> str:
+        """Return the error for a client whose first request has waited too long for the start."""
         return f"Internal error: {self._describe_start(self._opening_s)}; try again later"
 
     # What the server reports
@@ -491,6 +500,8 @@ class Proxy:
         Raises RpcError if the server has not declared the feature.
         """
         pool = self._pool
+        # A call with params wants a later page of the running server's list. An unclaimed upstream
+        # is a running server.
         if self._manifests is None or call.params or pool.unclaimed is not None:
             return None
         if pool.has(self._sharing.key_of(session)):

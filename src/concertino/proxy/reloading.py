@@ -81,7 +81,7 @@ class ReloadingProxy(BackendWrapper):
         self._outlet: Notifier
         # Why the newest code does not run; "" if it runs.
         self._failure = ""
-        # Whether any code runs, the newest or an older one.
+        # Whether the server runs, with the newest code or with older code.
         self._serves = False
         # Whether a client has got the reason in _failure. Also True if there is no reason.
         self._is_failure_sent = True
@@ -104,10 +104,11 @@ class ReloadingProxy(BackendWrapper):
         Raises nothing if the server cannot start: calls then get the reason, until files change.
         """
         self._outlet = outlet
+        # Later checks compare with the files as they are now.
         self._files.accept()
         if not self._files.is_complete:
             log.warning("%s: too many files to watch; name fewer with --watch", self._proxy.name)
-        if not await self._run(self._proxy.start(outlet)):
+        if not await self._complete_start(self._proxy.start(outlet)):
             self._begin_reload()
         elif self._serves:
             self._compare_soon()
@@ -197,8 +198,9 @@ class ReloadingProxy(BackendWrapper):
         is_completed = False
         for _ in range(MAX_STARTS):
             self._is_late = False
+            # Wait until the files do not change any more, and let Python compile the changed ones.
             forget_bytecode(await self._files.settle())
-            is_completed = await self._run(self._proxy.renew())
+            is_completed = await self._complete_start(self._proxy.renew())
             if not await self._files.check():
                 break
         if not is_completed:
@@ -212,10 +214,12 @@ class ReloadingProxy(BackendWrapper):
             self._report(LISTS)
         self._compare_soon()
 
-    async def _run(self, start: Coroutine[Any, Any, None]) -> bool:
-        """Wait for a start of code, and record whether the code serves or the reason why not.
+    async def _complete_start(self, start: Coroutine[Any, Any, None]) -> bool:
+        """Start code, and record either that the code serves, or the reason why it does not.
 
-        A start that takes longer than HANGS_S is cancelled when files change. Returns False then.
+        start: the coroutine that starts it: start() or renew() of the Proxy.
+        Returns whether the start has ended by itself, also with an error. A start that takes longer
+        than HANGS_S is cancelled when files change; then returns False.
         """
         starting = asyncio.get_running_loop().create_task(start)
         try:
@@ -278,7 +282,7 @@ class ReloadingProxy(BackendWrapper):
             self._outlet.report_change(what)
 
     async def _read_definitions(self) -> Definitions:
-        """Return the present lists of the server."""
+        """Return the present lists of the server; [] for a list that it has not declared."""
         features = self._proxy.features()
         definitions: dict[str, dict[str, str]] = {}
         for method, feature in LISTS.items():

@@ -34,7 +34,7 @@ log = logging.getLogger("concertino.proxy")
 
 SECRET = "secret:"
 SecretKind = Literal["name", "file", "command"]
-# The largest secret, in bytes.
+# The largest secret, in bytes. Keys and tokens are shorter; a larger file is a wrong file.
 MAX_BYTES = 2**16
 # The limit for a command, in seconds. It is long because some commands ask for a fingerprint.
 COMMAND_S = 60.0
@@ -178,6 +178,7 @@ def _run(
                 f"{label}: {command[0]} did not end within {COMMAND_S:g} s"
             ) from None
     if process.returncode != 0:
+        # The end of stderr says most about the failure. Known secrets in it are hidden.
         reason = redactor().text(err.decode("utf-8", "replace").strip()[-200:])
         raise ConcertinoError(
             f"{label}: {command[0]} failed with exit code {process.returncode}"

@@ -53,14 +53,15 @@ __all__ = [
     "read_server_file",
 ]
 
-# The largest file, in bytes.
+# The largest file, in bytes, and the most servers in one file and characters in a name. These
+# exceed what people write, and bound the work and the memory for a wrong file.
 MAX_BYTES = 2**20
 MAX_SERVERS = 200
 MAX_NAME = 128
 # The key that contains the servers has one of these names, which differ between hosts.
 SERVER_LISTS = ("mcpServers", "servers", "mcp_servers")
 OPTIONS_KEY = "x-concertino"
-# Value of `type` or `transport` in the files of hosts -> the transport.
+# Value of a key in TRANSPORT_KEYS, such as `type` -> the transport.
 TRANSPORTS = {
     **dict.fromkeys(("stdio", "local"), "stdio"),
     **dict.fromkeys(("http", "streamable-http", "streamableHttp", "remote"), "http"),
@@ -288,6 +289,7 @@ class _FileReader:
             )
         servers = tuple(self._read_server(name, member, label) for name, member in entries.items())
         inputs = self._read_inputs(members["inputs"].value) if "inputs" in members else {}
+        # Not Path.resolve(), because the workspace is around the link, and not around its target.
         path = Path(os.path.abspath(reader.source))  # noqa: PTH100
         folder = path.parent
         return ServerFile(
@@ -310,6 +312,7 @@ class _FileReader:
         found = [name for name in SERVER_LISTS if name in members]
         if len(found) == 1:
             return found[0]
+        # The part of the file to which the error points.
         place: FileValue | FileMember
         if found:
             place, problem = members[found[1]], f"got {' and '.join(found)}"
@@ -355,6 +358,7 @@ class _FileReader:
         reader = self._reader
         members = reader.members(member.value, label)
         fields: dict[str, Any] = {"name": name, "line": member.line, "column": member.column}
+        # Options that hosts have under keys of their own. Those under `x-concertino` override them.
         defaults: dict[str, Any] = {}
         transport = ""
         for key, item in members.items():
@@ -367,6 +371,7 @@ class _FileReader:
                 field, read = DEFAULTS[key]
                 defaults[field] = read(reader, item.value, f"{label}.{key}")
             elif key != OPTIONS_KEY and key not in IGNORED_KEYS:
+                # Most unknown keys are those of other hosts, so only a very similar one is a typo.
                 hint = suggestion(key, [*SERVER_KEYS, OPTIONS_KEY], similarity=0.75)
                 self._warn(item, f"{label}.{key}: not known, and ignored{hint}")
         if (own := members.get(OPTIONS_KEY)) is not None:
@@ -374,6 +379,7 @@ class _FileReader:
         else:
             fields["options"] = ServerOptions(**defaults)
         entry = ServerEntry(**fields)
+        # If `command` and `url` are both missing, an unknown key may be one of them, misspelt.
         hints = (suggestion(key, ("command", "url")) for key in members if key not in SERVER_KEYS)
         self._check_kind(entry, member, label, transport, next(filter(None, hints), ""))
         return entry
@@ -389,8 +395,9 @@ class _FileReader:
         transport: str,
         hint: str,
     ) -> None:
-        """Raise InvalidServerFile unless the entry has exactly one of `command` and `url`.
+        """Check that the entry has either `command` or `url`, as its transport requires.
 
+        Raises InvalidServerFile otherwise.
         transport: the transport that the entry names, one of the values of TRANSPORTS; "" if it
             names none.
         hint: the end of the message for an entry with neither.

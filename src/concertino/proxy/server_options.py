@@ -72,6 +72,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     auth: AuthTexts = {}
 
 
+# The keys of the object `guards`, and those of `x-concertino` itself.
 GUARD_KEYS = ("rate_limit", "max_in_flight", "timeout_s", "max_result_bytes", "redact")
 OPTION_KEYS = (
     "allow", "deny", "rename", "tools", "prompts_as_tools", "resources_as_tools", "guards",

@@ -1,8 +1,8 @@
 """ServerQuestions: passes the requests of a server before 2026-07-28 to the clients of a proxy.
 
 Such a server asks its client with requests of its own, such as `elicitation/create`. Over stdio
-these do not say to which call they belong. So the client of the newest pending call is asked whose
-client can be asked.
+these do not say to which call they belong. So the proxy takes the newest pending call among those
+whose clients can be asked, and asks the client of that call.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class ServerQuestions:
         feature = CLIENT_REQUESTS.get(question.method)
         if feature is not None and feature not in call.context.client.capabilities:
             if isinstance(call, SuspendableCall):
+                # If the call then fails, _take_result() in upstream.py tells the client why.
                 call.undeclared.add(feature)
             text = f"method not found: the client has not declared {feature}"
             raise RpcError(METHOD_NOT_FOUND, text)

@@ -154,6 +154,7 @@ class _StatusSocket:
             listener.examine(connection)
             servers = [item for source in self.sources for item in source()]
             status = ProxyStatus(os.getpid(), tuple(servers[:MAX_SERVERS]))
+            # 1 KiB for each server: the longest error text, and the short members.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_SERVERS * 1024)
             connection.send(encode(status))
 

@@ -90,7 +90,7 @@ class ServerSharing:
             self._isolate("it asks its client something")
 
     def _isolate(self, reason: str) -> None:
-        """From now on, open a separate upstream for each session that has none yet.
+        """From now on, give each session that has no connection yet a connection of its own.
 
         reason: completes the log message "each client gets a server process of its own: ...".
         """

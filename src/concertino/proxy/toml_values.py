@@ -103,6 +103,7 @@ def _add_places(
 ) -> None:
     """Set the place of everything in the value of one statement."""
     places.setdefault(path, place)
+    # A key such as `a.b` makes nested dicts. The items of a list get the place of the list.
     if isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
             _add_places(item, (*path, name), place, places)

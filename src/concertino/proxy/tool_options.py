@@ -101,7 +101,7 @@ def _read_argument(
         raise reader.error(value, label, str(exc)) from None
 
 
-# Any: a JSON value.
+# The return type is Any, because the result is any JSON value.
 def _strip_places(value: FileValue) -> Any:
     """Return a value of the file as plain JSON, without the line and column of each value."""
     content = value.content

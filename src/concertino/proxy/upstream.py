@@ -50,13 +50,14 @@ __all__ = ["ClientMaker", "OpeningOptions", "Upstream", "UpstreamSettings", "res
 
 log = logging.getLogger("concertino.proxy")
 
-# The method of a request that stays open, and to which notifications belong.
+# A request with this method stays open, and the server sends notifications that belong to it.
 EVENTS_STREAM = "events/stream"
 # How often an upstream that was replaced checks whether its calls have ended, in seconds.
 CALLS_CHECK_S = 0.05
 # The level of log messages that a legacy client gets if it sets none.
 DEFAULT_LEVEL: Level = "info"
-# Client.state -> the state of its server that `concertino ps` shows.
+# Client.state -> the state of its server that `concertino ps` shows. For the states that are
+# missing, `concertino ps` uses the same words.
 STATES = {
     "new": "starting",
     "backing-off": "restarting",
@@ -70,8 +71,9 @@ ClientMaker = Callable[..., Client]
 
 
 class UpstreamSettings(Struct, frozen=True):
-    """The settings that all upstreams of a proxy share, which are its connections to the server.
+    """The settings that all upstreams of one proxy share.
 
+    An upstream is a connection of the proxy to its server.
     name: the name of the server, for logs and errors.
     make_client: makes a Client of the server, which is not open yet.
     heartbeat_s: if the server sends nothing about a call for this time, in seconds, the proxy
@@ -139,7 +141,7 @@ class Upstream:
         # A dict, because it keeps the order: the newest call is at the end.
         self._calls: dict[ForwardedCall, None] = {}
         self._questions = ServerQuestions(self._calls, self._suspend)
-        # The level of log messages that the server was asked for.
+        # The level of log messages that a server before 2026-07-28 was asked for.
         self._level: Level = DEFAULT_LEVEL
         self.client = settings.make_client(
             era=options.era,
@@ -168,12 +170,14 @@ class Upstream:
     async def open(self) -> None:
         """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
         self._has_begun = True
+        # The clock of `last_used`, and of the waiting times in errors.
         self._time = asyncio.get_running_loop().time
         try:
             await self.client.open()
         except ConcertinoError as exc:
             # The text is all that a user needs, so hide the class and the traceback of the cause.
             text = add_name(self._settings.name, str(exc))
+            # SpawnError is raised for a program that cannot be started. Its text is enough.
             is_address = not isinstance(exc, SpawnError)
             if is_address and isinstance(
                 exc.__cause__, (FileNotFoundError, ConnectionRefusedError)
@@ -185,6 +189,7 @@ class Upstream:
         """Return the state of the server, for `concertino ps`."""
         client = self.client
         state = STATES.get(client.state, client.state)
+        # In the other states, client.pid is the id of a process that has ended.
         has_process = self._has_begun and client.state in ("new", "running", "starting")
         return ServerStatus(
             self._settings.name,
@@ -260,7 +265,7 @@ class Upstream:
 
         forwarded = ForwardedCall(call.method, context)
         self._calls[forwarded] = None
-        # Earlier questions of the server, for which no client could be asked.
+        # The server has asked something when no client could be asked. Ask this client.
         if self._questions.orphaned:
             self._questions.adopt(forwarded)
         try:
@@ -301,8 +306,9 @@ class Upstream:
         if not revision.modern and level is not None and level != self._level:
             return None
         forwarded = CallbackCall(call.method, context, call, caller, revision, runner, slot)
+        # The server has asked something when no client could be asked. Ask this client.
         if self._questions.orphaned:
-            # handle() makes a SuspendableCall, which can pass the questions on.
+            # For a modern client, handle() makes a SuspendableCall, which can pass questions on.
             if forwarded.may_suspend:
                 return None
             self._questions.adopt(forwarded)
@@ -337,6 +343,7 @@ class Upstream:
         forwarded.reply = None
         if (suspendable := forwarded.suspendable) is not None:
             if suspendable.work.done():
+                # The call was cancelled in the meantime.
                 pass
             elif reply.failed:
                 suspendable.work.set_exception(reply.error(self._time()))
@@ -408,7 +415,7 @@ class Upstream:
         return await _await_result_or_questions(self._settings, forwarded)
 
     def _suspend(self, forwarded: CallbackCall) -> SuspendableCall:
-        """Continue a call that begin() has begun as a SuspendableCall, and return that.
+        """Make a SuspendableCall that continues a call that begin() has begun, and return it.
 
         Called when the server asks the client of the call something.
         """
@@ -424,6 +431,7 @@ class Upstream:
         assert reply is not None
 
         def on_done(work: asyncio.Future[Raw]) -> None:
+            # Cancelling `work` cancels the call; then cancel the request to the server, too.
             if work.cancelled() and reply.outcome is None:
                 reply.give_up()
 
@@ -490,6 +498,7 @@ class Upstream:
         self._notify("notifications/message", params)
 
     def _on_notified(self, method: str, params: Mapping[str, Any]) -> None:
+        """Pass on a notification of the server for which the Client has no callback of its own."""
         streams = self.sessions.event_streams
         if streams is None or not streams.deliver(method, params):
             self._notify(method, params)
@@ -553,6 +562,7 @@ def _take_result(name: str, forwarded: SuspendableCall) -> Raw:
         result = forwarded.work.result()
     except RpcError as exc:
         raise missing_capability(name, lacked, exc.message) from None
+    # A tool may also report its failure in a result with `isError`.
     if (text := failure_text(result)) is not None:
         raise missing_capability(name, lacked, text)
     return result

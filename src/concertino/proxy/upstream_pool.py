@@ -171,6 +171,7 @@ class UpstreamPool:
         if owner is not None and owner.closed.done():
             self._close_soon(upstream.close())
             raise Disconnected(f"{self._name}: the client has gone")
+        # renew() may have opened an upstream for the same sessions in the meantime.
         other = self.unclaimed if key is FIRST else self._by_key.get(key)
         if other is not None:
             self._close_soon(upstream.close())
@@ -302,6 +303,7 @@ class UpstreamPool:
         self._close_soon(upstream.close())
 
     def _close_soon(self, closing_work: Coroutine[Any, Any, None]) -> None:
+        """Run the closing of an upstream in a background task, for which close() waits."""
         closing = asyncio.get_running_loop().create_task(closing_work)
         self._closings.add(closing)
         closing.add_done_callback(self._closings.discard)
@@ -361,6 +363,7 @@ class IdleTimer:
         """End the upstreams that have had no call for idle_s seconds. A timer calls this."""
         now = asyncio.get_running_loop().time()
         for upstream in self._pool.list_open():
+            # Keep the upstream that was opened in advance for the first client.
             if upstream is self._pool.unclaimed:
                 continue
             if not upstream.is_busy and now - upstream.last_used >= idle_s:

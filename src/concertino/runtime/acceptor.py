@@ -57,7 +57,8 @@ def serve_connections(
 
     host: serves its backend on the connection of each client.
     max_connections: how many clients each listener may have at the same time; by default
-        host.limits.max_connections.
+        host.limits.max_connections. Several listeners may have fewer, because together they get at
+        most half of the file descriptors that this process may open.
     wrap: called with each new connection and the client's name; returns the connection that the
         host serves, for example one that traces the messages. None serves it as it is.
     Raises ValueError if max_connections is not positive.
@@ -74,7 +75,8 @@ class _SilentClient(NamedTuple):
 
     facts: the facts of the connection: `uid` (Unix socket) or `address` (TCP).
     places: counts the clients of the listener.
-    identity: the result of client_identity().
+    identity: the user or address of the client, as client_identity() returns it; "" for the user of
+        this process, who is no stranger.
     name: for the log, such as "client 7".
     """
 

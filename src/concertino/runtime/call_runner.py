@@ -204,6 +204,7 @@ class CallRunner:
 
     def _on_suspended(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
         """Make a call cancellable and start its time limit. Called when its handler first waits."""
+        # A call is put into the table of running calls only now, because most calls never wait.
         if request.table is None:
             self._session.peer.add_running(request)
         cancel = request.on_cancel = partial(self._cancel, task, request)
@@ -260,7 +261,9 @@ class CallRunner:
         if request.batch is not None or self._end.is_draining:
             self._connection.schedule_flush()
 
-        # The permit of this call lets the next call of the operation begin.
+        # hooks: the functions of a guard (protocol/call_hooks.py). If the guard limits how many
+        # calls run at the same time, another call may begin now. accepts_text() says of a result
+        # with one text whether the hooks would leave it as it is.
         accepts_text = None
         hooks = request.hooks
         if hooks is not None:

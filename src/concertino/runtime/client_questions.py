@@ -182,6 +182,8 @@ async def send_questions(
     answer, TimedOut after ten minutes, and Disconnected. When it raises, and when the call is
     cancelled, notifications/cancelled is sent for the questions without an answer.
     """
+    # waits.sent: key of a question that was sent -> a future that is done when it needs no answer
+    # any more.
     sent_elsewhere = {dialogue.waits.sent[key] for key in keys if key in dialogue.waits.sent}
     if sent_elsewhere:
         await asyncio.wait(sent_elsewhere)
@@ -256,18 +258,18 @@ async def once(
         the first time.
     """
     while (raw := dialogue.saved.get(key)) is None:
-        if (other_call := dialogue.waits.once.get(key)) is not None:
+        if (done_elsewhere := dialogue.waits.once.get(key)) is not None:
             # Another task of the handler is making the value.
-            await asyncio.wait((other_call,))
+            await asyncio.wait((done_elsewhere,))
             continue
-        dialogue.waits.once[key] = this_call = asyncio.get_running_loop().create_future()
+        dialogue.waits.once[key] = done_here = asyncio.get_running_loop().create_future()
         try:
             value = make()
             value = await value if isawaitable(value) else value
             dialogue.saved[key] = Raw(encode_finite(value, f"once({key!r})"))
         finally:
             del dialogue.waits.once[key]
-            this_call.set_result(None)
+            done_here.set_result(None)
     return decode(raw, type=kind)
 
 

@@ -52,6 +52,7 @@ MAX_POSTED = 10_000
 STUCK_LOOP_S = 5.0
 
 Callback = Callable[[], None]
+# The rank of a log level, by which levels are compared -> the level.
 LEVEL_NAMES: Mapping[int, Level] = {LEVELS[level]: level for level in get_args(Level)}
 
 # Held while a dialogue or a message queue is created, since several threads may serve one call.

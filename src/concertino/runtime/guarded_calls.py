@@ -2,9 +2,9 @@
 
 A guard is a wrapper around a backend that limits calls or changes their results. To save a
 coroutine around each call, it gives the runtime functions to call when a call ends, the "call
-hooks" (backend/call_hooks.py). Two tasks of a guard last as long as the call, so the runtime does
-them: it redacts secrets in progress and log messages, and it ends calls that reach their time
-limit. CallRunner imports this module only for backends with call hooks.
+hooks" (backend/call_hooks.py). Two duties of a guard last as long as the call, so the runtime
+fulfils them: it redacts secrets in progress and log messages, and it ends calls that reach their
+time limit. CallRunner imports this module only for backends with call hooks.
 """
 
 from __future__ import annotations

@@ -122,6 +122,11 @@ class OutputFlow:
             self._start_unread_timer()
 
     def _start_unread_timer(self) -> None:
+        """Call _on_unread_timer() soon.
+
+        That is after GROWTH_S seconds, in which UnreadResults may let more calls of a slow tool
+        start, or after drain_s seconds if these are fewer.
+        """
         delay_s = min(GROWTH_S, self._drain_s)
         self._unread_timer = self._loop.call_later(delay_s, self._on_unread_timer)
 

@@ -46,6 +46,7 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
     failed: bool = False
     callback: Callable[[Any], object] | None = None
     context: Any = None
+    # asyncio.Task accepts a future from a coroutine only if this attribute is true.
     _asyncio_future_blocking: bool = True
 
     # asyncio.Task calls future.result() before it resumes the coroutine, and ignores the value.

@@ -268,6 +268,7 @@ def _count_postponed(call: object, value: Any) -> Generator[None]:
     Raises ResultDropped if there is no memory for the result.
     """
     is_call = isinstance(call, IncomingRequest)
+    # If a large result was expected, memory for it was reserved when the call started.
     if not is_call or call.unread is None or call.expected_bytes >= LARGE_BYTES:
         yield
         return

@@ -50,7 +50,8 @@ __all__ = ["ServerConnection", "load_calls"]
 
 log = logging.getLogger("concertino.host")
 
-# Throttled notifications are sent after this time, unless newer ones have replaced them.
+# A session keeps notifications back if a call sends too many of them. They are sent after this
+# time, in seconds, unless newer ones have replaced them.
 THROTTLE_FLUSH_S = 0.1
 
 
@@ -101,6 +102,7 @@ class ServerConnection:
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._connection = connection
         self._high_water_bytes = limits.high_water_bytes
+        # Says whether the loop is processing a read, at whose end output is flushed.
         self._read_batch = read_batch_of(self.loop)
         # Each call runs in a copy of the context variables of this moment, because the code that
         # starts the first call may run with context variables of the backend.
@@ -108,7 +110,7 @@ class ServerConnection:
         # None until the first call.
         self._calls: CallRunner | None = None
         self._is_flush_due = False
-        # Whether _flush_throttled() will be called.
+        # Whether a timer will call _flush_throttled().
         self._will_flush_throttled = False
 
         principal = _principal_of(connection)
@@ -193,6 +195,7 @@ class ServerConnection:
             self._early.end(self._end.drain_s)
             return
         if self._first is not None:
+            # opens_with_handshake() waits for the first message, which will not come any more.
             self._first.answer.set_result(False)
             self._receive, self._first = self._first.receive, None
         log.debug("end of input")
@@ -359,7 +362,8 @@ class ServerConnection:
         peer = self.session.peer
         try:
             if peer.waiting:
-                # Calls that are started now need not schedule a flush for their responses.
+                # The flush below also sends the responses of the calls that are started now, so
+                # they need not schedule another one.
                 self._is_flush_due = True
                 self.session.admit()
             self._is_flush_due = False
@@ -369,6 +373,7 @@ class ServerConnection:
             self.report_fault("a call could not be started, or output not be written")
 
         end = self._end
+        # After a fault, a request may have lost its response. So end the connection.
         if end.has_fault:
             end.start_draining()
         self._flow.update(end.is_draining)

@@ -15,6 +15,9 @@ message names them. And large results are limited, see docs/decisions/0094 and 0
 - When the result of a call turns out to be large, other calls of the same tool may already wait for
   a thread: they were admitted before anything was known, or while results were small. They are kept
   back until their results will probably fit into the limits (UnreadResults.may_begin).
+
+The *kind* of a call is its method and the name of its tool or prompt. Its attribute `unread` is the
+UnreadResults of its connection, which counts the results that the client has not read.
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ __all__ = ["Threads", "tasks_in_threads"]
 
 log = logging.getLogger("concertino.host")
 
-# When a job has waited this many seconds for a thread, the calls that occupy the threads are
-# logged.
+# A job is one function to call in a thread. When a job has waited this many seconds for a thread,
+# the calls that occupy the threads are logged.
 BLOCKED_S = 1.0
 # How many different calls that log message names.
 MAX_NAMED = 5

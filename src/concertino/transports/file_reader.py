@@ -61,6 +61,7 @@ class FileReader:
 
     def _run(self) -> None:
         """Read chunks until the end of input, each when the loop permits it; runs in the thread."""
+        # Any bytes that are not empty, to enter the loop.
         chunk = b" "
         while chunk:
             self._permits.acquire()

@@ -77,10 +77,12 @@ class Guardian:
         if not mark.namespace or not sys.executable:
             return
         root = str(Path(__file__).parents[2])
+        # Without the user's environment variables and site-packages, and without writing bytecode.
         python = [sys.executable, "-I", "-S", "-B", "-c", CODE, root]
         # Do not pass on the mark of this process. Otherwise code that ends this process by its mark
         # would end the guardian too.
         env = {name: value for name, value in os.environ.items() if name != STARTED_BY}
+        # mark[1:] is the pid, the start time and the pid namespace of this process.
         command = [SHELL, "-c", SCRIPT, "guardian", *python, *map(str, mark[1:])]
         try:
             self._process = subprocess.Popen(
@@ -120,6 +122,7 @@ class Guardian:
             # Close the inherited end of the pipe, so that the guardian does not wait for this
             # process too.
             _close(process)
+            # With a return code, Popen does not wait for the guardian, which is no child of ours.
             process.returncode = 0
 
 

@@ -94,6 +94,7 @@ class OutputBuffer:
             count += 1
         frames = queue[:count]
         del queue[:count]
+        # Up to JOINED_BYTES, copying a frame costs less than a second write for its terminator.
         if count > 1 or size <= JOINED_BYTES:
             self.rest = memoryview(self.terminator.join([*frames, b""]))
         else:

@@ -44,8 +44,8 @@ log = logging.getLogger("concertino.pipe")
 READ_BYTES = 65536
 # The size of the reads in the middle of a long line.
 LONG_READ_BYTES = 2**20
-# At most this many reads are made in a row before the loop runs other callbacks; a range to loop
-# over. With several reads in a row, a call takes 7.2 us instead of 9.4 us.
+# At most this many reads are made in a row before the loop runs other callbacks. With several reads
+# in a row, a call takes 7.2 us instead of 9.4 us.
 READS = range(8)
 # At most this many writes are made in a row before the loop runs other callbacks. A message of 1 MB
 # needs that many writes to a pipe of 64 KiB.
@@ -87,6 +87,11 @@ class PipeConnection:
     written after each frame. It may also set `reads`, a range with as many items as reads are made
     in a row, at most, before the event loop runs other callbacks.
 
+    The output is in an OutputBuffer. Its attribute `held` is the number of buffered bytes. When
+    these have reached the high-water mark, the receiver stops writing until on_drain() is called;
+    as long as that is so, `reported` is the value of `held` that the receiver was told last.
+    Otherwise `reported` is 0.
+
     reading, writing: the descriptors.
     facts: what is known of the peer, by name, such as `pid`, `uid` and `address`.
     """
@@ -106,8 +111,8 @@ class PipeConnection:
         # The descriptors on which O_NONBLOCK was set, and must be reset at the end.
         self._restore: list[int] = []
 
-        # Whether the loss of the peer can be noticed on the descriptor for writing: on a pipe, and
-        # on a socket that is not the descriptor for reading as well.
+        # Whether the descriptor for writing shows that the peer has gone. It does if it is a pipe,
+        # or a socket that is not also used for reading.
         read_stat, write_stat = os.fstat(reading), os.fstat(writing)
         self._detects_reader_loss = stat.S_ISFIFO(write_stat.st_mode) or (
             stat.S_ISSOCK(write_stat.st_mode) and not os.path.samestat(read_stat, write_stat)
@@ -210,6 +215,8 @@ class PipeConnection:
 
         framer = state.framer
         try:
+            # In the common case, the chunk is exactly one line. take_line() returns it without
+            # making a list; for all other chunks it returns None.
             line = framer.take_line(chunk)
             if line is not None:
                 frames: list[bytes | OversizeFrame] = []
@@ -326,7 +333,7 @@ class PipeConnection:
         # the descriptor becomes writable.
         if not queue or output.rest or output.broken:
             return None
-        # If the receiver waits for on_drain(), _write_rest() calls it.
+        # The receiver waits for on_drain(), which _write_rest() calls.
         if output.reported:
             return self._write_rest()
 
@@ -366,7 +373,8 @@ class PipeConnection:
             return self._on_write_error(exc)
         output.held -= written
         if written < len(frame) + output.terminator_bytes:
-            # The terminator of an empty frame is written after the rest.
+            # The rest of this frame is written without a terminator. An empty frame follows, whose
+            # terminator ends this frame.
             output.queue.insert(0, b"")
             output.set_rest(frame, written)
             self._write_rest()
@@ -402,6 +410,7 @@ class PipeConnection:
             output.report_drained()
 
         if output.reported and self._receiver is not None:
+            # Report that little output is left, or that much was written since the last report.
             if output.held < output.low_water_bytes:
                 output.reported = 0
             elif output.reported - output.held < REPORT_BYTES:

@@ -253,6 +253,7 @@ class ChildProcess(PollingConnection):
         add_process_group(popen.pid)
         self._exit = ExitWatch(popen, self._on_exit)
         self._stderr = StderrCapture(errors, popen.pid, stderr)
+        # This is as much as may be buffered: up to the high-water mark, and one more message.
         self._unread = UnreadInput(limits.high_water_bytes + limits.max_message_bytes)
         self._escaped = escaped
         self._timeouts = timeouts
@@ -298,6 +299,7 @@ class ChildProcess(PollingConnection):
             buffered output, in seconds.
         """
         if self._closing is None:
+            # Only an open connection notices the child's end, for which the shutdown waits.
             if self._receiver is None:
                 self.open(_NullReceiver())
             self._has_reported_end = True

@@ -88,8 +88,8 @@ class SocketConnection(PipeConnection):
         if self._receiver is None or self._output.broken:
             return
         poll = select.poll()
+        # No events are requested, but POLLHUP and POLLERR are always reported.
         poll.register(self._out, 0)
-        # Any event is POLLHUP or POLLERR.
         if poll.poll(0):
             self._on_write_error(BrokenPipeError("the peer has closed the connection"))
 
@@ -129,6 +129,7 @@ class AcceptedSocket(SocketConnection):
 
         # Skip blank lines, which are not frames.
         start = (self._first_line + chunk).lstrip(BLANK)
+        # There is no first line yet. The base class handles the end of input.
         if not start:
             super().on_chunk(chunk)
             return
