@@ -267,6 +267,34 @@ COMMAND_LINES = [
         "  for example: concertino tools ... -- python server.py",
     ),
     Mistake(
+        "a server for certs",
+        ["certs", "show", "--", "python"],
+        2,
+        "concertino certs: this command takes no words after --, got 'python'\n"
+        "  `concertino certs --help` shows all arguments and options",
+    ),
+    Mistake(
+        "a server for lint",
+        ["lint", ".", "--", "python"],
+        2,
+        "concertino lint: this command takes no words after --, got 'python'\n"
+        "  `concertino lint --help` shows all arguments and options",
+    ),
+    Mistake(
+        "a server for search",
+        ["search", ".", "words", "--", "python"],
+        2,
+        "concertino search: this command takes no words after --, got 'python'\n"
+        "  `concertino search --help` shows all arguments and options",
+    ),
+    Mistake(
+        "a server for cluster",
+        ["cluster", "permissions", "x", "--", "python"],
+        2,
+        "concertino cluster: this command takes no words after --, got 'python'\n"
+        "  `concertino cluster --help` shows all arguments and options",
+    ),
+    Mistake(
         "a called server without --",
         ["call", "add", "a=1", "b=2", "calculator.py"],
         2,

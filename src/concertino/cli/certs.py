@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from concertino.cli.serving import reject_extra_args
+
 if TYPE_CHECKING:
     from concertino.orchestra.certificates import Certificates
 
@@ -88,8 +90,9 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run one of the subcommands and return the exit code.
 
     args: the parsed arguments.
-    server: the words after `--`, which are ignored.
+    server: the words after `--`, which this command refuses.
     """
+    reject_extra_args(args, server)
     try:
         from concertino.orchestra.certificates import CertificateError, Certificates, default_folder
     except ImportError as exc:

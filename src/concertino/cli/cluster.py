@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from concertino.cli.serving import reject_extra_args
 from concertino.errors import ConcertinoError
 
 FAILED, USAGE = 1, 2
@@ -127,8 +128,9 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     `up` does not return: it replaces this process by the NATS server.
 
     args: the parsed arguments.
-    server: the words after `--`, which are ignored.
+    server: the words after `--`, which this command refuses.
     """
+    reject_extra_args(args, server)
     try:
         if args.verb == "events":
             _protect_events(args)

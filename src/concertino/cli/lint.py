@@ -12,6 +12,7 @@ from msgspec.json import encode, format
 from concertino.cli import UsageError
 from concertino.cli.folders import DEFAULT_SCHEME, LibraryOptions, find_library_folders
 from concertino.cli.options import add_library_options, add_repeatable, add_tokenizer
+from concertino.cli.serving import reject_extra_args
 from concertino.errors import ConcertinoError
 from concertino.library.folder import Folder
 from concertino.library.library import MAX_FILE_BYTES, MAX_FILES
@@ -47,9 +48,10 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     """Check the library and print the findings. Returns the exit code: 1 if there are any, else 0.
 
     args: the parsed arguments.
-    server: the words after `--`, which are ignored.
+    server: the words after `--`, which this command refuses.
     Raises UsageError for a folder that cannot be used and for an unknown rule.
     """
+    reject_extra_args(args, server)
     if unknown := sorted({*args.ignore} - {*RULES}):
         raise UsageError(f"--ignore: expected one of {', '.join(RULES)}, got {unknown[0]!r}")
     try:

@@ -15,6 +15,7 @@ from msgspec.json import encode, format
 from concertino.cli import UsageError
 from concertino.cli.folders import DEFAULT_SCHEME, LibraryOptions, find_library_folders
 from concertino.cli.options import add_library_options, add_repeatable, add_tokenizer
+from concertino.cli.serving import reject_extra_args
 from concertino.errors import ConcertinoError
 from concertino.library.document_registry import DocumentRegistry
 from concertino.library.file_loader import FileLoader
@@ -77,9 +78,10 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     """Search a library and print the results. Returns the exit code: 0 if there are any, else 1.
 
     args: the parsed arguments.
-    server: the words after `--`, which are ignored.
+    server: the words after `--`, which this command refuses.
     Raises UsageError for a folder or an option that cannot be used.
     """
+    reject_extra_args(args, server)
     try:
         query = _make_query(args)
         index = _build_index(args)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import get_args
 
 from msgspec import Struct
@@ -70,23 +71,23 @@ class Catalogue:
     async def fetch(self, client: Client) -> None:
         """Replace the tools, prompts and resources by those of a server.
 
-        If the server refuses a list, this list and those after it stay empty.
+        A list that the server refuses stays empty. A command that needs it will report the error.
         """
         offered = client.capabilities
         self.tools, self.prompts, self.uris = {}, {}, {}
-        try:
-            if "tools" in offered:
+        if "tools" in offered:
+            with suppress(ConcertinoError):
                 self.tools = {tool.name: tool for tool in await client.list_tools()}
-            if "prompts" in offered:
+        if "prompts" in offered:
+            with suppress(ConcertinoError):
                 self.prompts = {prompt.name: prompt for prompt in await client.list_prompts()}
-            if "resources" in offered:
+        if "resources" in offered:
+            with suppress(ConcertinoError):
                 self.uris = {item.uri: item.name for item in await client.list_resources()}
+            with suppress(ConcertinoError):
                 self.uris |= {
                     item.uri_template: item.name for item in await client.list_resource_templates()
                 }
-        except ConcertinoError:
-            # Ignore the error: a command that needs the list will report it.
-            return
 
     def describe(self) -> str:
         """Return the numbers of tools, resources and prompts, in a few words."""

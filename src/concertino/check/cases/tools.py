@@ -174,13 +174,13 @@ def fork_then_close_stdin(context: CaseContext) -> None:
 def measure_error_texts(context: CaseContext) -> None:
     """Call a tool that fails in each way that its schema lists.
 
-    Each error must have at most 16 Ki characters.
+    Each error must have at most 16 KiB.
     """
     for how in context.find_tool("fail").choices:
         response = context.call_tool("fail", how=how)
-        size = len(str(response))
+        size = len(encode_line(response))
         if tool_result_text(response) is None and size > 16 * 1024:
-            context.report_deviation(f"{how}: the error has {size} characters")
+            context.report_deviation(f"{how}: the error has {size} bytes")
 
 
 CASES = (
