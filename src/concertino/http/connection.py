@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol
+from typing import Protocol, cast
 
 from concertino.errors import INVALID_REQUEST
 from concertino.http.exchange import Exchange
@@ -160,8 +160,8 @@ class HttpConnection(asyncio.Protocol):
     # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Those of uvloop are no subclasses of asyncio.Transport, so no assert can check the type.
+        self._transport = transport = cast("asyncio.Transport", transport)
         # Call pause_writing() when output waits, and resume_writing() as soon as all is sent.
         transport.set_write_buffer_limits(high=0)
         try:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import cast
 
 from msgspec import DecodeError
 from msgspec.json import Decoder, encode
@@ -99,8 +100,8 @@ class Relay(asyncio.Protocol):
     # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Those of uvloop are no subclasses of asyncio.Transport, so no assert can check the type.
+        self._transport = transport = cast("asyncio.Transport", transport)
         if self._exchange.is_done:
             transport.abort()
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -211,8 +211,8 @@ class PooledConnection(asyncio.BufferedProtocol):
     # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Those of uvloop are no subclasses of asyncio.Transport, so no assert can check the type.
+        self._transport = transport = cast("asyncio.Transport", transport)
         if self._is_closed:
             transport.abort()
 

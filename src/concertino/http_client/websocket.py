@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from concertino.errors import AuthorizationError
 from concertino.http.websocket_messages import SUBPROTOCOL, WebSocketMessages, quiet_logger
@@ -210,8 +211,8 @@ class WebSocketClientConnection(asyncio.Protocol):
     # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Those of uvloop are no subclasses of asyncio.Transport, so no assert can check the type.
+        self._transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=HIGH_BYTES)
         request = self._protocol.connect()
         for name, value in self._headers.items():
