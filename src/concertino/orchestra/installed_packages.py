@@ -6,7 +6,8 @@ A hub starts plugins, programs with tools. A package has the program of one plug
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/package.json    an InstalledPackage as JSON
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/files/          the files of the package
 
-`concertino plugin install` adds packages. An entry of a plugins file names one with `package: ID`.
+`concertino plugin install` adds packages. A plugins file, which lists the plugins that a hub
+starts, names a package with `package: ID`.
 The directory's name contains the digest of the package. So the path of the program changes with
 each version, and the user must approve the entry again.
 """
@@ -79,13 +80,14 @@ class InstalledPackages:
         package = packages.find("tools.notes")
 
     folder: None for `concertino/plugins` in the user's data directory.
-    Raises RuntimeError if the user has no data directory, because the variable XDG_DATA_HOME is not
-    set and the user has no home directory. It does so even if `folder` is given.
+    Raises RuntimeError if `folder` is None and the user has no data directory: XDG_DATA_HOME is not
+    set, and there is no home directory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        default = user_folder("XDG_DATA_HOME", ".local/share", os.environ)
-        self.folder = folder or default / "concertino" / "plugins"
+        self.folder = folder or (
+            user_folder("XDG_DATA_HOME", ".local/share", os.environ) / "concertino" / "plugins"
+        )
 
     def install(self, source: Path, agree: Callable[[InstalledPackage], bool]) -> bool:
         """Install a package, if `agree` returns True for it. No code of the package is run.
