@@ -9,8 +9,10 @@ A `Server` of Python functions, a `Library` of Markdown files and a `Proxy` for 
 are Backends, and so is a guard around one of them, which limits or filters calls. Calls and results
 have the form of MCP 2026-07-28; the session (protocol/session.py) translates results for clients of
 other revisions.
-The optional interfaces below, such as SupportsEarlyOpening, are for backends whose start takes
-long. Those that make calls faster are in backend/call_hooks.py and backend/callback_calls.py.
+Four interfaces below are optional. A Backend may implement SupportsClientNotifications. A Notifier,
+which a backend uses to notify its clients, may implement SupportsEarlyOpening, SupportsHeldOpening
+and SupportsFirstMessage, for backends whose start takes long. Optional interfaces that make calls
+faster are in backend/call_hooks.py and backend/callback_calls.py.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ class Notifier(Protocol):
         """Notify the clients that a list has changed.
 
         what: the list: "tools", "prompts" or "resources"; or "features" if the backend's features()
-            have changed.
+            have changed. For "features" no notification is sent, because MCP has none, but later
+            requests see the new features.
         """
         ...
 
@@ -129,9 +132,10 @@ class SupportsHeldOpening(Protocol):
         """Let requests that open a session wait at most `within_s` seconds, then refuse them.
 
         This is for a backend that does not know its features before it has started, such as a
-        proxy. Requests that open a session, such as `initialize`, wait for the start. `within_s`
-        seconds after this call all of them get an error, until the backend has started. Calls wait
-        for the start without this limit. Must be called on the event loop; returns at once.
+        proxy. Requests that open a session, such as `initialize`, wait for the start. If the
+        backend has not started `within_s` seconds after this call, the waiting requests get an
+        error, and so does each later one until the backend has started. Calls wait for the start
+        without this limit. Must be called on the event loop; returns at once.
         describe: returns the text of the error.
         """
         ...
@@ -366,12 +370,14 @@ class Context(Protocol):
         """Ask the user to open a web page, for example to enter a password there.
 
         message: the question, for the user.
-        url: an https:// URL that contains no secret.
+        url: an https:// URL, or an http:// URL of localhost; without a user name or password, and
+            without any other secret.
         key: identifies the question in the call; by default `q1`, `q2` and so on.
         Returns the user's answer. `accept` means only that the user opens the page, and not that
         the user has done anything on it.
         Raises MissingCapability, InvalidClientResponse, RpcError or TimedOut as ask() does, and
-        ValueError for any other URL, or for a key that another question has.
+        ValueError for a URL with another scheme or host or with a user name or password, or for a
+        key that another question has.
         """
         ...
 
@@ -454,7 +460,8 @@ class Backend(Protocol):
     async def start(self, outlet: Notifier) -> None:
         """Prepare for calls, which wait until this method returns.
 
-        Each Host, which connects a backend with its clients, calls this method once.
+        A Host connects a backend with its clients, and calls this method once. If several Hosts
+        serve the backend, each of them calls it.
         outlet: notifies the clients of this Host of changes. Call its methods at any time until
             close().
         """
@@ -536,7 +543,8 @@ FOREIGN_NAMES = {
     "report_progress": "write context.progress(done, total, message)",
     "read_resource": "call the function that returns the resource's content",
     "list_roots": "write await context.roots()",
-    "request_context": "a parameter of the class that a lifespan function yields gets its value",
+    "request_context": "annotate a parameter of the handler with the class of the object that your "
+    "lifespan function yields; the parameter gets this object",
     "session": "write context.elicit(...), sample(...), roots() or ask(...) to ask the client",
 }
 

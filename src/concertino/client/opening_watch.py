@@ -88,10 +88,12 @@ class OpeningWatch:
         self._read_at = FOREVER
 
     def on_request(self, method: str) -> bool:
-        """Handle a request that the program sends.
+        """Handle a request from the started program.
 
         method: the method of the request.
-        Returns True if the program repeats a request of this client. The caller then ignores it.
+        Returns True if the program only echoes a request that this client has sent, as `cat` does.
+        Then the caller drops the request from the program. After the first response of the program,
+        always returns False.
         """
         if self._is_over or method not in OPENERS:
             return False

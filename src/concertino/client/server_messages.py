@@ -47,8 +47,8 @@ class ServerMessages:
     The fast path handles successful responses.
 
     peer: parses the frames, and has the table of pending requests.
-    input: what the Channel knows about the frame that is being handled. ServerMessages sets its
-        attribute `frame`, which errors quote.
+    input: the state that the Channel and ServerMessages share. receive() stores the current frame
+        in `input.frame`, so that errors can quote the frame.
     handler: gets the requests and notifications.
     progress: the progress trackers of pending requests.
     skipped: counts the lines that are not messages, and the responses to no pending request.

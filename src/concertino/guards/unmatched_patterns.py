@@ -29,7 +29,7 @@ async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
 
     If the backend cannot list its tools now, or has none, the patterns for tools are not checked;
     the same holds for prompts and resources.
-    visibility: has the `allow` patterns.
+    visibility: says which operations clients may see, by the patterns `allow` and `deny`.
     """
     features = backend.features()
     offered = {
@@ -57,6 +57,7 @@ async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
 async def _list(method: str, backend: Backend) -> list[str]:
     """Return the names that a backend lists; [] if listing fails."""
     try:
+        # "allow" is the label in errors, which are ignored.
         return await list_names("allow", backend, method)
     except (ConcertinoError, DecodeError):
         return []

@@ -30,7 +30,7 @@ class _Error(Struct, frozen=True):
 
 
 class _ErrorResponse(Struct, frozen=True):
-    """The fields of a response with the error INSUFFICIENT_SCOPE that scope_challenge() reads."""
+    """A response with the error INSUFFICIENT_SCOPE: only what scope_challenge() reads."""
 
     error: _Error = _Error()
 

@@ -1,7 +1,8 @@
 """WebSocketMessages: the messages of one WebSocket, with the protocol of the package `websockets`.
 
 Both ends use it: http/websocket.py and http_client/websocket.py. Each message is one text frame, or
-several fragments of one. Compression is never offered, so no message is larger than its frames.
+several fragments of one. Compression is never offered, so a small frame cannot become a large
+message.
 Source: RFC 6455.
 """
 
@@ -65,7 +66,8 @@ class WebSocketMessages:
         """Read input, and return the messages that it completes.
 
         The input may cause output, such as a pong: call take_output() afterwards. Malformed input,
-        or a message over the limit, ends the WebSocket with a close frame.
+        or a message over the size limit of the Protocol object, ends the WebSocket with a close
+        frame.
         """
         protocol = self._protocol
         if self.is_ending or protocol.state is State.CLOSED:
@@ -122,6 +124,7 @@ class WebSocketMessages:
     def close_text(self) -> str:
         """Return why the WebSocket was closed, for errors: the code, and the reason if one came."""
         protocol = self._protocol
+        # close_rcvd_then_sent is False if this side has sent its close frame first.
         if protocol.close_rcvd is not None and protocol.close_rcvd_then_sent is not False:
             close, side = protocol.close_rcvd, "the other side"
         elif protocol.close_sent is not None:

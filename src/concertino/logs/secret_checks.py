@@ -46,9 +46,9 @@ LEAST_FIELD = len("pwd=x")
 _ASSIGNED = ("passw", "passphrase", "secret", "token", "key", "pwd")
 _SEPARATORS = dict.fromkeys(map(ord, "-_ ."))
 
-# Each token in secret_patterns.py that has an underscore or a hyphen contains one of these markers.
-# The patterns below match the same markers. In long texts the patterns are faster, because they
-# search for the underscore or hyphen, and examine the text before it only if there is one.
+# Each token in secret_patterns.py that has an underscore or a hyphen contains one of these markers,
+# and one of the two patterns below matches in it. Each pattern begins with `_` or `-`, and then
+# looks at the characters before that. In long texts this is faster than to search for each marker.
 _UNDERSCORE_MARKERS = (
     "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "npm_", "hf_", "k_live_", "k_test_",
 )  # fmt: skip
@@ -122,6 +122,7 @@ def may_have_tokens(text: str) -> bool:
         or ("J" in text and "eyJ" in text)
         or "earer" in text
         or ("@" in text and "://" in text)
+        # `bearer` with a capital letter after the first letter.
         or (
             ("E" in text or "R" in text or "A" in text)
             and ("b" in text or "B" in text)
@@ -147,7 +148,7 @@ def _has_in_any_case(text: str, word: str) -> bool:
 def _has_marker(text: str, markers: Sequence[str], pattern: str) -> bool:
     """Return whether a text has one of the markers.
 
-    pattern: a regular expression that matches the same markers, for long texts.
+    pattern: for long texts, a regular expression that matches in each token with such a marker.
     """
     # Use no patterns for short texts, so that the first log lines of a process need not compile
     # them.

@@ -118,8 +118,9 @@ class Bucket:
         bucket = Bucket(server, "notes", replicas=3)
         revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
 
-    If the servers have the permissions of orchestra/nats_permissions.py, only the user of a hub may
-    create the bucket. Until it has done so, the operations of other users raise BucketRefused.
+    If the servers have the permissions of orchestra/nats_permissions.py, only the NATS user of a
+    hub (the process that starts plugins) may create the bucket. Until it has done so, the
+    operations of other users raise BucketRefused.
 
     server: sends the requests, and connects to the servers when needed.
     name: letters, digits, `-` and `_`.
@@ -127,8 +128,8 @@ class Bucket:
     max_age_s: after how many seconds values are deleted; 0 for never.
     timeout_s: the time limit of each exchange with the server, in seconds; get_all() may need
         several.
-    owner: the id of the plugin that uses the bucket, or `front-end`. The text of an error names it,
-        in the command that creates the bucket.
+    owner: the id of the plugin that uses the bucket, or `front-end`. The text of BucketRefused
+        quotes the shell command that creates the bucket: `concertino cluster buckets OWNER ...`.
 
     If the bucket exists already, max_age_s has no effect, and only add_replicas() uses `replicas`.
     All methods block. They raise BucketError if the server cannot be reached or reports an error.

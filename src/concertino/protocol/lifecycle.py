@@ -50,7 +50,7 @@ class Lifecycle:
         return LIFECYCLE[self.state][kind] is not None
 
     def advance(self, kind: Kind) -> None:
-        """Change the state for a message of this kind. Does nothing if the message is rejected.
+        """Move to the state after a message of this kind. If allows(kind) is False, do nothing.
 
         kind: "initialize", "initialized" (the notification), or "request" for all other requests.
         """

@@ -330,10 +330,12 @@ async def elicit_url(
     """Ask the user of the client to open a web page, for example to enter a password there.
 
     message: the question, for the user.
-    url: an https:// URL that contains no secret.
-    key: identifies the question in the call.
+    url: an https:// URL, or an http:// URL of localhost; without a user name or password, and
+        without any other secret.
+    key: identifies the question. No other question of the call may have the same key.
     Returns the user's answer. `accept` means only that the user opens the page, not that anything
-    was done there. Raises ValueError for any other `url`; http:// is allowed for this machine.
+    was done there.
+    Raises ValueError for a URL with another scheme or host, or with a user name or password.
     """
     try:
         parts = urlsplit(url)

@@ -264,7 +264,10 @@ class Registry(Generic[E]):
         return entry
 
     def visible_entries(self, context: Context) -> Iterator[tuple[E, Access]]:
-        """Yield each enabled entry that `visible` does not hide from the caller, and its Access.
+        """Yield each enabled entry that the caller may see, and its Access.
+
+        An entry that was registered with the argument `visible`, a function, is left out if the
+        function returns False for the context.
 
         The caller's scopes are not checked: call Access.check_scopes() before an entry is used.
         context: the context of the caller's request.
