@@ -99,7 +99,8 @@ class BlockingNats:
         Raises Disconnected if no server can be reached, if the server reports an error, or if it
         has not answered all requests in time. Raises PermissionsViolation if this user may not send
         one of the requests. After any of these errors, the server may have handled some of the
-        requests.
+        requests. If the options have credentials, raises ImportError if the extra `nats` is not
+        installed, and ConcertinoError if the key is not valid; then nothing was sent.
         """
         with self._lock:
             until = time.monotonic() + timeout_s

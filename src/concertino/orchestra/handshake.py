@@ -160,6 +160,7 @@ def enlarge_datagrams(connection: QuicConnection) -> None:
         if extension == tls.ExtensionType.QUIC_TRANSPORT_PARAMETERS:
             parameters = pull_quic_transport_parameters(Buffer(data=data))
             limit = min(limit, parameters.max_udp_payload_size or limit)
+    # aioquic's objects for congestion control and pacing have copies of the size.
     recovery = private._loss
     for part in (private, recovery._cc, recovery._pacer):
         part._max_datagram_size = max(limit, DATAGRAM_BYTES)

@@ -167,12 +167,14 @@ class Hub:
         """Listen, and begin to start the plugins without waiting for them.
 
         From now on the hub answers requests. A request waits for the plugin that it needs.
-        Raises OSError, ValueError, CertificateError and Disconnected when the hub cannot listen or
-        cannot reach the cluster. The hub is then stopped, so stop() need not be called.
+        Raises OSError, ValueError, CertificateError, Disconnected and ImportError when the hub
+        cannot listen or cannot reach the cluster. The hub is then stopped, so stop() need not be
+        called.
         """
         needs_network = any(not plugin.entry.socket for plugin in self._plugins.by_start)
         try:
             environment = await self._listeners.open(self.handle, self.relay, needs_network)
+            # From now on, this hub shares its events with the other hubs of the cluster.
             if self._cluster is not None:
                 await self._events.join(await self._cluster.open(self.handle, self.relay))
         except BaseException:
@@ -229,6 +231,7 @@ class Hub:
             self.handle, self.relay, any(not entry.socket for entry in entries)
         )
         await self._plugins.change(self._adapt(entries), environment)
+        # End the subscriptions of the plugins that were removed.
         self._events.forget(before - set(self.plugins))
 
     def _adapt(self, entries: Sequence[PluginEntry]) -> Sequence[PluginEntry]:
@@ -560,7 +563,13 @@ class Hub:
     # Changes
 
     def _on_plugin_change(self) -> None:
-        """Handle a change of a plugin's state, tools or prompts."""
+        """Handle a change of a plugin's state, tools or prompts.
+
+        The parts of the hub act in turn: ToolCalls forgets which tools refuse streams, HubEvents
+        sends the events that wait for a plugin, HubCluster offers the plugins that run now, the
+        requests in StartWaits check whether they must still wait, and ListChanges compares the
+        lists with those before.
+        """
         self._routes = None
         self._calls.forget()
         self._events.on_plugin_change()

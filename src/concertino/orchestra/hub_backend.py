@@ -122,6 +122,7 @@ class HubBackend:
             resources=True,
             logging=True,
             subscriptions=True,
+            # The requests `events/*` of a draft, which McpEvents answers.
             other_capabilities=CAPABILITIES,
             other_methods=True,
         )
@@ -179,6 +180,7 @@ class HubBackend:
             try:
                 return await self._call_tool(call, context)
             except ArgumentsRefused as exc:
+                # A guard around this backend then does not count the call against a rate limit.
                 record_refused_arguments()
                 return exc.result
 
@@ -187,6 +189,7 @@ class HubBackend:
             return await self._mcp_events.handlers[call.method](call, context)
         if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
+        # The context says whether the client wants events.
         self._events.on_call(context)
         return await handler(call)
 

@@ -97,8 +97,9 @@ async def open_link(
         - In a cluster, the id of the plugin to call; None for a hub.
     timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer within timeout_s, or when the handshake takes longer
-    than 15 s. Raises HandshakeFailure when one side refuses the other, ValueError for a malformed
-    address, and CertificateError.
+    than 15 s. In a cluster, raises TimedOut if the plugin or hub has accepted the first request,
+    but does not answer it in time. Raises HandshakeFailure when one side refuses the other,
+    ValueError for a malformed address, and CertificateError.
     """
     if address.startswith("unix:"):
         return await open_unix_link(address.removeprefix("unix:"), timeout_s)

@@ -145,7 +145,8 @@ class McpSessions:
         ours, theirs = memory_pair()
         host.attach(theirs)
         # The Proxy translates between revisions, so the session has the newest one even if the
-        # server has an older one.
+        # server has an older one. Results are passed on without validating them against the tools'
+        # output schemas.
         client = Client(
             ours, name=self._name, era="modern", timeouts=TIMEOUTS, validate=False, **options
         )
@@ -156,6 +157,7 @@ class McpSessions:
         """Do nothing: open() starts the server."""
 
     def features(self) -> ServerFeatures:
+        """Return all features, because the server may have any of them when it has started."""
         return features_before_start(self._name)
 
     async def watch(self, uris: frozenset[str]) -> None:

@@ -95,8 +95,10 @@ async def open_nats_link(
         certificate.
     callee: the id of the plugin to call; None for a hub.
     timeout_s: how long to wait for the callee's answer to a health request, in seconds.
-    Raises Disconnected if no server can be reached or accepts this client, or if the callee does
-    not answer. Raises ValueError for a malformed address, CertificateError, OSError, ImportError.
+    Raises Disconnected if no server can be reached or accepts this client, or if no process of the
+    callee accepts the health request. Raises TimedOut if a process has accepted it, but does not
+    answer in time. Raises ValueError for a malformed address, CertificateError, OSError and
+    ImportError.
     """
     # The certificate with which a plugin connects is named PLUGIN-client.
     caller = caller.removesuffix("-client")

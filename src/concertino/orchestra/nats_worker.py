@@ -300,6 +300,7 @@ class NatsWorker:
             self._publish(reply, b"", encode_headers(REFUSED, Reason=reason))
             return
 
+        # While requests are in progress, the cluster keeps this connection open for the responses.
         if not self._accepted:
             self._cluster.begin_use(self._connection)
         self._accepted[reply] = _Accepted(caller, size, self._loop.time() + _read_limit(fields))

@@ -97,6 +97,7 @@ class Plugin(Server):
             check_name(id),
             version=version,
             description=description or None,
+            # Invalid arguments raise RpcError, so that the hub gets the error `validation_error`.
             argument_errors="protocol",
             page_size=PAGE_SIZE,
             coerce=coerce,
@@ -208,8 +209,9 @@ class Plugin(Server):
             case.
         Returns when the hub has accepted the event.
         Raises Disconnected if the plugin has no hub or the connection is lost, ToolError if the hub
-        refuses the event, NotAStruct for a payload that cannot be written as JSON, and TimedOut if
-        the hub does not answer.
+        refuses the event, NotAStruct for a payload that cannot be written as JSON, PackedTooLarge
+        or FrameTooLarge for one that does not fit into a message, and TimedOut if the hub does not
+        answer.
         """
         from concertino.orchestra.plugin_events import publish_request
 

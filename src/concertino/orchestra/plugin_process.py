@@ -490,6 +490,7 @@ class PluginProcess:
             new one.
         """
         if not is_started:
+            # Wait for the dependencies, and for the previous plugin over QUIC (FirstStart).
             others = {plugin.id: plugin.first_start for plugin in self.dependencies}
             await self.first_start.await_turn(others, self._on_failed_dependency)
         time = asyncio.get_running_loop().time

@@ -293,6 +293,7 @@ class PluginRun:
             stderr=output,
             ladder=self._settings.timeouts,
         )
+        # Begin to read stdout and stderr.
         child.open(output)
         self._child = child
         self.exited = asyncio.get_running_loop().create_task(child.wait())
@@ -467,6 +468,7 @@ class PluginRun:
                 await link.close(reason)
         finally:
             if self._child is not None:
+                # 0.0: the child need not read its input first, because a plugin gets none.
                 await self._child.close(0.0)
                 self._child = None
             if self.exited is not None:

@@ -229,6 +229,8 @@ class _QuicRpcServer(QuicServer):
         # A packet with a token answers a Retry packet. Its token must be checked even if there are
         # fewer handshakes now; otherwise the handshake would fail.
         is_retry = now < self._retry_until or _has_token(data)
+        # While this attribute is set, aioquic's server answers new clients with Retry packets, and
+        # checks tokens.
         self._retry = self._tokens if is_retry else None
         try:
             super().datagram_received(data, addr)

@@ -220,7 +220,8 @@ async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
 
     timeout_s: how long connecting may take, in seconds.
     Raises Disconnected if nobody listens there or connecting takes too long, and HandshakeFailure
-    if the listener belongs to another user.
+    if the listener belongs to another user. Raises ValueError for a path that a Unix socket cannot
+    have.
     """
     name = unix_name(path)
     try:
@@ -273,6 +274,7 @@ class UnixLink(RpcClient):
         return id
 
     def _send_cancel(self, key: Hashable, stream: str = "") -> None:
+        # On a Unix socket, a StreamCancel cancels any request, by the request's id.
         cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=cast(bytes, key).decode()))
         self._connection.send_payload(cancel.SerializeToString())
 
@@ -334,8 +336,8 @@ def listen_unix_links(
     handler: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `handler`.
-    Raises PermissionError if other users can enter the directory, and OSError if the path cannot be
-    used.
+    Raises PermissionError if other users can enter the directory, OSError if the path cannot be
+    used, and ValueError for a path that a Unix socket cannot have.
     """
     folder = Path(unix_name(path)).absolute().parent
     try:
