@@ -158,6 +158,36 @@ def test_a_question_of_one_worker_is_answered_once_whichever_gets_the_answer(fil
         assert refused == {"Invalid params: requestState: it was used before"}
 
 
+def test_a_question_is_answered_after_the_key_was_replaced(file: Path) -> None:
+    """Three servers, one after the other: with the old key, with both, and with the new one."""
+    old, new = "o" * 32, "n" * 32
+    message, headers = begin_question()
+
+    def ask(service: HttpService) -> dict[str, Any]:
+        with connected(service) as connection:
+            asked = post(connection, message, headers).json["result"]
+        (key,) = asked["inputRequests"]
+        params = {
+            **message["params"],
+            "requestState": asked["requestState"],
+            "inputResponses": {key: {"action": "accept", "content": {"ok": True}}},
+        }
+        return {**message, "params": params}
+
+    def answer(service: HttpService, answered: dict[str, Any]) -> Any:
+        with connected(service) as connection:
+            return post(connection, answered, headers).json
+
+    with serving(file, CONCERTINO_STATE_KEY=old) as service:
+        first, second = ask(service), ask(service)
+    with serving(file, CONCERTINO_STATE_KEY=f"{new},{old}") as service:
+        assert text_of(answer(service, first)) == "deleted"
+        third = ask(service)
+    with serving(file, CONCERTINO_STATE_KEY=new) as service:
+        assert text_of(answer(service, third)) == "deleted"
+        assert "requestState" in answer(service, second)["error"]["message"]
+
+
 def test_a_session_stays_at_its_worker_whichever_gets_the_request(file: Path) -> None:
     with workers(file) as service:
         for _ in range(4):

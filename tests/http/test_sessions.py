@@ -547,3 +547,24 @@ def test_a_cancelled_call_of_a_client_that_accepts_json_only_ends_without_a_body
 
         ended = Answer(waiting.getresponse())
         assert (ended.status, ended.body) == (204, b"")
+
+
+def test_the_ids_of_sessions_are_not_logged() -> None:
+    with serving(SERVER, "--http-sse", LOG_LEVEL="debug", CONCERTINO_TRACE="1") as own:
+        session = Session(own)
+        id = session.headers["Mcp-Session-Id"]
+        session.call(1, "add", a=1, b=2)
+        session.post(b"{", **{"Mcp-Protocol-Version": "2025-11-25"})
+        session.call(2, "no such tool")
+        request(own.connect(), "DELETE", None, session.headers).read()
+        assert session.call(3, "add", a=1, b=2).status == 404
+        stream = request(own.connect(), "GET", None, {"Accept": "text/event-stream"}, "/sse")
+        other = read_event(stream)["data"].partition("session_id=")[2]
+        Answer(request(own.connect(), "POST", b"{", {}, f"/messages?session_id={other}"))
+
+        log = own.end()
+
+    assert len(id) == len(other) == 32
+    assert "tools/call" in log
+    assert id not in log
+    assert other not in log

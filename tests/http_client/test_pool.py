@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
+import pytest
 from loops import on_a_loop
 
-from concertino.http_client.pool import MAX_IDLE, ConnectionPool
+from concertino.http_client.pool import MAX_IDLE, ConnectionPool, make_tls_context
 from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
 from concertino.http_client.server_url import parse_url
 
@@ -81,3 +86,20 @@ async def test_as_many_connections_are_kept_as_a_proxy_has_calls_in_flight() -> 
     pool.close()
     server.close()
     await asyncio.gather(*site.served)
+
+
+class SystemContext(ssl.SSLContext):
+    """Stands for the class of the package truststore."""
+
+
+def test_the_certificates_of_the_system_are_trusted_if_truststore_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "truststore", None)
+    assert type(make_tls_context()) is ssl.SSLContext
+
+    package = ModuleType("truststore")
+    package.__spec__ = ModuleSpec("truststore", None)
+    package.SSLContext = SystemContext
+    monkeypatch.setitem(sys.modules, "truststore", package)
+    assert type(make_tls_context()) is SystemContext
