@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from loops import on_a_loop
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
+from msgspec.json import encode
 
 from concertino import Client, Server, serve
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
+from concertino.runtime import result_turns
 from concertino.runtime.result_turns import (
+    convert_in_turn,
     is_large_result,
     least_size,
     probable_size,
@@ -22,6 +26,7 @@ from concertino.runtime.result_turns import (
 )
 from concertino.runtime.tasks import busy_loops
 from concertino.schema import return_values
+from concertino.schema.return_values import InvalidResult, result_shaper
 from concertino.transports import connect, memory_pair
 from concertino.types.results import CallToolResult, TextContent
 
@@ -313,6 +318,95 @@ async def test_a_long_list_is_converted_in_parts_and_others_run_meanwhile() -> N
         assert result.structured_content == expected
         assert json.loads(result.text) == expected
     ticker.cancel()
+    assert not busy_loops
+
+
+@pytest.mark.parametrize(
+    ("annotation", "items"),
+    [
+        (list[int], [1, -(2**63), 2**64 - 1]),
+        (list[int], [1, True, "x"]),
+        (list[float | None], [1.5, None, float("inf")]),
+        (list[str], ['é\n"', "𝄞", ""]),
+        (list[str], ["a", "\ud800"]),
+        (list[Row], [Row(1), Row(2, "x"), {"number": 3}]),
+        (list[Row], [Row(1), {"number": "3"}]),
+        (list[dict[str, Any]], [{"a": None}, {"b": Raw(b'{"q": \n1}')}, {}]),
+        (tuple[int, ...], [1, 2, 3]),
+        (Annotated[list[int], Meta(max_length=5)], [1]),
+    ],
+)
+@on_a_loop
+async def test_a_list_in_parts_has_the_result_or_error_of_the_whole_list(
+    annotation: Any, items: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handler() -> Any: ...
+
+    handler.__annotations__["return"] = annotation
+    shaper = result_shaper(handler)
+    monkeypatch.setattr(result_turns, "LARGE_ITEMS", 2)
+    monkeypatch.setattr(result_turns, "LARGE_BYTES", 1)
+    monkeypatch.setattr(result_turns, "PART_BYTES", 20)
+    for count in (1, 2, 3, 7, 50):
+        value = (items * count)[:count]
+        try:
+            whole: object = shaper.shape(value)
+        except InvalidResult as exc:
+            with pytest.raises(InvalidResult, match=f"^{re.escape(str(exc))}$"):
+                await convert_in_turn(value, shaper.shape, shaper.encode_items)
+        else:
+            result = await convert_in_turn(value, shaper.shape, shaper.encode_items)
+            assert encode(result) == encode(whole)
+    assert not result_turns_of(asyncio.get_running_loop()).must_wait()
+
+
+@pytest.mark.parametrize(("revision", "is_sent"), [("2024-11-05", True), ("2025-11-25", False)])
+@on_a_loop
+async def test_a_result_is_refused_by_the_size_that_its_client_would_get(
+    revision: str, is_sent: bool
+) -> None:
+    """Revision 2024-11-05 has no structured content, which is half of this result."""
+    server = Server("server")
+
+    @server.tool
+    async def read() -> list[str]:
+        await asyncio.sleep(0)
+        return ["x" * 600_000]
+
+    ours, theirs = memory_pair()
+    serving = asyncio.create_task(serve(server, theirs, limits=Limits(max_message_bytes=MIB)))
+    client = connect(ours)
+    await client.request("initialize", {**INITIALIZE, "protocolVersion": revision})
+    # The size is known from the second call on.
+    for _ in range(2):
+        result = await client.request("tools/call", {"name": "read"})
+        assert ("isError" not in result) is is_sent
+    text = result["content"][0]["text"]
+    expected = '["xx' if is_sent else "the result makes a message of more than 1200008 bytes; the"
+    assert text.startswith(expected), text[:90]
+    await client.aclose()
+    await serving
+
+
+@on_a_loop
+async def test_a_call_that_is_cancelled_while_its_list_is_converted_leaves_its_turn() -> None:
+    server = Server("server")
+    begun = asyncio.Event()
+
+    @server.tool
+    async def read(size: int) -> list[dict[str, str]]:
+        begun.set()
+        return [{"text": "x" * 88}] * (size // 100)
+
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("read", {"size": 4_000_000}))
+        await begun.wait()
+        assert busy_loops
+        call.cancel()
+        result = await client.call_tool("read", {"size": 3_000_000})
+        assert len(result.structured_content) == 30_000
+        with pytest.raises(asyncio.CancelledError):
+            await call
     assert not busy_loops
 
 

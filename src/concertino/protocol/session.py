@@ -371,14 +371,19 @@ class Session:
             peer.send_response(incoming, frame)
         return True
 
-    def refuse_large(self, incoming: SessionRequest, least_size: int) -> bool:
+    def refuse_large(self, incoming: SessionRequest, result: Struct | Raw, least_size: int) -> bool:
         """Answer with an error if a result certainly exceeds the limit of a message.
 
         This saves the time to encode such a result.
-        least_size: how many bytes the result has at least as JSON.
+        least_size: how many bytes the texts of the result have at least.
         Returns whether the error was sent. Sends nothing if the call was answered or cancelled.
         """
-        return incoming.open and self._is_too_large(incoming, least_size, "more than ")
+        return (
+            incoming.open
+            and least_size > self._limits.max_message_bytes
+            and incoming.profile.encoder.sends_all(result)
+            and self._is_too_large(incoming, least_size, "more than ")
+        )
 
     def _is_too_large(self, incoming: SessionRequest, size: int, bound: str = "") -> bool:
         """Return whether a response exceeds the limit of a message. If so, answer with an error.

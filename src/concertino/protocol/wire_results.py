@@ -163,6 +163,17 @@ class ResultEncoder:
             self._lists[method] = cached
         return cached[1]
 
+    def sends_all(self, result: Struct | Raw) -> bool:
+        """Return whether encode() certainly writes each text of a result.
+
+        Older revisions lack structured content, and some members and kinds of content.
+        """
+        if self._modern:
+            return type(result) is not InputRequired
+        return (
+            self.revision.resource_links and isinstance(result, Struct) and _is_plain_text(result)
+        )
+
     def error_code(
         self,
         code: int,

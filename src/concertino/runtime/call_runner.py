@@ -290,7 +290,7 @@ class CallRunner:
         turns = result_turns_of(self._connection.loop)
         size, least_bytes = request.expected_bytes, least_size(result)
         # Guards may replace a result that is too large.
-        if request.hooks is None and self._session.refuse_large(request, least_bytes):
+        if request.hooks is None and self._session.refuse_large(request, result, least_bytes):
             self._connection.schedule_flush()
             return True
         if size >= LARGE_BYTES:
