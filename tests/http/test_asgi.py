@@ -413,3 +413,32 @@ async def test_proxies_are_trusted_by_the_address_that_the_asgi_server_names(
 
     assert messages[0]["status"] == status
     await mcp.close()
+
+
+class AnnVerifier:
+    """Accepts each token as ann's."""
+
+    issuers = ("https://as.example",)
+
+    def verify(self, token: str) -> Principal:
+        return Principal("ann", self.issuers[0])
+
+
+@on_a_loop
+async def test_the_metadata_of_a_mounted_server_are_outside_of_the_mount() -> None:
+    options = HttpOptions(
+        authorization=Authorization((AnnVerifier(),)), public_url="https://mcp.example/tools"
+    )
+    mcp = Server("shop", version="1").asgi(options=options)
+    host = {"Host": "mcp.example"}
+    path = "/.well-known/oauth-protected-resource/tools"
+
+    start, _ = await send_over_asgi(mcp, {"root_path": "/tools", "path": "/tools/"}, host)
+    found, body = await send_over_asgi(mcp, {"path": path, "method": "GET"}, host)
+
+    assert start["status"] == 401
+    challenge = dict(start["headers"])[b"www-authenticate"].decode()
+    assert f'resource_metadata="https://mcp.example{path}"' in challenge
+    assert found["status"] == 200
+    assert json.loads(body["body"])["resource"] == "https://mcp.example/tools"
+    await mcp.close()
