@@ -35,13 +35,13 @@ class Case(Struct, frozen=True):
         project.
     run: causes the fault and checks the reaction. It raises a CheckFinding that says what is wrong,
         or records findings in the context.
-    needs: what the server must support: tools (keys of server_under_test.TOOLS), and "legacy" or
-        "modern" for an era besides that of the session. If something is missing, the case is
-        skipped.
+    needs: what the server must support, or else the case is skipped: names of tools (keys of
+        server_under_test.TOOLS), and "legacy" or "modern" if the server must support that era in
+        addition to the era of the session.
     era: the era of the session: "modern" for 2026-07-28, "legacy" for earlier revisions; "" if it
         does not matter.
     opens: whether the session is opened before run() is called.
-    stdio: whether stdin, stdout and stderr of the server are pipes, files and so on; None for
+    stdio: what stdin, stdout and stderr of the server are, such as pipes or files; None for three
         pipes.
     can_fail: whether a finding counts as a failure. False if the fault is an unusual environment
         that no specification covers; then every finding gets the verdict `differs`.

@@ -129,7 +129,7 @@ def cpu_wait_s(group: int) -> float:
 class Stopwatch:
     """Measures how long a process group takes for something, from the creation of this object.
 
-    The time is not counted in which the group, or this process, waited for a CPU.
+    The time during which the group or this process waited for a CPU is not counted.
 
     group: the id of the process group.
 

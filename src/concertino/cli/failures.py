@@ -22,6 +22,8 @@ MAX_DATA_LINES = 20
 def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
     """Write a failure to stderr.
 
+    The report contains the error response of the server, `failure.rpc`, if there is one. In words,
+    it contains only the data of the response, and only if `failure.shows_data` is True.
     command: the name of the command that has failed; empty if the command line names none.
     as_json: whether to write one line of JSON instead of words.
     """
@@ -33,6 +35,7 @@ def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
         }
         if failure.rpc is not None:
             error["rpc"] = failure.rpc
+        # Only ASCII, so that a program can read it whatever encoding stderr has.
         text = escape_json(encode({"error": error}), is_unicode=False)
     else:
         lines = [f"{' '.join(filter(None, ('concertino', command)))}: {failure}"]
@@ -60,7 +63,11 @@ def _format_data(data: Any) -> list[str]:
 
 
 def _format_value(value: Any) -> str:
-    """Return a text as it is, a list of texts and numbers with commas, and the rest as JSON."""
+    """Return a value as text.
+
+    A string stays as it is, and a list of strings and numbers is joined with commas. Every other
+    value becomes JSON.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, list):

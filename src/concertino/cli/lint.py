@@ -108,7 +108,8 @@ def _print_lines(report: LintReport, findings: Sequence[LintFinding], paths: Seq
     for finding, path in zip(findings, paths, strict=True):
         place = f"{path}:{finding.line}" if finding.line else path
         print(f"{place}: {finding.rule}: {finding.message}")  # noqa: T201
-    # Print only findings to stdout, so that scripts can count its lines.
+    # Print only findings to stdout, so that scripts can count its lines. `skipped` has the kinds of
+    # defects that were not looked for, and why.
     for text in report.skipped:
         print(f"not checked: {text}", file=sys.stderr)  # noqa: T201
     sums = f"{report.documents} documents, {report.prompts} prompts, {len(findings)} problems"

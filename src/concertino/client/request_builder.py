@@ -109,7 +109,8 @@ class RequestBuilder:
     def set_log_level(self, level: Level) -> None:
         """Request log messages of this level and above, in every request from now on.
 
-        Only for servers of 2026-07-28; before, `logging/setLevel` is sent.
+        Call this only for servers of revisions since 2026-07-28. To earlier servers, SessionState
+        sends the request `logging/setLevel` instead.
         """
         self._set_meta({**self._meta, LOG_LEVEL: level})
 

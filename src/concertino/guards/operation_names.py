@@ -57,9 +57,9 @@ class Patterns:
         self.kinds = frozenset(globs)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the patterns for a kind of operations that match none of the names.
+        """Return the patterns for tools, prompts or resources that match none of them.
 
-        kind: "tool", "prompt" or "resource".
+        kind: which patterns to check: those for "tool", "prompt" or "resource".
         names: the names or URIs of all operations of this kind.
         """
         return [
@@ -126,9 +126,9 @@ class Visibility:
         self.has_allow = bool(self._allow.kinds)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the `allow` patterns for a kind of operations that match none of the names.
+        """Return the `allow` patterns for tools, prompts or resources that match none of them.
 
-        kind: "tool", "prompt" or "resource".
+        kind: which patterns to check: those for "tool", "prompt" or "resource".
         names: the names or URIs of all operations of this kind.
         """
         return self._allow.unmatched(kind, names)

@@ -161,6 +161,8 @@ class SseConnection:
     def deliver(self, exchange: Exchange) -> None:
         """Pass a message on to the server, at once or when the client has read more output.
 
+        A client that does not read its stream may not cause more output.
+
         exchange: the POST, whose body is the message. It gets 202 when the message is passed on.
         Raises HttpError 429 if too many messages wait.
         """
@@ -178,6 +180,7 @@ class SseConnection:
         if receiver is None:
             exchange.refuse(HttpError(HTTPStatus.NOT_FOUND, "the session has ended"))
             return
+        # The token of this POST may be newer than that of the GET.
         self.caller.update(exchange.principal)
         exchange.respond(HTTPStatus.ACCEPTED)
         body = exchange.body

@@ -441,9 +441,10 @@ class Peer(Generic[R]):
             self._answer(incoming, frame)
 
     def drop_waiting_responses(self) -> None:
-        """Replace the waiting responses by errors. Called when the other side has stopped reading.
+        """Send the waiting responses that fit into the limits by now, and errors for the others.
 
-        Responses that fit into the limits now are sent.
+        Called when the other side has read nothing for some time, and when the calls of a
+        connection are cut off at its end.
         """
         self._send_waiting()
         for incoming in list(self.unread.waiting):

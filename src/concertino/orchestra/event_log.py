@@ -309,12 +309,13 @@ class EventReader:
         return self._lost != 0 or (self.is_behind and self._log.get(self._position + 1) is None)
 
     def take(self) -> EventDelivery | None:
-        """Return the next event that the subscriber wants; None if there is none yet.
+        """Return the next event that the subscriber wants; None if this call has found none.
 
+        After None, the log has more events if `is_behind` is True: call take() again soon.
+        Otherwise call wait() first. One call looks at SCAN_EVENTS events at most. It also stops
+        before events that were dropped; the next calls pass them, SCAN_EVENTS at most in each.
         In the result, `lost` is how many events before it the subscriber has missed, UNKNOWN if
         that is not known.
-        One call looks at SCAN_EVENTS events at most, and stops before a gap where events were
-        dropped. So None may also mean that there are more events; then `is_behind` is True.
         """
         self._follow_restart()
         self._skip_dropped()

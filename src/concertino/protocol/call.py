@@ -116,7 +116,10 @@ class ClientFacts(Struct, frozen=True):
 
 
 class ServerFeatures(Struct, frozen=True):
-    """What a backend offers to clients. Requests for other features are answered with -32601.
+    """What a backend offers to clients.
+
+    Requests for features that it does not offer are answered with -32601, unless other_methods is
+    True.
 
     info: the server's name, version and so on, as in `serverInfo`.
     instructions: the text about the server that hosts show their model; None for no text.
@@ -124,11 +127,13 @@ class ServerFeatures(Struct, frozen=True):
     experimental, extensions: capabilities by name, sent to clients unchanged; `extensions` only to
         MCP 2026-07-28 clients.
     other_capabilities: capabilities that the specification does not define, by name.
-    other_methods: whether the backend also gets the requests of features that it has not declared,
-        and those whose methods the specification does not define, for example of extensions.
+    other_methods: whether the backend also gets all other requests: those for features that it has
+        not declared, and those with methods that the specification does not define, such as the
+        methods of extensions.
     subscriptions: whether the backend reports changed resources with Notifier.report_update().
     ttl_ms: how many milliseconds a client may cache the result of `server/discover`.
-    cache_scope: who may cache it (2026-07-28 server/utilities/caching).
+    cache_scope: who may cache the result: "public" for everybody, or "private" for one user only
+        (2026-07-28 server/utilities/caching).
     """
 
     info: Implementation

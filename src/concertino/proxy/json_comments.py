@@ -210,6 +210,7 @@ class _Parser:
                 problem = "the end of the file" if not character else f"{character!r}"
                 # At the end of a line, the closing quote is probably missing, so point to the
                 # opening one. Point to any other character itself.
+                # A string that the end of the line cuts off is reported at its beginning.
                 self._fail(
                     f"expected '\"' at the end of this text, got {problem}",
                     opened if character in ("", "\n", "\r") else None,

@@ -89,9 +89,12 @@ class LongOperation:
         return 0 if self.outcome is None else self.outcome.size
 
     @property
-    def is_running(self) -> bool:
-        """Return whether the operation has not ended."""
-        return self.state == "in_progress"
+    def has_ended(self) -> bool:
+        """Return whether the state is final.
+
+        The task of an operation that was cancelled or has timed out may still be cleaning up.
+        """
+        return self.state != "in_progress"
 
     async def run(self, work: Work) -> None:
         """Run the handler and store its result in `outcome`. The operation's task runs this.
@@ -110,7 +113,7 @@ class LongOperation:
             size = len(repr(result))
         except BaseException as exc:
             # The operation was cancelled, and exc is the CancelledError of this task.
-            if not self.is_running:
+            if self.has_ended:
                 raise
             from concertino.backend.user_errors import exc_info_for_users
 
@@ -123,7 +126,7 @@ class LongOperation:
 
         state: any state but "in_progress".
         """
-        if self.state == "in_progress":
+        if not self.has_ended:
             self.state = state
             self.task.cancel()
             for wait in tuple(self.waits):
@@ -168,7 +171,7 @@ class _OperationContext(ContextWrapper):
 
     @property
     def cancelled(self) -> bool:
-        return not self._operation.is_running
+        return self._operation.has_ended
 
     def progress(
         self,

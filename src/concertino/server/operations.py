@@ -85,7 +85,8 @@ class Operations:
     server: the server, to which the tools get_operation and cancel_operation are added. With them,
         clients ask for the result of an operation later, or cancel it.
     at_most: how many operations may run at the same time. Other calls get an error result with the
-        code TOO_MANY_OPERATIONS.
+        code TOO_MANY_OPERATIONS. Cancelled operations do not count, even if their functions are
+        still cleaning up.
     limit_s: how many seconds an operation may take before it is cancelled.
     kept_s: how many seconds a result is stored after the end of its operation.
     kept: how many results are stored; the oldest ones are dropped first.
@@ -214,6 +215,8 @@ class Operations:
                 f"written by hand"
             )
         make_shaper = chunk_shaper if is_generator(handler) else result_shaper
+        # From here on, `handler` is a function without parameters for lifespan values and
+        # dependencies: it supplies these arguments to the author's function.
         handler = self._server.fill(handler, inline=inline, in_thread=self._in_thread)
         shape = make_shaper(handler, inject=(Context,)).shape
         # Only the results of the function get an envelope, and not the status that start() returns.
@@ -243,7 +246,7 @@ class Operations:
                 raise
             # If the operation has ended, the client gets its result now and never gets the handle,
             # so the result need not be stored.
-            if operation.state != "in_progress":
+            if operation.has_ended:
                 self._operations.pop(operation.id, None)
             return self._read_result(operation)
 
@@ -255,8 +258,8 @@ class Operations:
         start.__annotations__["return"] = CallToolResult
         cast("Any", start).__signature__ = signature
         self._server.add_tool(start, name=name, **options)
-        # Server.disable(handler) finds the author's function by this attribute. The attribute is
-        # set last, because the tool's schema must be made from `start` and not from that function.
+        # Server.disable(author_function) recognizes the tool by this attribute. Set it only after
+        # add_tool(), which would otherwise make the tool's schema from the author's function.
         cast("Any", start).__wrapped__ = author_function
 
     def _make_run(
@@ -301,7 +304,7 @@ class Operations:
     ) -> LongOperation:
         """Return a new operation that has not begun. Raises ToolError if too many are running."""
         self._drop_results()
-        running = sum(operation.is_running for operation in self._operations.values())
+        running = sum(not operation.has_ended for operation in self._operations.values())
         if running >= self._at_most:
             raise ToolError(
                 "TOO_MANY_OPERATIONS",
@@ -338,7 +341,8 @@ class Operations:
             operation.listeners = ()
             # The context refers to the request that has started the operation. Free that memory.
             del operation.context
-            if operation.is_running:
+            # It was neither cancelled nor timed out.
+            if not operation.has_ended:
                 outcome = operation.outcome
                 has_failed = outcome is None or outcome.result.is_error
                 operation.end("failed" if has_failed else "completed")
@@ -428,7 +432,7 @@ class Operations:
         """Create the threads for the operations when the server starts. End all when it ends."""
         self._threads = Threads(self._at_most)
         yield
-        running = [item for item in self._operations.values() if item.is_running]
+        running = [item for item in self._operations.values() if not item.has_ended]
         for operation in running:
             operation.end("cancelled")
         if running:
@@ -439,11 +443,11 @@ class Operations:
 
 
 def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
-    """Return the signature for the function `start` in Operations._add(), and a name.
+    """Return a signature with a parameter for the Context, and the name of the handler's own one.
 
-    The signature is that of the handler with resolved annotations, except that `start` returns a
-    CallToolResult. If the handler has no parameter for the Context, one is added.
-    The name is that of the handler's own parameter for the Context; None if it has none.
+    The signature is for the function `start` in Operations._add(). It is the handler's with
+    resolved annotations, but `start` returns a CallToolResult. If the handler has no parameter for
+    the Context, the signature gets the parameter CONTEXT_PARAMETER, and the name is None.
     """
     signature = read_signature(handler, (Context,))
     own = next((item.name for item in signature.parameters if item.injected), None)
