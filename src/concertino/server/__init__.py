@@ -1,8 +1,9 @@
 """Server, an MCP server made of Python functions, and the objects that its handlers use.
 
-Read server.py first, which has the public interface, then tools.py, which registers and calls
-tools, and registry.py, which stores tools, prompts and resources by name. The public names of this
-package are listed below; each is imported on its first use.
+Read server.py first, which has the public interface, then tools.py, which calls tools,
+tool_registration.py, which makes them from functions, and registry.py, which stores tools, prompts
+and resources by name. The public names of this package are listed below; each is imported on its
+first use.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def check_handler(
 
     documented: the parameters that the docstring describes: name -> text.
     parameters: the parameters that clients see: name -> schema.
-    Returns whether the handler has such parameters but no annotations; tools.py then warns.
+    Returns whether the handler has such parameters but no annotations. make_tool() then warns.
     """
     annotations: Mapping[str, Any] = getattr(function_of(handler), "__annotations__", {})
     unannotated = [name for name in CONTEXT_NAMES if name in parameters and name not in annotations]

@@ -2,7 +2,7 @@
 
 This module has the methods that authors of servers call. The methods that handle the requests of
 clients are in the base class (server_backend.py). tools.py, resources.py, prompts.py and
-completion.py register the functions of each kind, and call them.
+completion.py call the functions of each kind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from concertino.server.settings import (
     take_access,
     take_guards,
 )
-from concertino.server.tools import make_tool, read_param_headers
+from concertino.server.tool_registration import make_tool, read_param_headers
 from concertino.types.results import CacheScope, Icon, Implementation
 
 if TYPE_CHECKING:

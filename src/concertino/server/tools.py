@@ -1,8 +1,8 @@
-"""Tools: registers, lists and calls the tools of a server.
+"""Tools: stores, lists and calls the tools of a server.
 
-make_tool() makes a RegisteredTool from a function. A RegisteredTool contains the description of the
-tool for clients, a decoder for the arguments of a call, and a function that converts the return
-value to a result.
+make_tool() in tool_registration.py makes a RegisteredTool from a function. It contains the
+description of the tool for clients, a decoder for the arguments of a call, and a function that
+converts the return value to a result.
 
 ServerBackend.handle() finds the tool of a call, and calls it with Tools.call(). If the tool has
 guards, such as a rate limit, ServerBackend.handle() passes the call to the guards, which then call
@@ -13,68 +13,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
 from concertino.backend.interface import Backend, Call, Context
-from concertino.errors import RegistrationError, ToolError, invalid_params
+from concertino.errors import ToolError, invalid_params
 from concertino.runtime.tasks import busy_loops
-from concertino.schema.arguments import InvalidArguments, argument_decoder
-from concertino.schema.return_values import (
-    EncodeItems,
-    InvalidResult,
-    NotAwaited,
-    ResultShaper,
-    Shape,
-    chunk_shaper,
-    custom_result_shaper,
-    is_generator,
-    result_shaper,
-)
-from concertino.schema.signature import Signature
+from concertino.schema.arguments import InvalidArguments
+from concertino.schema.return_values import EncodeItems, InvalidResult, NotAwaited, Shape
 from concertino.schema.violations import SchemaViolation
-from concertino.server.functions import (
-    Bound,
-    FinishingHandler,
-    Handler,
-    InThread,
-    check_handler,
-    describe_missing_object,
-    handler_doc,
-    handler_location,
-    is_async,
-    lacks_self,
-    maybe_await,
-)
-from concertino.server.registry import Access, Registry, Switch, TagSwitches
-from concertino.server.settings import CacheHints, add_tags, check_options, check_setting
+from concertino.server.functions import Bound, Handler, InThread, handler_location, maybe_await
+from concertino.server.registry import Registry, Switch, TagSwitches
+from concertino.server.settings import CacheHints
 from concertino.server.tool_errors import (
     describe_exception,
     describe_violation,
     find_passthrough,
     tool_error_result,
 )
-from concertino.types.results import (
-    CallToolResult,
-    ListToolsResult,
-    Tool,
-    ToolAnnotations,
-    error_result,
-)
+from concertino.types.results import CallToolResult, ListToolsResult, Tool, error_result
 
 if TYPE_CHECKING:
     from concertino.backend.call_hooks import Handle, ParamHeaders, Work
     from concertino.guards.sizes import OversizeStore
-    from concertino.server.options import ToolSettings
 
-S = TypeVar("S", bound=Struct)
-# 2026-07-28 server/tools "Tool Names"
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 # Structured content of this many bytes keeps the event loop busy for a noticeable time. The value
 # is that of LARGE_BYTES in runtime/result_turns.py, which is not imported before the first
 # response.
@@ -82,13 +48,11 @@ LARGE_CONTENT = 256 * 1024
 # A list of this many items may take the event loop a noticeable time, too (LARGE_ITEMS in
 # result_turns.py).
 LONG_LIST = 1024
-# Other return values may be large. They wait for their turn before they are converted to a result,
-# so that the conversions of several calls do not block the event loop together (Tools.call).
-# Values of these types are converted quickly, and need not wait.
+# Values of these types are converted to a result quickly. Values of other types may be large: they
+# wait for their turn, so that the conversions of several calls do not block the event loop together
+# (Tools.call).
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 NO_ARGUMENTS = Raw(b"{}")
-# Occurs in the JSON of each input schema that marks an argument to be repeated in an HTTP header.
-PARAM_ANNOTATION = b'"x-mcp-header"'
 # Hosts, the applications that contain MCP clients, have limits. Some cut longer instructions than
 # this. The two limits here are only a quick first test: if one is exceeded, host_warnings.py is
 # imported, checks all limits of hosts exactly (protocol/host_limits.py), and logs warnings.
@@ -394,218 +358,3 @@ class Tools(Registry[RegisteredTool]):
             ],
         }
         return error_result(encode(body).decode())
-
-
-def make_tool(
-    handler: Handler,
-    options: ToolSettings,
-    access: Access,
-    *,
-    coerce: bool,
-    version: str,
-    in_thread: InThread,
-    report_missing_types: Callable[[Handler], None],
-) -> RegisteredTool:
-    """Return the tool for a handler.
-
-    options: the options of the decorator that ToolSettings declares, such as `title`.
-    access: the options `tags`, `visible` and `scopes`. Only the tags are used, for `_meta`.
-    coerce: whether to accept strings for other types, such as "1" for an int.
-    version: the server's version, which results contain if the tool has the option `envelope`.
-    in_thread: runs a `def` handler in a thread.
-    report_missing_types: called for a handler that has parameters, none of them with an annotation.
-    Raises RegistrationError for an invalid handler or option.
-    """
-    if not callable(handler):
-        hint = f"; write name={handler!r}" if isinstance(handler, str) else ""
-        raise RegistrationError(f"tool: expected a function, got {handler!r}{hint}")
-    options, name = _check_tool_options(handler, options)
-    if lacks_self(handler):
-        mistake = describe_missing_object(handler, "server.add_tool(object.{})")
-        raise RegistrationError(f"{name}: {mistake}")
-
-    doc = handler_doc(handler)
-    schema, bind, signature = _read_parameters(handler, options, name, doc.parameters, coerce)
-    if options.get("input_schema") is None and check_handler(
-        handler, doc.parameters, schema.get("properties", {})
-    ):
-        report_missing_types(handler)
-    shaper = _make_result_shaper(handler, options, name, version, signature)
-    hints = ToolAnnotations(
-        read_only_hint=options.get("read_only"),
-        destructive_hint=options.get("destructive"),
-        idempotent_hint=options.get("idempotent"),
-        open_world_hint=options.get("open_world"),
-    )
-    description = options.get("description")
-    tool = Tool(
-        name,
-        schema,
-        title=options.get("title"),
-        description=doc.description if description is None else description,
-        output_schema=shaper.schema,
-        annotations=hints if hints != ToolAnnotations() else None,
-        icons=options.get("icons"),
-        meta=add_tags(options.get("meta"), access),
-    )
-    # Check the whole tool and not only the options: a docstring may contain a lone surrogate.
-    try:
-        tool = check_setting(tool)
-    except ValueError as exc:
-        raise RegistrationError(f"{name}: {exc}") from None
-
-    inline = options.get("inline", False)
-    if is_generator(handler):
-        from concertino.server.streaming import bind_with_context, collect_chunks
-
-        run = collect_chunks(handler, None if inline else in_thread)
-        return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper.shape)
-    if isinstance(handler, FinishingHandler):
-        # It converts its return value itself, before it closes its dependencies.
-        finishing = handler.finishing(shaper.shape)
-        return RegisteredTool(tool, finishing, True, False, bind, _return_unchanged)
-    return RegisteredTool(
-        tool, handler, is_async(handler), inline, bind, shaper.shape, shaper.encode_items
-    )
-
-
-def read_param_headers(tool: Tool) -> ParamHeaders:
-    """Return which arguments of a tool clients repeat in HTTP headers `Mcp-Param-...`.
-
-    The input schema marks these arguments with `x-mcp-header`.
-    Returns the path of each argument -> the rest of the name of its header.
-    Raises RegistrationError for an annotation that clients of MCP 2026-07-28 would refuse.
-    """
-    # Few schemas have the annotation, and this test is faster than a walk through the schema.
-    if PARAM_ANNOTATION not in encode(tool.input_schema):
-        return {}
-    from concertino.http.param_headers import InvalidAnnotation, read_annotations
-
-    try:
-        return read_annotations(tool.input_schema)
-    except InvalidAnnotation as exc:
-        raise RegistrationError(f"{tool.name}: input schema: {exc}") from None
-
-
-def _return_unchanged(result: CallToolResult) -> CallToolResult:
-    """Return a result unchanged.
-
-    It is the `shape` of a tool whose handler, a FinishingHandler, has converted the value already.
-    """
-    return result
-
-
-def _check_tool_options(handler: Handler, options: ToolSettings) -> tuple[ToolSettings, str]:
-    """Return checked options, and the name of the tool.
-
-    Raises RegistrationError for an invalid option or name.
-    """
-    own_name = str(getattr(handler, "__name__", ""))
-    name = options.get("name")
-    is_valid = isinstance(name, str) and NAME.fullmatch(name) is not None
-    owner = cast("str", name) if is_valid else own_name
-    _check_schema_sizes(options, owner)
-    if options:
-        # Imported here, because the import takes time and most tools have no options.
-        from concertino.server.options import ToolSettings
-
-        options = check_options(options, ToolSettings, owner)
-
-    name = own_name if name is None else name
-    if NAME.fullmatch(name) is None:
-        got = repr(name) if name else "none"
-        raise RegistrationError(
-            f"tool name: expected 1 to 128 of A-Z a-z 0-9 _ . - , got {got}; pass name=..."
-        )
-    return options, name
-
-
-def _read_parameters(
-    handler: Handler,
-    options: ToolSettings,
-    name: str,
-    descriptions: Mapping[str, str],
-    coerce: bool,
-) -> tuple[dict[str, Any], Callable[[Raw | bytes, object], Bound], Signature | None]:
-    """Return the input schema of a tool, the function for RegisteredTool.bind, and the signature.
-
-    The signature is None if the input schema is written by hand.
-    name: the name of the tool, for error messages.
-    descriptions: the descriptions of the parameters in the docstring.
-    """
-    input_schema = options.get("input_schema")
-    if input_schema is None:
-        decoder = argument_decoder(
-            handler, coerce=coerce, inject=(Context,), descriptions=descriptions
-        )
-        return decoder.schema, decoder.bind, decoder.signature
-
-    from concertino.server.custom_tools import custom_binder
-
-    schema = dict(input_schema)
-    try:
-        return schema, custom_binder(handler, schema), None
-    except RegistrationError as exc:
-        raise RegistrationError(f"{name}: {exc}") from None
-
-
-def _make_result_shaper(
-    handler: Handler,
-    options: ToolSettings,
-    name: str,
-    version: str,
-    signature: Signature | None,
-) -> ResultShaper:
-    """Return the ResultShaper of a tool: its output schema, and the function for its results.
-
-    name: the name of the tool, for errors.
-    version: the server's version, for the envelope.
-    signature: the signature of the handler if it was read before; otherwise None.
-    Raises RegistrationError for options that contradict each other.
-    """
-    output_schema = options.get("output_schema")
-    make_shaper = partial(
-        chunk_shaper if is_generator(handler) else result_shaper,
-        handler,
-        inject=(Context,),
-        signature=signature,
-    )
-    if options.get("envelope"):
-        from concertino.server.result_envelope import wrap_result
-
-        if output_schema is not None:
-            raise RegistrationError(
-                f"{name}: output_schema needs structured content, and an envelope is text; "
-                f"remove one of the two options, or pass envelope=False"
-            )
-        return ResultShaper(None, wrap_result(make_shaper().shape, version))
-    if output_schema is None:
-        return make_shaper()
-
-    from concertino.server.custom_tools import result_validator
-
-    schema = dict(output_schema)
-    try:
-        return custom_result_shaper(handler, schema, result_validator(schema))
-    except RegistrationError as exc:
-        raise RegistrationError(f"{name}: {exc}") from None
-
-
-def _check_schema_sizes(options: ToolSettings, name: str) -> None:
-    """Raise RegistrationError for hand-written schemas that are too large.
-
-    This must be the first check, because the others walk through the whole schemas.
-    name: the name of the tool.
-    """
-    schemas = {
-        "input_schema": options.get("input_schema"),
-        "output_schema": options.get("output_schema"),
-    }
-    for option, schema in schemas.items():
-        if schema is not None:
-            from concertino.schema.custom_schema import check_size
-
-            try:
-                check_size(schema)
-            except RegistrationError as exc:
-                raise RegistrationError(f"{name}: {option}: {exc}") from None
