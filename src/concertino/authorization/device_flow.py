@@ -82,6 +82,7 @@ async def request_by_device(
     device = response.decode(_decoder)
     prompt(check_page(device.verification_uri), _remove_controls(device.user_code))
 
+    # At least a second, so that a server that names 0 is not asked without a pause.
     interval = max(device.interval, 1.0)
     until = time.monotonic() + min(device.expires_in, MAX_WAIT_S)
     poll = {

@@ -77,7 +77,7 @@ class _SystemKeyring:
     is_available = True
 
     def __init__(self, keyring: Any) -> None:
-        # typing: the package is optional
+        # Its type is Any, because the package need not be installed.
         self._keyring = keyring
         self._errors: type[Exception] = import_module("keyring.errors").KeyringError
 

@@ -79,6 +79,7 @@ class PartView:
 
     def show_task(self, id: str) -> str:
         """Return the id that clients see for a task of the part, such as `math+1`."""
+        # Task ids get the same prefix as URIs.
         return f"{self._names.uri_prefix(self._part)}+{id}"
 
     def find_task(self, shown: str) -> str | None:

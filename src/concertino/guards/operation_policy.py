@@ -180,6 +180,8 @@ class OperationPolicy:
         self._limits = limits
         self._single_window = windows[0] if len(windows) == 1 else None
         self._clock = limits.clock
+        # Whether something must be done when a call ends: release a permit, stop a timer, or
+        # examine the result.
         self._needs_end_hook = bool(limits.permits or limits.timeout_s or self.accepts_text)
         # The function that handles calls. It is looked up once for all calls, if the backend
         # supports that. It checks the arguments first, so that calls with invalid arguments do not
@@ -213,6 +215,7 @@ class OperationPolicy:
         context: Context,
         slot: HooksSlot,
     ) -> Work:
+        """Begin a call of an operation without rates, limits and redaction."""
         try:
             return self._handle(call, context)
         except ArgumentsRefused as exc:
@@ -332,6 +335,7 @@ class OperationPolicy:
         return result
 
     def _uncount(self, began: float) -> None:
+        """Do not count the call that was counted at the time `began` any more."""
         for window in self.windows:
             # It may be missing, because a window with `calls` entries drops the oldest one when a
             # call is added.
@@ -339,6 +343,8 @@ class OperationPolicy:
                 window.times.remove(began)
 
     def _refuse_when_busy(self, permits: Permits) -> Work:
+        """Return the coroutine that refuses a call because no permit is free."""
+        # LateWork takes all permits while too many calls continue after their time limit.
         if self._limits.late_work.is_full:
             return self._refuse_for_late_work()
         return self._refuse_for_permits(permits)

@@ -181,6 +181,8 @@ def cut(
 def _truncate(text: str, most: int) -> str:
     """Return the beginning of a text that has at most `most` bytes as JSON."""
     start = text[: max(0, most)]
+    # Escapes and characters outside of ASCII take several bytes. Halving finds a fitting beginning
+    # in a few steps; it may be shorter than necessary.
     while start and len(encode(start)) > most:
         start = start[: len(start) // 2]
     return start

@@ -94,6 +94,7 @@ def _variable_values(
     if name in ("tag", "tags"):
         return sorted({tag for document in documents.documents() for tag in document.tags})
     if name == "id":
+        # In the template `SCHEME://{category}/{+id}`, it is what follows the category in a URI.
         category = documents.category(others.get("category", ""))
         return sorted(
             {

@@ -222,6 +222,8 @@ class FileLoader:
         if self.resources is not None:
             links = self.resources.links
             for under in _paths_to_refresh(self.resources, paths):
+                # A path that the watcher has reported was changed. So read the file, even if its
+                # size and modification time are the same.
                 changed, removed, new_messages = self.resources.refresh(
                     under, self._find_cached, distrust=bool(under)
                 )

@@ -225,6 +225,8 @@ class Index:
         Returns None if too many documents differ, and if tantivy cannot open the index.
         """
         known = {doc.uri: doc for doc in content.documents}
+        # Most documents are the objects from the cache file. Test that first, because to compare
+        # two documents takes longer.
         changed = [
             doc
             for uri, doc in wanted.items()

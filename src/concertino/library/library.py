@@ -62,8 +62,8 @@ MAX_FILES = 200_000
 # The largest number of files that are read, or queries that are answered, at the same time.
 THREADS = 8
 
-# How many iterations the event loop makes before loading starts. It needs two: one reads the
-# handshake, one answers it.
+# How many iterations the event loop makes before loading starts. It needs two, one to read the
+# handshake and one to answer it; the third one is a reserve.
 HANDSHAKE_ITERATIONS = 3
 
 # While the watcher polls, so that changes are noticed late, the directories are scanned before a

@@ -286,6 +286,7 @@ def _read_cursor(call: Call, kind: str) -> str:
     except (DecodeError, Error, UnicodeError):
         raise invalid_params("cursor: not one of this library's") from None
     own_kind, _, last = decoded.partition(" ")
+    # An empty cursor asks for the first page.
     if text and own_kind != kind:
         raise invalid_params(f"cursor: not one of this library's lists of {kind}")
     return last

@@ -76,6 +76,7 @@ def parse_query(
         if category is not None
         else _find_categories(_texts(params, "categories"), category_of, known)
     )
+    # The defaults of the numbers are those of Query.
     return Query(
         words,
         max_tokens=_number(params, "maxTokens", 3000, int, 1, MAX_TOKENS),

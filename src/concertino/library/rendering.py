@@ -265,7 +265,8 @@ def _closing(text: _BudgetedText, added: int, total: int) -> str:
 def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
     """Add a whole document if it fits. Returns whether it was added."""
     body = hit.document.body.strip()
-    # Skip counting the joined text if the document is clearly too long.
+    # Skip counting the joined text if the document is clearly too long. Each character that strip()
+    # has removed may have been a token.
     stripped = len(hit.document.body) - len(body)
     if length(hit.document) > text.limit - text.tokens + SLACK + stripped:
         return False

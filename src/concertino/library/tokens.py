@@ -66,6 +66,7 @@ def _pieces(text: str) -> Iterator[str]:
     start = 0
     while len(text) - start > MAX_PIECE:
         end = start + MAX_PIECE
+        # Nearly every text has a space between two words among 1,000 characters.
         places = [
             match.start() + 1 for match in BETWEEN_WORDS.finditer(text, max(start, end - 1000), end)
         ]

@@ -246,6 +246,8 @@ class Session:
             incoming.call = Call(method, params, profile.meta)
             if self.lifecycle.state != "ready" and not profile.encoder.revision.modern:
                 self.lifecycle.advance("request")
+            # If the request may not start now, admit() queues it, or answers that this server is
+            # busy.
             if self.peer.admit(incoming):
                 self.start(incoming)
             return None
@@ -394,7 +396,8 @@ class Session:
         limit = self._limits.max_message_bytes
         if size <= limit:
             return False
-        # Further calls of the tool would need as much memory, although only an error is sent.
+        # Remember that results of this tool are large: further calls would need as much memory,
+        # although only an error is sent.
         self.peer.unread.on_response(incoming, limit)
         text = f"the result makes a message of {bound}{size} bytes; the limit is {limit} bytes"
         self._respond_unencodable(incoming, text)

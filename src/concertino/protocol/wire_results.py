@@ -133,6 +133,7 @@ class ResultEncoder:
                     body = encode(result)
                     if not self._modern:
                         return body
+                    # The slice below copies the body, which is fast only for a short one.
                     if len(body) > JOINED_BYTES:
                         return _insert_long(self._start, body)
                     return self._start + body[1:]

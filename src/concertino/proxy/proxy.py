@@ -392,10 +392,13 @@ class Proxy:
             await self._wait_for(self._pool.openings.get(key) or self._begin_for(session, client))
             # The features of the server, which are known now, may have changed the isolation.
             key = self._sharing.key_of(session)
+        # None is the key of all sessions together.
         upstream.sessions.is_private = key is not None
         is_new = self._pool.find_for_session(session) is None
         self._pool.assign(session, upstream)
         self._learn_lists(upstream, self._sharing.principal_of(session))
+        # The session may have subscribed to resources before its first call. It now has an upstream
+        # over which they can be subscribed to.
         if is_new and session is not None and self._watched:
             await self.watch(self._watched)
         return upstream

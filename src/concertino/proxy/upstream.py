@@ -269,6 +269,7 @@ class Upstream:
         if self._questions.orphaned:
             self._questions.adopt(forwarded)
         try:
+            # This is _send(), without its coroutine.
             if caller.wants_progress:
                 raw = await self._send_with_progress(call, context, level)
             else:
@@ -543,6 +544,8 @@ async def _await_result_or_questions(
         if await forwarded.wait_for_result_or_question():
             return _take_result(settings.name, forwarded)
     except ConcertinoError as exc:
+        # Without a revision, the code of the server's error is translated for the client, because
+        # the two speak different revisions.
         raise to_rpc_error(settings.name, exc) from None
     handle = settings.parked.park(forwarded)
     return to_parked_question(forwarded.questions, handle)

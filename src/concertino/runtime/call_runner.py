@@ -44,7 +44,7 @@ __all__ = ["CallRunner"]
 
 log = logging.getLogger("concertino.host")
 
-# A placeholder for the result of a call that has raised an exception.
+# Stands for the result of a call that has raised an exception, and is ignored.
 NO_RESULT = Raw(b"{}")
 
 # These requests run no code of the server's author, so they cannot block the event loop. They are

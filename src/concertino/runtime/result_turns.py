@@ -226,7 +226,9 @@ async def convert_in_turn(
 
     A small value is converted at once, and so is a large one if nothing else waits and little was
     sent so far in this loop iteration. Call this in the task of the call.
-    shape, encode_items: the functions of the ResultShaper of the handler (schema/return_values.py).
+    shape: converts the value to a result.
+    encode_items: converts some items of a list to JSON; None if a list must be converted as a
+        whole. Both are functions of the handler's ResultShaper (schema/return_values.py).
     Raises ResultDropped if a small result was expected and there is no memory for a large one.
     Raises the exceptions of `shape`.
     """

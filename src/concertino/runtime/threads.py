@@ -16,7 +16,7 @@ message names them. And large results are limited, see docs/decisions/0094 and 0
   a thread: they were admitted before anything was known, or while results were small. They are kept
   back until their results will probably fit into the limits (UnreadResults.may_begin).
 
-The *kind* of a call is its method and the name of its tool or prompt. Its attribute `unread` is the
+The *kind* of a call is its method and the name of its tool or prompt. `unread` of a call is the
 UnreadResults of its connection, which counts the results that the client has not read.
 """
 
@@ -283,7 +283,8 @@ class Threads:
             if job.trial is not None:
                 job.results.trials.end(job.trial, True)
             if call is not None and call.unread is not None and kind is not None:
-                # If the call has not ended, its handler has used the value for something else.
+                # If the call has not ended, its handler has used the value for something else, and
+                # the size of the call's result is unknown again.
                 call.unread.count_as_unknown(call)
                 size = call.unread.known_size(kind)
                 if size >= LARGE_BYTES:
@@ -316,7 +317,8 @@ class Threads:
                 else:
                     self._jobs.append(job)
             results.kept.extendleft(reversed(older))
-        # Calls that run already cannot be kept back. Calls of other kinds must not wait for them.
+        # Calls that run already cannot be kept back. Calls of other kinds must not wait for them,
+        # which count_as_unknown() achieves.
         for job in running:
             call = call_of_job(job) if job.results is results else None
             if call is not None and call.kind == kind and is_unexpected(call, size):

@@ -77,7 +77,8 @@ class ChangedTool:
             if argument.name is not None and argument.name != own
         }
         self._own_names = {shown: own for own, shown in self._renamed.items()}
-        # The names that clients may not send: hidden arguments, and the old names of renamed ones.
+        # The names that clients may not send: hidden arguments, and the old names of renamed ones,
+        # unless another argument has that name now.
         self._refused = {*self._hidden, *self._renamed} - self._own_names.keys()
         self._reword = self._make_rewording(hidden)
 

@@ -251,6 +251,7 @@ class ToolIndex:
         may_guess: whether a term that no tool has may be replaced by similarly spelled ones.
         """
         related = related_terms(term)
+        # Terms of three letters or fewer resemble too many others.
         if not may_guess or len(term) < 4 or any(other in self._postings for other in related):
             return related
         wanted = _trigrams_of(term)

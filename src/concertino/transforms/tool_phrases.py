@@ -108,6 +108,7 @@ def _occurs_at(phrase: _Phrase, stems: list[str], start: int) -> bool:
     """
     at = start
     for stem in phrase[1:]:
+        # The index behind the last place for the next word.
         end = at + MAX_GAP + 2
         try:
             at = stems.index(stem, at + 1, end)

@@ -205,6 +205,7 @@ class ToolSearch(BackendWrapper):
     async def _handle_own(self, call: Call, context: Context) -> Struct | Raw:
         """Handle a call of find_tools or call_tool."""
         name = call.name
+        # The list that was read last, because to read it again in each call would take long.
         listed = self._lists[0] if self._lists else await self._read(call, context)
         if not self._is_searched(listed) and name in listed.names:
             # The whole list is shown, and it contains a tool with this name.
@@ -294,6 +295,7 @@ class ToolSearch(BackendWrapper):
 
 
 def _list_tools(pages: Sequence[ToolPage]) -> _ToolList:
+    """Return the tools on these pages as one list. Tools without a name cannot be called."""
     named = [
         (tool, name) for page in pages for tool in page.tools if (name := name_of(tool)) is not None
     ]
