@@ -16,9 +16,9 @@ __all__ = ["FirstStart"]
 # Both limits are seconds of processor time, because a start takes longer on a loaded machine.
 #
 # Plugins over QUIC start one after the other. When a plugin has used this much processor time and
-# is not ready, the next one starts anyway. It is enough for Go programs, which are ready after
-# 0.03 s, and may depend on the order of starts. Programs of this package do not depend on it. They
-# need 0.2 s over QUIC, so they do not wait for each other that long.
+# is not ready, the next one starts anyway. This is long enough for Go programs, which may depend on
+# the order of starts: they are ready after 0.03 s. It is shorter than the 0.2 s that programs of
+# this package need over QUIC, so that they do not wait for each other for so long.
 NEXT_S = 0.1
 # When a plugin has used this much processor time and is not ready, calls that another plugin can
 # answer no longer wait for it.

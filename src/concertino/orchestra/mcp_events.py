@@ -188,7 +188,8 @@ class McpEvents:
         if context.caller.session is None:
             raise _unsupported_error("deliveryMode", "push")
         with self._count_stream(context):
-            # The request lasts until the client ends it: no time limit applies to it.
+            # Only the client ends this request, as with a subscription. A server that ends does not
+            # wait for it.
             context.caller.hold_open()
             delivery = _Delivery(context.caller, params.cursor)
             while True:

@@ -186,7 +186,7 @@ def _check_size(struct: bytes, json: bytes) -> PackedObject:
 def _parse_json(text: bytes) -> Any:
     """Return the value of a JSON text. Raises NotAStruct if the text is invalid or too deep."""
     try:
-        # Of a text that is not ASCII, str() checks that it is valid UTF-8.
+        # str() refuses invalid UTF-8. A text in ASCII needs no check.
         return _parse(text if text.isascii() else str(text, "utf-8"))
     except (DecodeError, ValidationError, UnicodeDecodeError) as exc:
         raise NotAStruct(f"expected JSON: {exc}") from None

@@ -205,11 +205,16 @@ def call_result(response: ToolResponse) -> CallToolResult:
     - The value of its key `text` becomes the text of the result. If there is no such string, the
       text is the whole object as JSON.
     - If the object has other keys, too, the whole object becomes the structured content.
-    - Plugins made with this package also say in the field `structured` what the object is. RESULT:
-      the object is the structured content. DATA: the structured content is in its key `data`, and
-      content blocks that are not text are in `content`. UNKNOWN: the same without `data`; Go
-      plugins do not set the field, which means UNKNOWN, too. In a failed call, ERROR means that the
-      text is a JSON object with the keys `error` and `code`.
+
+    Plugins made with this package also say in the field `structured` what the object is:
+
+    - RESULT: the object is the structured content.
+    - DATA: the structured content is in its key `data`. Content blocks that are not text are in its
+      key `content`.
+    - UNKNOWN: there is no structured content, and `content` is as for DATA. The field is also
+      UNKNOWN in the responses of Go plugins, which do not set it.
+    - ERROR, in the response to a failed call: the text is a JSON object with the keys `error` and
+      `code`.
 
     In the result, the keys of objects are sorted, because Go programs send them in another order
     each time. A failed call gives a result with is_error.

@@ -66,7 +66,7 @@ MAX_CONNECTIONS = 512
 PAUSE_S = 1.0
 # How long the peer may take to read the remaining output when the connection is closed, in seconds.
 FLUSH_S = 0.5
-# How long all peers of a listener together may take for the same, in seconds.
+# How long all peers of a listener may take for this when the listener is closed, in seconds.
 CLOSE_S = 1.0
 # The reason for an orderly end, which is not logged.
 END_OF_STREAM = "the connection ended"
@@ -99,7 +99,8 @@ class _FrameConnection(SocketConnection):
 
     def open(self, receiver: Receiver) -> None:
         super().open(receiver)
-        # Says while the messages of one read are handled, so that their answers share a write().
+        # The read batch of this loop (runtime/tasks.py). While the messages of one read are
+        # handled, their answers are collected, and share a write().
         self._batch = read_batch_of(self._loop)
 
     # Reading
