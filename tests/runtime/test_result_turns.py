@@ -422,11 +422,11 @@ async def test_large_lists_without_memory_are_dropped_before_they_are_converted(
         await asyncio.sleep(0)
     answers = await conversions.end_all()
     errors = [str(answer) for answer in answers if isinstance(answer, BaseException)]
-    text = "result of 1008000 bytes dropped: 4 MiB are unread; the call itself was carried out"
-    # The first list is converted at once, and its message of 2 MB waits. 22 lists may wait beside
+    text = "result of 2016000 bytes dropped: 4 MiB are unread; the call itself was carried out"
+    # The first list is converted at once, and its message of 2 MB waits. 11 lists may wait beside
     # it, because 24 MiB fit altogether.
-    assert len([error for error in errors if text in error]) == 40 - 1 - 22
-    assert len([sizes for sizes in conversions.iterations if sizes]) == 1 + 22
+    assert len([error for error in errors if text in error]) == 40 - 1 - 11
+    assert len([sizes for sizes in conversions.iterations if sizes]) == 1 + 11
 
 
 @on_a_loop

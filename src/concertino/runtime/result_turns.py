@@ -247,7 +247,9 @@ async def convert_in_turn(
     # Imported here, because proxies do not need it.
     from concertino.schema.return_values import structured_result
 
-    with _count_postponed(subject_of(task), value):
+    # A list with an annotation is sent twice, as structured content and as text.
+    copies = 2 if can_divide else 1
+    with _count_postponed(subject_of(task), value, copies):
         if must_wait:
             await turns.wait_to_convert()
         if encode_items is not None and is_divided:
@@ -263,10 +265,11 @@ async def convert_in_turn(
 
 
 @contextmanager
-def _count_postponed(call: object, value: Any) -> Generator[None]:
+def _count_postponed(call: object, value: Any, copies: int) -> Generator[None]:
     """Count a value while it waits or is converted, if a small result of its call was expected.
 
     call: the request of the call, or any other object.
+    copies: how often the response contains the JSON of the value.
     Raises ResultDropped if there is no memory for the result.
     """
     is_call = isinstance(call, IncomingRequest)
@@ -274,7 +277,7 @@ def _count_postponed(call: object, value: Any) -> Generator[None]:
     if not is_call or call.unread is None or call.expected_bytes >= LARGE_BYTES:
         yield
         return
-    unread, size = call.unread, probable_size(value)
+    unread, size = call.unread, copies * probable_size(value)
     if not unread.may_postpone(size):
         raise ResultDropped(INTERNAL_ERROR, unread.drop(size))
     unread.postpone(call, size)
