@@ -1,9 +1,11 @@
 """AsgiChannel: passes the requests of an ASGI server to an HttpConnection, and its responses back.
 
-A channel acts as the asyncio transport of an HttpConnection: it encodes each ASGI request as HTTP
-bytes, passes them to the connection, and converts the bytes that the connection writes to ASGI
+An ASGI server such as uvicorn parses HTTP itself, but the code that answers requests needs an
+HttpConnection. So a channel acts as the asyncio transport of one: it encodes each ASGI request as
+HTTP bytes, passes them to the connection, and converts the bytes that the connection writes to ASGI
 messages. A call that does not wait for anything has written its response before data_received()
 returns, so the request is answered without another iteration of the event loop.
+AsgiApplication (asgi.py) makes the channels.
 Source: the ASGI specification 3.0, "HTTP & WebSocket".
 """
 
@@ -52,9 +54,8 @@ class AsgiChannel(asyncio.Transport):
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
         self._is_paused = False
-        # A cache of the last call of _encode_head(): its arguments and its result.
+        # What _reuse_head() last encoded, and the HTTP head that it made of it.
         self._last_parts: tuple[object, ...] = ()
-        # The HTTP head of the last request, which many following requests repeat.
         self._last_head = b""
         # The path at which the application is mounted, and the client, of the last request.
         self._last_place: tuple[str, object] = ("", None)
@@ -82,11 +83,12 @@ class AsgiChannel(asyncio.Transport):
         response = self._response = _ResponseMessages(has_body=scope["method"] != "HEAD")
         message = await receive()
         if message["type"] != "http.request":
-            # The client has disconnected before anything was passed to the connection.
+            # The client has disconnected before anything was passed to the connection, so the
+            # channel is as good as before.
             return True
         body: bytes = message.get("body", b"")
         is_complete = not message.get("more_body")
-        head = self._encode_head(path, scope, len(body) if is_complete else None)
+        head = self._reuse_head(path, scope, len(body) if is_complete else None)
         if is_complete:
             self._feed(head + body, receive)
         else:
@@ -102,17 +104,19 @@ class AsgiChannel(asyncio.Transport):
                 if outgoing.get("more_body") is False:
                     self._stop_watching()
                     return response.is_reusable
+            # send() returns when the ASGI server has room for more.
             self._resume_writing()
             if self._is_closed:
                 return False
             await self._wait()
 
-    def _encode_head(self, path: str, scope: Mapping[str, Any], length: int | None) -> bytes:
+    def _reuse_head(self, path: str, scope: Mapping[str, Any], length: int | None) -> bytes:
         """Return the head of a request as bytes, and update the facts of the connection.
 
         Most requests have the same head as the request before. Then the bytes of that head are
-        returned again, because comparing takes a third of the time of encoding. The facts get the
-        client's address and the path at which the application is mounted, if these have changed.
+        returned again, because comparing takes a third of the time of encoding. Requests of
+        different clients may use one channel. So the facts get the address of this request's
+        client, and the path at which the application is mounted, if they have changed.
 
         scope: the ASGI scope of the request.
         length: the length of the body; None for a body in chunks.
@@ -133,7 +137,7 @@ class AsgiChannel(asyncio.Transport):
     async def _pass_on_body(
         self, body: bytes, receive: Callable[[], Awaitable[MutableMapping[str, Any]]]
     ) -> bool:
-        """Pass on a body that arrives in several ASGI messages, as chunks.
+        """Pass on a body that arrives in several ASGI messages, as HTTP chunks.
 
         If the response begins before the end of the body, the request was refused, and the rest of
         the body is not read.
@@ -171,6 +175,7 @@ class AsgiChannel(asyncio.Transport):
             return
         self._http.data_received(data)
         if receive is not None and not self._response.is_complete:
+            # Hidden, so that a handler that cancels all tasks of asyncio.all_tasks() spares it.
             self._watching = hide_from_all_tasks(
                 self._loop.create_task(self._watch(receive, self._response))
             )
@@ -214,7 +219,7 @@ class AsgiChannel(asyncio.Transport):
         self._stop_watching()
         self.abort()
 
-    # Transport: called by the connection
+    # The methods of asyncio.Transport, which the HttpConnection calls
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         response = self._response

@@ -34,13 +34,14 @@ __all__ = [
     "RequestHandler",
 ]
 
-# How much input is read while a request is being answered, in bytes.
+# How much input is read while a request is being answered, in bytes. Then reading is paused.
 READ_AHEAD_BYTES = 64 * 1024
 # When at least this many bytes of output were sent at once, on_drain is called even if the system
 # took all of them at once. The sender has counted them as unread when it queued them, and may be
 # waiting until they are read.
 REPORTED_BYTES = 4 * 1024
-# The lowest rate of a body, in bytes per second, after body_s; a slower body is refused.
+# A body may take HttpTimeouts.body_s seconds, and one second more for each BODY_BYTES_PER_S bytes
+# of it that have arrived. A slower body is refused.
 BODY_BYTES_PER_S = 10_000
 # How long input is read and ignored after an error response, in seconds. If the connection were
 # closed while input is unread, the client might not get the response (RFC 9112, section 9.6).
@@ -123,12 +124,16 @@ class RequestHandler(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """The asyncio Protocol of one client's connection. An ASGI server's requests use it, too.
+    """The asyncio Protocol of one client's connection.
+
+    An ASGI server has connections of its own. The requests that it passes on go through an
+    HttpConnection whose transport is an AsgiChannel (asgi_channel.py).
 
     handler: responds to the requests.
 
     Attributes:
-    facts: what is known about the client, such as its address (`Connection.facts`).
+    facts: what is known about the client, such as its address, as in `Connection.facts`
+        (transports/connection.py).
     exchange: the request that is being answered; None while there is none.
     reserved_bytes: how many bytes of the current request's body count towards the server's limit
         for large bodies; 0 for a small body. The server adds up this attribute of all connections.
@@ -162,7 +167,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Those of uvloop are no subclasses of asyncio.Transport, so no assert can check the type.
         self._transport = transport = cast("asyncio.Transport", transport)
-        # Call pause_writing() when output waits, and resume_writing() as soon as all is sent.
+        # The transport calls pause_writing() as soon as any output waits in it, and
+        # resume_writing() when all of it is sent.
         transport.set_write_buffer_limits(high=0)
         try:
             self.facts = self._handler.examine(transport)
@@ -187,7 +193,7 @@ class HttpConnection(asyncio.Protocol):
             is_first = not reader.unused_bytes and reader.head is None
             self._read_requests(data)
             if is_first and (reader.unused_bytes or reader.head is not None):
-                # A request has begun to arrive.
+                # A request has begun to arrive, and is not complete: its time limit begins now.
                 self._activity.since = self._loop.time()
             return
         # A request is being answered, or its user is being verified. Keep the input for later.
@@ -280,8 +286,8 @@ class HttpConnection(asyncio.Protocol):
         verdict: the result of the verification.
         """
         if self._transport is None or self.is_ending:
-            # The connection has ended meanwhile. Reading the exception keeps asyncio from logging
-            # it.
+            # The connection has ended meanwhile, so the exception of the future has no effect. Read
+            # it, because asyncio logs an exception that nobody has read.
             _ = verdict.cancelled() or verdict.exception()
             return
         try:
@@ -301,10 +307,10 @@ class HttpConnection(asyncio.Protocol):
             self.flush()
 
     def reserve(self, size: int) -> None:
-        """Set reserved_bytes to the size of a large body. Raises HttpError if there is no room.
+        """Set reserved_bytes to the size of a large body. Raises HttpError if there is no memory.
 
-        RequestReader calls it before it reads such a body. If the size is not known in advance, it
-        calls it again as the body grows.
+        RequestReader calls this method before it reads such a body. If the size is not known in
+        advance, RequestReader calls it again as the body grows.
         """
         self._handler.on_reserve(size - self.reserved_bytes)
         self.reserved_bytes = size
@@ -344,9 +350,9 @@ class HttpConnection(asyncio.Protocol):
     def pass_rest_on(self) -> None:
         """Pass the bytes that the client has sent after its request to Exchange.on_data.
 
-        Exchange.switch_protocols() calls this once. on_data gets the bytes in the next iteration of
-        the event loop, because the caller is not ready for them yet. Bytes that arrive later
-        follow.
+        Exchange.switch_protocols() calls this method once. on_data gets the bytes in the next
+        iteration of the event loop, because the code that switches is not ready for them yet. Bytes
+        that arrive later go to on_data directly, in data_received().
         """
         if rest := self._reader.take_rest():
             self._loop.call_soon(self.data_received, rest)
@@ -396,7 +402,11 @@ class HttpConnection(asyncio.Protocol):
             self.on_drain(self.unread_bytes)
 
     def _flush_now(self) -> None:
-        """Send the queued output, also the output that the server's WriteTurn holds back."""
+        """Send the queued output, also the output that the server's WriteTurn holds back.
+
+        A WriteTurn (RequestHandler.turn) holds it to write the outputs of several connections
+        together.
+        """
         self.flush()
         if self._handler.turn is not None:
             self._handler.turn.end()
@@ -424,7 +434,8 @@ class HttpConnection(asyncio.Protocol):
         elif not exchange.keeps_connection or self.is_ending:
             self._close_when_sent()
         elif self._reader.unused_bytes:
-            # With call_soon(), because the caller may be inside of the handler of this request.
+            # With call_soon(), because the handler of this request may still be running, and would
+            # be called again for the next request before it has returned.
             self._loop.call_soon(self._resume_reading)
 
     def _resume_reading(self) -> None:
@@ -476,13 +487,15 @@ class HttpConnection(asyncio.Protocol):
         if self._activity.is_stuck(self.unread_bytes, now, timeouts.unread_s):
             self.abort()
         elif self.exchange is not None:
-            # A request is being answered.
+            # A request is being answered. End a stream that would last for ever, such as the one of
+            # a GET, when the token of its user has expired.
             if self.exchange.has_expired(time.time()):
                 self.exchange.expire()
             elif now - self._activity.since >= timeouts.keep_alive_s:
                 self._activity.since = now
                 self.exchange.keep_alive()
         elif self.is_ending:
+            # The connection is about to be closed, and no request will be read.
             return
         elif self.is_idle:
             if now - self._activity.since >= timeouts.idle_s:

@@ -21,9 +21,10 @@ __all__ = ["HttpRequest", "RequestReader"]
 
 # The longest head of a request, in bytes: the request line and the headers.
 MAX_HEAD_BYTES = 16 * 1024
-# A larger body, in bytes, is reported before it is read.
+# For a larger body, in bytes, memory is reserved with on_reserve() before it is read.
 LARGE_BODY = 64 * 1024
 
+# The empty line after the headers ends the head.
 HEAD_END = b"\r\n\r\n"
 # The first byte of a connection with TLS: RFC 8446, section 5.1. No HTTP method begins with it.
 TLS_HANDSHAKE = 0x16
@@ -61,7 +62,8 @@ class RequestReader:
 
     Attributes:
     admitted: a head for which on_head need not be called again, because it would set the same
-        `principal`. None if it must be called each time.
+        `principal`. The parser returns the same object for the same bytes. None if on_head must be
+        called each time.
     principal: the user who has sent the request whose head was read last.
     awaits_user: whether the rest of the request must wait until its user has been verified. The
         caller then sets `principal`, sets this to False, and calls next().
@@ -101,7 +103,8 @@ class RequestReader:
         self._chunks: ChunkedBody | None = None
         # The size that on_reserve() was last called with for the body that is being read.
         self._reserved_bytes = 0
-        # The body that is being read, if it is over the limit.
+        # Reads the current body if it is over the limit, and may be the client's response to a
+        # request of this server: then its id is needed, so that the request can fail.
         self._large: LargeAnswer | None = None
 
     @property
@@ -221,6 +224,7 @@ class RequestReader:
             self._chunks = ChunkedBody()
             self._reserved_bytes = 0
         elif length > self._max_body_bytes:
+            # Only a POST for a session may contain a response of the client.
             if not may_hold_answer(head):
                 raise too_large(length, self._max_body_bytes)
             self._large = LargeAnswer(self._max_body_bytes)
@@ -229,7 +233,7 @@ class RequestReader:
             self.principal = None
             self._on_head(head)
         arrived = len(data) - end
-        # A large body, or one whose user is not known yet, goes the long way, even if it has
+        # A large body, or one whose user is not known yet, is read by _read_body(), even if it has
         # arrived completely.
         if arrived == length and arrived <= self._small_body and not self.awaits_user:
             return HttpRequest(head, data[end:], self.principal)

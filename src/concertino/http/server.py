@@ -56,7 +56,7 @@ METRICS = "/metrics"
 METRICS_HEADERS = (
     b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\nCache-Control: no-store\r\n"
 )
-# The bodies of all running requests together may have this many times max_message_bytes.
+# The large bodies of all running requests together may have this many times max_message_bytes.
 BODIES = 4
 # stop() aborts the connections that are still open this many seconds after the host's drain time.
 END_S = 0.3
@@ -105,7 +105,7 @@ class HttpServer:
     `options.shared_sessions` cannot be used. Raises OSError if certificates cannot be read.
 
     Attributes:
-    admission: decides which requests are served.
+    admission: decides which requests are served, by their headers, tokens and rates.
     connections: the open connections.
     """
 
@@ -121,7 +121,9 @@ class HttpServer:
         self.options = options = options or HttpOptions()
         self._listeners = listeners
         self.admission = Admission(options, listeners, ENDPOINT, frozenset((HEALTH,)))
+        # Counts what each user has open; None without limits for each user.
         use = self.admission.principal_use
+        # Makes the header WWW-Authenticate of refusals; None if the server takes no tokens.
         challenges = self.admission.challenges
         wrap = wrap or unwrapped
         if peers is None and options.shared_sessions is not None:
@@ -167,10 +169,11 @@ class HttpServer:
         """Start to accept clients.
 
         Raises ValueError if the certificate cannot be used. Raises OSError if sessions are shared
-        with other machines, and the NATS servers, which have the addresses of these, cannot be
-        reached. In both cases the listeners are closed.
+        with other machines, and the NATS servers, which store the addresses of these machines,
+        cannot be reached. In both cases the listeners are closed.
         """
-        # With many clients, no file descriptor may be left to import these modules later.
+        # Import the modules that handle calls now. With many clients, the process may have no file
+        # descriptor left to import them at the first call.
         load_calls()
         try:
             await self._open_servers()
@@ -198,8 +201,11 @@ class HttpServer:
             self._servers.append(await peers.serve(self._peer_connection_factory))
 
     def _peer_connection_factory(self, examine: Examine) -> Callable[[], HttpConnection]:
-        """Return a function that makes the connection of a process that passes requests on."""
-        return partial(HttpConnection, _WorkerHandler(self, examine))
+        """Return a function that makes the connection of another process of this server.
+
+        On this connection the other process passes on the requests for sessions of this process.
+        """
+        return partial(HttpConnection, _PassedOnHandler(self, examine))
 
     def connection_factory(
         self, source: ClientSource, *, writes_at_once: bool = False
@@ -243,7 +249,7 @@ class HttpServer:
             raise unavailable("too many large requests are under way")
 
     def answer(self, access: AccessRules, exchange: Exchange) -> None:
-        """Serve a request whose head was accepted. Raises HttpError to refuse it.
+        """Serve a request of a client, whose head was accepted. Raises HttpError to refuse it.
 
         access: makes the CORS headers of the response.
         """
@@ -263,13 +269,18 @@ class HttpServer:
         elif head.method == "DELETE":
             self._endpoint.delete(exchange)
         elif head.method == "OPTIONS" and (allowed := access.preflight_headers(head)):
+            # `allowed` contains the headers of response_headers() already.
             exchange.headers = b""
             exchange.respond(HTTPStatus.NO_CONTENT, headers=allowed)
         else:
             raise method_not_allowed(head.method, "GET, POST, DELETE")
 
     def answer_passed_on(self, exchange: Exchange) -> None:
-        """Serve a request that another process has passed on. Raises HttpError to refuse it."""
+        """Serve a request that another process of this server has passed on.
+
+        It is for a session of this process, or a message of a client whose HTTP+SSE stream this
+        process holds. Raises HttpError to refuse it.
+        """
         read_passed_on(exchange)
         head = exchange.head
         if head.path not in PATHS:
@@ -319,7 +330,7 @@ class HttpServer:
 
 
 class _ListenerHandler:
-    """The RequestHandler of the clients of one listener."""
+    """The RequestHandler of the clients of one listener or ASGI server."""
 
     def __init__(
         self,
@@ -351,6 +362,7 @@ class _ListenerHandler:
         except PermissionError as exc:
             log.warning("%s: a client was refused: %s", self._listener.address, exc.strerror)
             raise
+        # On a Unix socket, the system says which user the client's process belongs to.
         uid = facts.get("uid")
         return {**facts, "principal": unix_principal(uid)} if isinstance(uid, int) else facts
 
@@ -370,7 +382,7 @@ class _ListenerHandler:
         self._server.connections.remove(connection)
 
 
-class _WorkerHandler:
+class _PassedOnHandler:
     """The RequestHandler of the requests that other processes of this server pass on.
 
     The other process has already checked the request and its user.

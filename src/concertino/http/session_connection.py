@@ -53,7 +53,7 @@ class SessionConnection:
 
     id: the id of the session, which the client sends in Mcp-Session-Id.
     caller: the user who has opened the session.
-    budget: limits the events that are kept for clients which lose a connection.
+    budget: limits the memory for sent events, which are kept for clients that resume a stream.
     on_close: called when the session has ended.
     polling: when the client must resume a stream to get the rest of a response; None for never.
 
@@ -80,7 +80,7 @@ class SessionConnection:
         self._receiver: Receiver | None = None
         self._streams = SessionStreams(budget, self._note_use, polling)
         self._output = SessionOutput(self._on_drain)
-        # The requests that wait until the client has read more of the responses, oldest first.
+        # The POSTs that wait until the client has read more of the responses, oldest first.
         self._held: dict[Exchange, tuple[AcceptedForms, Sequence[Id]]] = {}
         # The stream of the request that is being passed to the receiver. An error response without
         # an id belongs to it.
@@ -114,6 +114,8 @@ class SessionConnection:
             connection = self._write_batch(frame)
         else:
             stream = self._streams.find(request_id)
+            # None for a notification or a request of the server, RESULT for a result, and otherwise
+            # the code of an error response.
             outcome = read_outcome(frame, request_id)
             if outcome is None:
                 connection = self._send(stream or self._streams.standalone, frame)
@@ -150,6 +152,9 @@ class SessionConnection:
 
     # The methods of SupportsSubscriptions (transports/connection.py)
 
+    # These end the call of a subscription when its client has lost the HTTP connection. Other calls
+    # continue then.
+
     def hold_open(self, request_id: Id) -> None:
         stream = self._streams.find(request_id)
         if stream is not None:
@@ -161,7 +166,10 @@ class SessionConnection:
                 self._loop.call_soon(stream.cancel)
 
     def _cancel_subscription(self, stream: EventStream, id: Id) -> None:
-        """Cancel a subscription whose client has lost the connection, and keep an error for it."""
+        """Cancel a subscription whose client has lost the connection.
+
+        If the client resumes the stream, it gets the error LOST from it.
+        """
         if stream.cancel is None:
             return
         stream.cancel = None
@@ -198,8 +206,9 @@ class SessionConnection:
             self._held[exchange] = accepted, ids
             exchange.on_disconnect = partial(self._forget_held, exchange)
             return
-        # An event with only an id is sent first, with which the client can resume the stream. Only
-        # 2025-11-25 has such events.
+        # Begin the stream with an event that has only an id, so that the client can resume the
+        # stream even if it loses the connection before the first message. Only the latest revision
+        # with sessions, 2025-11-25, has such events.
         is_primed = self.revision == LATEST_LEGACY.name
         stream = self._streams.open(exchange, ids, accepted, is_primed=is_primed)
         if accepted.stream:
@@ -242,20 +251,22 @@ class SessionConnection:
         exchange: the POST with the notification.
         id: the id of the cancelled request; None if the notification contains none.
         """
+        # The accepted forms have no effect, because a notification gets no JSON-RPC response.
         self.deliver(exchange, AcceptedForms(json=True, stream=True), ())
         if id is None:
             return
         stream = self._streams.find(id) or self._take_held(id)
         if stream is not None:
             self._streams.finish(stream, id)
+            # If the POST was a batch, its other requests still need the stream.
             if not stream.ids:
                 stream.end()
 
     def _take_held(self, id: Id) -> EventStream | None:
-        """Drop a waiting request that is alone in its POST, and return a stream for it.
+        """Remove the waiting POST whose only request has this id, and return a stream for it.
 
-        The caller ends the stream, so that the POST gets its HTTP response. Returns None if no such
-        request waits.
+        The request is not passed to the server. The caller ends the stream, so that the POST gets
+        its HTTP response. Returns None if no such POST waits.
         """
         for exchange, (accepted, ids) in self._held.items():
             if [*ids] == [id]:
@@ -280,7 +291,10 @@ class SessionConnection:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a call is running or waits, or the client has a stream open."""
+        """Whether a call is running or waits, or the client has a stream open.
+
+        A session that is not in use ends after HttpTimeouts.session_s.
+        """
         return self._streams.is_in_use or bool(self._held)
 
     def _receive(self, frame: bytes) -> None:
@@ -370,7 +384,10 @@ class SessionConnection:
         self._loop.call_soon(self.end, "initialize was refused")
 
     def _begin_stream(self, stream: EventStream) -> None:
-        """Begin the stream of a call that takes long, so that it can be kept alive."""
+        """Begin the stream of a call that takes long, so that comments can keep it alive.
+
+        Exchange.on_idle calls this when a call has sent nothing for HttpTimeouts.keep_alive_s.
+        """
         stream.open()
         if stream.exchange is not None:
             stream.exchange.keep_alive()

@@ -52,7 +52,7 @@ HANDSHAKE_HEADERS = ("Connection", "Upgrade", "Sec-WebSocket-Key", "Sec-WebSocke
 
 
 class WebSocketEndpoint:
-    """Accepts WebSockets, and lets a Host serve its backend on them.
+    """Accepts WebSockets, and lets a Host serve its backend on them. An HttpServer has one.
 
     host: serves the backend on the Connection of each WebSocket (runtime/host.py).
     wrap: wraps each Connection before the host gets it, for example to trace its messages.
@@ -72,7 +72,8 @@ class WebSocketEndpoint:
 
     def accept(self, exchange: Exchange) -> None:
         """Respond to the handshake of a WebSocket. Raises HttpError to refuse it."""
-        # Its state is OPEN from the beginning, because HttpConnection has read the handshake.
+        # The package `websockets` would read the handshake in the state CONNECTING. Here it begins
+        # in the state OPEN, because HttpConnection has read the handshake.
         protocol = ServerProtocol(
             state=State.OPEN,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -82,6 +83,8 @@ class WebSocketEndpoint:
         )
         response = protocol.accept(_handshake_of(exchange))
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            # The first line of the body says what is wrong. The headers are those that RFC 6455
+            # demands of a refusal.
             raise HttpError(
                 HTTPStatus(response.status_code),
                 response.body.decode().partition("\n")[0],
@@ -98,6 +101,7 @@ class WebSocketEndpoint:
         lines = [
             f"{name}: {value}\r\n" for name, value in response.headers.raw_items() if name != "Date"
         ]
+        # The ServerConnection, which handles the messages of this WebSocket.
         served = self._host.attach(self._wrap(connection, f"websocket {self._count}"))
         caller.attach(served)
         exchange.switch_protocols("".join(lines).encode("ascii"), connection.on_data)
@@ -111,6 +115,7 @@ def _handshake_of(exchange: Exchange) -> Request:
         value = head.headers.get(name.lower().encode())
         if value is not None:
             headers[name] = value.decode("latin-1")
+    # The parser stores this header separately, if it asks for another protocol.
     headers["Upgrade"] = head.upgrade.decode("latin-1")
     return Request(head.path, headers)
 
@@ -126,7 +131,7 @@ class WebSocketConnection:
 
     exchange: the request with the handshake; it lasts as long as the WebSocket.
     caller: the user who has sent the handshake.
-    messages: reads and writes the messages; its handshake is done.
+    messages: converts between bytes and messages; its handshake is done.
     message_wait_s: called for each message, because a user may send only so many messages in a
         time. Returns 0.0 if the message may be handled now, otherwise how many seconds it has to
         wait. None if there is no such limit.
@@ -145,7 +150,7 @@ class WebSocketConnection:
         self._receiver: Receiver | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_paused = False
-        # Whether nothing has arrived since the last ping.
+        # Whether the last ping has got no answer: nothing at all has arrived since.
         self._is_silent = False
         self._input = _PacedInput(self._deliver, self._set_reading, message_wait_s)
         self._expiry = self._schedule_expiry(exchange)
@@ -206,6 +211,7 @@ class WebSocketConnection:
         messages = self._messages.feed(data)
         self._send()
         if not self._reserve():
+            # The WebSocket has failed, so its messages are dropped.
             return
         if messages:
             self._input.add(messages)
@@ -257,7 +263,10 @@ class WebSocketConnection:
         self._send()
 
     def _ping(self) -> None:
-        """Send a ping, or end the connection if nothing has arrived since the last one."""
+        """Send a ping, or end the connection if nothing has arrived since the last ping.
+
+        Exchange.on_idle calls this whenever nothing was sent for HttpTimeouts.keep_alive_s.
+        """
         if self._is_silent:
             self._http.abort()
             return
@@ -278,6 +287,7 @@ class WebSocketConnection:
             self._closed.set_result(None)
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
+            # This type says that the client has cancelled its calls by leaving, which is no error.
             receiver.on_disconnect(ConnectionAbortedError(self._messages.close_text))
 
 
@@ -313,9 +323,9 @@ class _PacedInput:
             return
         self._waiting.extend(messages)
         if not self.is_waiting:
-            self._go_on()
+            self._deliver_ready()
 
-    def _go_on(self) -> None:
+    def _deliver_ready(self) -> None:
         """Deliver the messages that may be delivered now, and set a timer for the others."""
         assert self._wait_s is not None
         ready: list[bytes] = []
@@ -326,7 +336,7 @@ class _PacedInput:
             self._deliver(ready)
         self.is_waiting = bool(self._waiting)
         if self.is_waiting:
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._go_on)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._deliver_ready)
         self._on_change()
 
     def close(self) -> None:
