@@ -62,9 +62,9 @@ _log = logging.getLogger("concertino.http_client")
 MAX_TRIES = 4
 # The statuses of a busy server. It has not handled the request, so the request may be sent again.
 BUSY_STATUSES = frozenset((429, 503))
-# How many exchanges there are while one request waits for its response: this request's, and the
-# stream of the session.
-FEW = 2
+# With at most this many exchanges, a single request waits for its response: one exchange is that of
+# the request, and one is the stream of the session. Then no other message is expected meanwhile.
+EXCHANGES_OF_ONE_REQUEST = 2
 # How long the server may take to accept a notification or a response, in seconds.
 ACCEPTANCE_S = 30.0
 # How long the server may take to end the session when the connection is closed, in seconds.
@@ -145,7 +145,7 @@ class StreamableHttpConnection:
         waiting: list[tuple[bytes, Envelope]] = []
         fallback = self._session.fallback
         if fallback is not None and not fallback.path:
-            # The URL for messages is not known yet.
+            # A server of 2024-11-05 has not named the URL for messages yet.
             return
         while self._queue:
             frame, message = self._queue.popleft()
@@ -204,14 +204,16 @@ class StreamableHttpConnection:
         meta = message.params.meta
         is_modern = meta is not None and isinstance(meta.version, str)
         # In 2026-07-28, closing the HTTP connection cancels a request, so notifications/cancelled
-        # is not sent. Nor is it sent if there is no session, neither a negotiated revision nor the
-        # transport of 2024-11-05.
+        # is not sent. Nor is it sent if there is no session: `version` is the revision that the
+        # server has chosen in its response to `initialize`, and `fallback` is set for a server of
+        # 2024-11-05.
         if message.method == "notifications/cancelled" and (
             self._cancel(message.params.request_id)
             or not (self._heads.version or self._session.fallback)
         ):
             return
         if message.method == "initialize":
+            # It opens a new session, so its headers must not name an earlier one.
             self._heads.session = self._heads.version = ""
         self._send_message(
             PostedMessage(
@@ -265,13 +267,15 @@ class StreamableHttpConnection:
     # Responses
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
+        """Handle the head of a response with a status of 2xx, by the kind of its request."""
         events = exchange.events
         exchange.failures = 0
         if events is not None and events.retry_s is not None and head.media_type == EVENT_STREAM:
             # The server has said when to resume the stream, so it ends streams on purpose, perhaps
-            # many times during a long call. These are no failed tries.
+            # many times during a long call. Such an end is not a failed try.
             exchange.tries = 1
         if exchange.kind == "sse" and head.media_type != EVENT_STREAM:
+            # The server is not one of 2024-11-05 either.
             self._end_fallback(exchange, "")
         elif exchange.kind == "listen":
             self._session.listening_since = asyncio.get_running_loop().time()
@@ -304,7 +308,10 @@ class StreamableHttpConnection:
         return frame
 
     def on_exchange_end(self, exchange: ClientExchange) -> None:
-        """Handle the end of a response with a status of 2xx, by the kind of its request."""
+        """Handle the end of a response with a status of 2xx, by the kind of its request.
+
+        ClientExchange describes the kinds.
+        """
         self._exchanges.discard(exchange)
         if exchange.kind == "delete":
             self._session.deletion.set_result(None)
@@ -316,6 +323,7 @@ class StreamableHttpConnection:
             if exchange.method == "notifications/initialized":
                 self._on_session_open()
         elif not exchange.is_answered and exchange.kind != "message":
+            # The response to a "message" comes on the stream of 2024-11-05.
             self._on_no_answer(exchange, exchange.id)
 
     def _on_no_answer(self, exchange: ClientExchange, id: Id) -> None:
@@ -342,7 +350,8 @@ class StreamableHttpConnection:
         if self._may_authorize(exchange, head.status):
             self._sender.authorize(exchange, head, body)
             return
-        # Only a POST has a caller that waits for it. The GET for the stream has its own pauses.
+        # Only a POST has a caller that waits for it. The pauses of the GET for the stream of the
+        # session are made by _listen_again().
         if head.status in BUSY_STATUSES and exchange.tries < MAX_TRIES:
             pause = parse_retry_after(head)
             if pause is not None and exchange.kind == "post":
@@ -357,11 +366,13 @@ class StreamableHttpConnection:
             return
         # 404 means that the server has ended the session. But a server without a stream for its own
         # messages may also answer 404 to the first GET, the one without earlier events.
-        knows_path = exchange.kind != "listen" or exchange.events is not None
-        if head.status == 404 and self._heads.session and exchange.kind != "delete" and knows_path:
+        is_served = exchange.kind != "listen" or exchange.events is not None
+        if head.status == 404 and self._heads.session and exchange.kind != "delete" and is_served:
             self._exchanges.discard(exchange)
             self._disconnect("the server has ended the session")
             return
+        # A JSON-RPC error in the body says more than the status. But if the user has to log in, or
+        # gets no access, the client needs the HTTP error.
         if exchange.id is not None and head.status not in (401, 403, 407):
             frame = error_of_body(exchange.id, body)
             if frame is not None:
@@ -375,6 +386,7 @@ class StreamableHttpConnection:
         if exchange.is_over:
             return
         if failure.may_resend:
+            # The server has closed an idle connection, so it has probably closed the others, too.
             self._sender.send_again(exchange, fresh=True)
             return
         self._exchanges.discard(exchange)
@@ -427,8 +439,12 @@ class StreamableHttpConnection:
         self._deliver(encode_failure(exchange.id, exchange.method, failure))
 
     def _deliver(self, frame: bytes) -> None:
-        """Pass a message to the Receiver."""
-        self._delivery.deliver(frame, len(self._exchanges) <= FEW)
+        """Pass a message to the Receiver, now or together with others in the next iteration.
+
+        MessageDelivery passes the messages together that arrive in one iteration of the event loop.
+        """
+        is_alone = len(self._exchanges) <= EXCHANGES_OF_ONE_REQUEST
+        self._delivery.deliver(frame, is_alone)
 
     def _disconnect(self, reason: str) -> None:
         """Report to the Receiver that the server has ended the session."""
@@ -488,7 +504,7 @@ class StreamableHttpConnection:
         if fallback.error is not None:
             self._deliver(fallback.error)
             return
-        # This exchange is never sent. It only says which request fails.
+        # _fail() takes an exchange. This one is never sent; it only says which request fails.
         opening = fallback.opening
         self._fail(ClientExchange(self, "post", self._url.path, 0, opening), fallback.failure)
 
@@ -513,7 +529,8 @@ class StreamableHttpConnection:
             return
         since, self._session.listening_since = self._session.listening_since, None
         if since is not None and asyncio.get_running_loop().time() - since > MAX_RETRY_S:
-            # The stream was open for a long time, so the next pause is the shortest one again.
+            # The stream was open for longer than the longest pause, so the server does not end each
+            # stream at once. The next pause is the shortest one again.
             exchange.tries = 1
         self._exchanges.add(exchange)
         self._sender.send_later(exchange, exchange.events.pause_s(exchange.tries))

@@ -125,7 +125,7 @@ class _Response:
     authorization: the header Authorization of the request; "" for none.
 
     Attributes:
-    head: the head; None until it is received.
+    head: the head (status and headers); None until it is received.
     is_accepted: whether the status is 2xx.
     media_type: the media type of the body, such as "application/json".
     size: the number of received bytes of the body.
@@ -267,7 +267,8 @@ class ClientExchange:
                 return
             previous = self.events
             self.events = EventStreamParser(self._max_bytes)
-            # If this stream ends before its first event, resume it from the end of the previous.
+            # If this stream ends before its first event, the next request resumes it after the last
+            # event of the previous stream.
             if previous is not None:
                 self.events.last_id, self.events.retry_s = previous.last_id, previous.retry_s
         self._owner.on_head(self, head)
@@ -292,7 +293,7 @@ class ClientExchange:
         try:
             messages = events.feed(data)
         except EventTooLong as exc:
-            # Do not resume the stream, which would continue with the same event.
+            # Without an id the stream is not resumed: it would continue with the same event.
             events.last_id = ""
             self._fail(str(exc))
             return
@@ -315,7 +316,7 @@ class ClientExchange:
         if not response.is_accepted:
             self._owner.on_refusal(self, head, body)
             return
-        # Only the POST of a request has a JSON-RPC response as its body. The body of another
+        # Only the POST of a request gets a JSON-RPC response as its body. The body of another HTTP
         # response, such as that to a notification, is ignored.
         if self.kind == "post" and self.id is not None and body and not body.isspace():
             if response.media_type != "application/json":
@@ -347,6 +348,8 @@ class ClientExchange:
         self._connection = None
         if self.is_over:
             return
+        # Send the request a second time at most. A server that closes each connection would
+        # otherwise get it for ever.
         self._fail(reason, may_resend=unanswered and self.tries == 1 and self.is_repeatable)
 
     @property
