@@ -98,7 +98,8 @@ class SupportsEarlyOpening(Protocol):
         """Answer requests such as `initialize` from now on; calls still wait for the start.
 
         A backend whose start() takes long calls this method on the event loop, as soon as the start
-        is unlikely to fail.
+        is unlikely to fail. Without this call, the requests wait for the start, but at most
+        Limits.opening_s seconds.
         """
         ...
 
@@ -115,8 +116,9 @@ class SupportsClientNotifications(Protocol):
     ) -> None:
         """Handle a notification that the session does not process itself.
 
-        The session handles notifications such as `initialized` and `cancelled` itself. This method
-        is called on the event loop, and must not block.
+        The session (protocol/session.py), which decodes the messages of one connection, handles
+        notifications such as `initialized` and `cancelled` itself. This method is called on the
+        event loop, and must not block.
         session: the connection on which the notification has arrived. All calls of this connection
             have the same object as `context.caller.session`.
         method, params: the method and the params of the notification; `params` are not decoded.

@@ -1,12 +1,13 @@
 """CaseContext: the methods with which a case talks to its server process.
 
-make_...() methods create messages, send() and write() send them, and wait_...() and require_...()
-methods wait for responses, with a time limit.
+A case is one fault that `concertino check` causes in a new process of the server, such as a
+malformed message. make_...() methods create messages, send() and write() send them, and wait_...()
+and require_...() methods wait for responses, with a time limit.
 
 Every request is registered with the number of responses that it may get, so that invariants.py can
-check afterwards that each was answered exactly once. A missing response becomes a Crash if the
-process has ended, a Hang if the process does not answer the next request either, and otherwise a
-Violation.
+check afterwards that each was answered exactly once. A missing response raises an exception, which
+becomes a finding of the case: Crash if the process has ended, Hang if the process does not answer
+the next request either, and otherwise Violation.
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ class ExpectedReplies(Struct):
 class CaseContext:
     """What a case uses to talk to its server process. run.py makes one for each case.
 
+    Many methods take `within_s` in seconds; None stands for a time limit of `settings`.
+
     server: the facts about the server that were found out before the first case.
     process: the process of this case.
-    era: the era of the session: "legacy" for revisions with a handshake, "modern" for 2026-07-28;
-        "" for the era that cases speak by default.
+    era: the era of the session: "legacy" for revisions with a handshake (`initialize`), "modern"
+        for 2026-07-28; "" for server.era, in which the server was tried before the first case.
 
     Attributes:
     modern: whether the era is "modern".
@@ -63,7 +66,9 @@ class CaseContext:
     ended: whether the case has ended the process, or has asked it to end. Then the process need not
         answer requests any more.
     findings: what the server has done wrong so far.
-    expected: (type of an id, id) of a request -> how many responses it may get.
+    settings: the time limits of the check, which users can change.
+    expected: (type of an id, id) of a request -> how many responses it may get. The type is needed
+        because 1 and 1.0 are equal in Python.
     malformed_lines: how many lines were sent to which the server may respond without an id.
     allows_unknown_id: returns whether the server may send a response with this id, which was never
         sent. By default it may not.
@@ -96,7 +101,8 @@ class CaseContext:
         else:
             # The check declares no client capability.
             response["error"] = {"code": -32601, "message": "method not found"}
-        # If the pipe is full, the server gets no response: waiting would block the check.
+        # If the pipe is full, the server gets no response: waiting would block the check. The
+        # descriptor is -1 if the case has closed stdin.
         if self.process.ends.stdin >= 0:
             self.process.write_available(encode_line(response))
 
@@ -148,6 +154,7 @@ class CaseContext:
         if self.modern if modern is None else modern:
             meta: Message = {VERSION: MODERN, CAPABILITIES: {}}
             whole_params["_meta"] = {**meta, **whole_params.get("_meta", {})}
+        # The method is the name of the request in findings.
         self.expect(id, method)
         message: Message = {"jsonrpc": "2.0", "id": id, "method": method}
         if whole_params:
@@ -457,7 +464,8 @@ class CaseContext:
 
         arrival = self.process.output.arrival_times[key]
         took_s = arrival - watch.began
-        # Subtract the time without a CPU for late responses only, since reading /proc takes long.
+        # A server on a busy machine is not slow because it has waited for a CPU. Subtract this time
+        # for late responses only, because reading it from /proc takes long.
         if took_s > self.settings.served_s:
             took_s = watch.elapsed_s(arrival)
         if took_s > self.settings.served_s:
@@ -471,7 +479,10 @@ class CaseContext:
             raise Hang(f"the next request was not answered in {self.settings.timeout_s:g} s")
 
     def wait_for_stragglers(self) -> None:
-        """Read output for a short time, so that messages which should not arrive are noticed."""
+        """Read output for a short time, so that messages which should not arrive are noticed.
+
+        The time is short, because every case with such messages waits for all of it.
+        """
         self.process.read_for(min(0.05, self.settings.grace_s))
 
     def read_for(self, seconds: float) -> None:

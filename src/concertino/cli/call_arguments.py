@@ -2,9 +2,10 @@
 
     concertino call add a=1 b:=2 -- python server.py
 
-KEY=TEXT is converted by the schema of the tool's argument: to a number, a boolean, null, a value of
-an enum, an array, an object, or the text itself. KEY:=JSON and whole JSON objects are sent
-unchanged, so that a user can also send arguments that do not fit the schema.
+Each word before `--` gives an argument of the tool or prompt. The TEXT of KEY=TEXT is converted by
+the schema of the tool's argument: to a number, a boolean, null, a value of an enum, an array, an
+object, or the text itself. KEY:=JSON and whole JSON objects are sent unchanged, so that a user can
+also send arguments that do not fit the schema.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _read_file(name: str) -> str:
 class Parameters(Struct, frozen=True):
     """The arguments that a tool or a prompt accepts.
 
-    descriptions: name of an argument -> its type in words.
+    descriptions: name of an argument -> its type in words, such as `integer`.
     required: the names of the arguments without which a call fails.
     is_closed: whether arguments that are not in `descriptions` are errors.
     """
@@ -210,6 +211,7 @@ class Parameters(Struct, frozen=True):
         return cls(
             {name: describe_schema(item, schema) for name, item in properties.items()},
             [name for name in names if isinstance(name, str) and name in properties],
+            # With one of these keywords, names outside of `properties` may be allowed.
             schema.get("additionalProperties") is False
             and not {"patternProperties", "allOf", "anyOf", "oneOf", "$ref"} & schema.keys(),
         )
@@ -271,7 +273,7 @@ def _explain_missing(
     server: the words after `--`.
     """
     names = "|".join(map(re.escape, missing))
-    # `a=1,b=2` is one word of a shell.
+    # A shell passes `a=1,b=2` as one word. Split at the commas before the missing names.
     parts = [part for word in command for part in re.split(f",(?=(?:{names}):?=)", word)]
     if len(parts) > len(command):
         return UsageError(
@@ -304,6 +306,11 @@ def example_command(line: str, server: Sequence[str]) -> str:
 
 
 def _placeholder(description: str) -> str:
+    """Return a word that stands for a value in an example, such as `INTEGER`.
+
+    description: the type of the value, from describe_schema(). If it is more than one word, the
+        result is `VALUE`.
+    """
     return description.upper() if description.isalpha() else "VALUE"
 
 
@@ -373,11 +380,12 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
         return text
 
     value = _read_json(text)
+    # The types are compared, too, because 1 == True in Python.
     if any(type(value) is type(item) and value == item for item in values):
         return value
     if any(type(value) in PYTHON_TYPES.get(kind, ()) for kind in types):
         return value
-    # In JSON Schema 2.0 is an integer.
+    # In JSON Schema, the number 2.0 is an integer.
     if "integer" in types and isinstance(value, float) and value.is_integer():
         return int(value)
     nouns = [_describe_values(values)] if values else []
@@ -396,7 +404,8 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
 def _read_json(text: str) -> Any:
     """Parse a text as JSON. Returns the text itself if it is not JSON.
 
-    `True` and `False` are accepted too. Integers of more than 64 bits keep their digits.
+    `True` and `False` are accepted too. An integer of more than 64 bits becomes a Raw with its
+    digits, because the decoder would make a rounded float of it.
     """
     if text in ("True", "False"):
         return text == "True"
@@ -431,6 +440,7 @@ def _list_alternatives(schema: Any, root: Schema) -> list[Schema]:
         parts = [part for key in ("anyOf", "oneOf", "allOf") for part in _as_list(item.get(key))]
         if isinstance(item.get("$ref"), str):
             parts.append(_resolve(item["$ref"], root))
+        # Visit the parts next, so that the alternatives have the order of the schema.
         unvisited[:0] = parts
         if not parts or _list_types(item) or _list_enum_values(item):
             alternatives.append(item)
@@ -474,6 +484,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _describe_values(values: list[Any]) -> str:
+    """Return the values of an enum for a message, such as `one of "a", "b"`; at most 20 of them."""
     texts = [encode(value).decode() for value in values[:20]]
     texts += ["..."] if len(values) > 20 else []
     return texts[0] if len(texts) == 1 else f"one of {', '.join(texts)}"

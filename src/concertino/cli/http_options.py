@@ -54,6 +54,7 @@ HTTP_ONLY = {
     "auth_cache_s": "--auth-cache-s",
     "principal_rate": "--principal-rate",
 }
+# A larger number is probably a mistake, such as a port.
 MAX_WORKERS = 256
 # Option -> the option without which it has no effect. Both are named as in the parsed arguments.
 NEEDS = {
@@ -62,7 +63,8 @@ NEEDS = {
     "auth_algorithm": "auth_issuer",
     "auth_introspection": "auth_issuer",
 }
-# The options that turn authorization on, and the options that have no effect without one of these.
+# The options that turn authorization on: each names a verifier of tokens. The options of
+# FOR_VERIFIERS have no effect without one of them. All are named as in the parsed arguments.
 VERIFIERS = ("auth", "auth_tokens", "auth_issuer")
 FOR_VERIFIERS = ("auth_scope", "auth_cache_s", "auth_audience", "principal_rate")
 
@@ -239,7 +241,7 @@ def read_http_options(
     values: dict[str, Any] = vars(args)
     if not args.http:
         for name, option in HTTP_ONLY.items():
-            # These are the values of options that the command line does not have.
+            # An option has one of these values if the command line does not contain it.
             if values[name] not in (None, False, []):
                 raise UsageError(f"{option} is for --http")
         return None, []
@@ -303,11 +305,12 @@ def _check_early(options: HttpOptions) -> None:
     if options.websocket:
         from concertino.http.websocket_messages import quiet_logger
 
-        # Raises ImportError if the package websockets is missing.
+        # Called only because it raises ImportError if the package websockets is missing.
         quiet_logger()
     if options.tls is not None:
         from concertino.http.tls import TlsCertificate
 
+        # Reads the files and checks them. The server does it again when it starts.
         TlsCertificate(options.tls)
     if options.shared_sessions is not None:
         from concertino.http.machine_peers import MachinePeers
@@ -325,6 +328,7 @@ def _check_address(text: str) -> None:
     try:
         split_address(text)
     except ValueError:
+        # Guess what the user has meant: the host and port of a URL, or a host without a port.
         address = text.partition("://")[2].partition("/")[0] if "://" in text else text
         host, _, port = address.rpartition(":")
         if not port.isdecimal() or int(port) > 65535:

@@ -11,9 +11,9 @@ start within the limits, and queues the request if not. Each incoming request ge
 response, or none after it was cancelled. The peer does not know what a method means;
 protocol/session.py (server) and client/channel.py (client) do.
 
-`send` returns how many bytes the transport still buffers. At Limits.high_water_bytes or more, no
-incoming request starts, and notifications of send_coalesced() wait, until on_drain() reports a
-lower number.
+`send` returns how many bytes of output the transport still buffers, because the other side has not
+read them. At Limits.high_water_bytes or more, no incoming request starts, and notifications of
+send_coalesced() wait, until on_drain() reports a lower number.
 Spec: JSON-RPC 2.0; 2026-07-28 basic/patterns/cancellation; 2025-03-26 basic "Batching".
 """
 
@@ -82,14 +82,17 @@ class Peer(Generic[R]):
 
     Attributes:
     running: incoming requests whose handlers are at work, and those whose response waits in
-        `unread`. The owner of the peer adds them with add_running().
+        `unread`. The owner of the peer (the session of a server, or the client) adds a request with
+        add_running() if its handler has to wait.
     waiting: incoming requests that admit() has queued, before they start.
     outgoing: requests that this end has sent and that wait for a response.
     buffered_bytes: how many bytes of output the transport buffers.
     unread: limits the memory for responses that the other side has not read.
     ready: False while the backend starts; incoming requests are queued then.
-    batches: which batches are accepted, and the responses to unfinished ones.
-    invalid_input: how invalid frames are treated, and how many have arrived.
+    batches: which batches are accepted, and the responses to unfinished ones. A batch is an array
+        of messages in one frame (revision 2025-03-26).
+    invalid_input: how invalid frames are treated, and how many have arrived. A frame is invalid if
+        it is not a JSON-RPC message.
     """
 
     def __init__(
@@ -137,7 +140,7 @@ class Peer(Generic[R]):
             return self._classify(message, len(frame), None)
         if message.id is UNSET and (elements := decode_batch(frame)) is not None:
             return self._receive_batch(elements, frame)
-        # decode() has returned an InvalidMessage.
+        # The frame is neither a message nor a batch: decode() has returned an InvalidMessage.
         self._reject(message, frame, None)  # pyright: ignore[reportArgumentType]
         return None
 
@@ -191,8 +194,9 @@ class Peer(Generic[R]):
         """
         refusal = self.batches.refuse(elements)
         if refusal is not None:
-            # In a client, _reject() fails the requests of ours that the batch answers. In a server
-            # it does not, because it sends the refusal as an error response; so fail them here.
+            # The batch may contain responses to requests of ours, which must fail. In a client
+            # (`answered` is False), _reject() lets them fail. In a server it sends the refusal as
+            # an error response instead, so let them fail here.
             if self.invalid_input.answered:
                 self.outgoing.fail_answered(refusal)
             self._reject(refusal, frame, None)
@@ -263,8 +267,9 @@ class Peer(Generic[R]):
         data: the data of the error response.
         """
         input = self.invalid_input
-        # A client never answers an invalid frame. So if the frame may be a request or a response,
-        # a client treats it as a response.
+        # Code 0 means that nothing may be sent in answer, as to a malformed response. A client
+        # (`answered` is False) never answers an invalid frame. So if the frame may be a request or
+        # a response, a client treats it as a response.
         is_response = invalid.code == 0 or not input.answered
         if is_response and self.outgoing.fail_answered(invalid):
             return
@@ -285,9 +290,10 @@ class Peer(Generic[R]):
         answered with the error -31001 (busy) instead.
         """
         limits = self._limits
-        # Requests start in order of arrival, except those that may overtake the queue. While
-        # nothing runs, one request may start whatever its size is, unless the memory of the whole
-        # process is nearly used up.
+        # Requests start in order of arrival. But a call may overtake the queue if the first queued
+        # call waits only because results of its own tool are large. While nothing runs, one request
+        # may start whatever its size is, unless the memory for the unread responses of the whole
+        # process is nearly used up (is_strained).
         if (
             (not self.waiting or self.unread.may_overtake(incoming))
             and self.ready
@@ -320,7 +326,8 @@ class Peer(Generic[R]):
         ):
             return None
         incoming = next(iter(self.waiting.values()))
-        # _has_capacity() sets this again if the request must still wait.
+        # The kind (method and tool) of the first queued call, if it waits because its result would
+        # probably not fit. _has_capacity() sets it again if the request must still wait.
         self.unread.blocked_kind = None
         is_limited = self.running or self.unread.budget.is_strained
         if is_limited and not self._has_capacity(incoming):
@@ -353,6 +360,7 @@ class Peer(Generic[R]):
         """Remove a request from `running` or `waiting`, if it is in one of them."""
         if incoming.table is not None:
             incoming.table.remove(incoming)
+            # `kind` is set while `unread` counts the probable size of the request's result.
             if incoming.kind is not None:
                 self.unread.on_end(incoming)
 
@@ -405,18 +413,21 @@ class Peer(Generic[R]):
         if is_large and not unread.fits(len(frame)):
             if not unread.try_wait(incoming, frame):
                 return self._drop_response(incoming, len(frame))
-            # The request stays in `running` until the response is sent: it can still be cancelled,
-            # and its id is in use.
+            # The request goes back to `running` until the response is sent, because it can still be
+            # cancelled, and its id is in use.
             return self.running.add(cast("R", incoming))
         incoming.open = False
 
-        # Send the newest progress and the newest log message first, if they were kept for later.
+        # If the limit of notifications per second has held back progress or log messages, send the
+        # newest of each before the response. After it the client would ignore them.
         if incoming.throttle is not None:
             for suppressed in incoming.throttle.suppressed.values():
                 self.send(suppressed, incoming.id)
 
         if incoming.batch is None:
             self.buffered_bytes = self.send(frame, incoming.id)
+            # To save time, a small response is counted only with the next large one, or by
+            # on_drain().
             if is_large:
                 self._update_unread()
             return None

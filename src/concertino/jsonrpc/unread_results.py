@@ -10,6 +10,9 @@ rules limit the memory, for each connection and for the whole process:
 2. If a large response does not fit after all, it waits until the client has read enough. It is
    dropped if the client reads nothing for Limits.drain_s seconds.
 
+A kind is "unknown" until the first call of it has returned. For such a kind a size is guessed, and
+the guess falls while its calls run and return nothing, so that more of them may start.
+
 Peer (jsonrpc/peer.py) has one UnreadResults; all peers of a process share a ProcessBudget.
 """
 
@@ -24,7 +27,8 @@ from concertino.jsonrpc.limits import Limits
 
 __all__ = ["LARGE_BYTES", "ProcessBudget", "ResultDropped", "UnreadResults", "kind_of"]
 
-# Smaller responses never wait. At most max_in_flight of them can be made at the same time.
+# Smaller responses never wait. They need no limit, because at most max_in_flight calls run at the
+# same time.
 LARGE_BYTES = 16 * 1024
 # At most this many calls of a tool start before one of them has returned, because nothing is known
 # about the size of its results. Eight results of the largest size fit into the limits: six in the
@@ -42,12 +46,13 @@ THREAD_GROWTH_S = 5.0
 LEAST_UNKNOWN_BYTES = 32 * 1024
 # The largest number of bytes in responses that wait, for all connections together.
 MAX_WAITING_BYTES = 20 * 2**20
-# The limit of the process may be exceeded by this many bytes for clients that have read everything:
-# they must get their results even if other clients do not read. A client that has never read a
-# large result may use only half of these bytes. Otherwise clients that never read could take the
-# whole reserve, and those that read would wait for them.
+# The limit of the process may be exceeded by this many bytes, the reserve, for clients that have
+# read everything: they must get their results even if other clients do not read. A client that has
+# never read a large result may use only half of the reserve. Otherwise clients that never read
+# could take all of it, and clients that read would have to wait for them.
 RESERVE_BYTES = 16 * 2**20
-# The budget is under pressure while more than a sixteenth of its limit is held in buffers.
+# The budget is under pressure while more than a sixteenth of its limit is held in buffers. Then the
+# C library can be told to return smaller freed blocks to the system (runtime/freed_memory.py).
 PRESSURE_PART = 16
 # The sizes of results are remembered for at most this many kinds of calls.
 MAX_KINDS = 4096
@@ -344,8 +349,9 @@ class UnreadResults:
         for kind in kinds:
             self.budget.lower_guess(kind, now, kind in in_threads)
 
-    # Calls that were started before the first large result of their kind. runtime/threads.py calls
-    # these methods for calls whose code runs in a thread, or waits for one.
+    # For the calls of `def` handlers, whose code runs in a thread, or waits for a free one.
+    # runtime/threads.py calls these methods when a kind has returned its first large result, while
+    # many calls of it were started before.
 
     def known_size(self, kind: Kind) -> int:
         """Return the size of the largest recent response to a kind of call; 0 if there was none.
@@ -383,13 +389,14 @@ class UnreadResults:
         The code may begin when may_begin() has returned True.
         """
         if incoming.kind is not None:
-            # Not 0, which would mean that the size is unknown.
+            # 1 byte, and not 0, which would mean that the size is unknown.
             self._set_expected(incoming, incoming.kind, 1)
 
     def may_begin(self, incoming: IncomingRequest) -> bool:
         """Return whether the result of a call that is kept back will probably fit.
 
-        If so, the result is counted from now on. Returns True for a call that has ended.
+        If so, the result is counted from now on. keep_back() has made the call wait before its code
+        began. Returns True for a call that has ended.
         """
         kind = incoming.kind
         if kind is None:
@@ -456,8 +463,9 @@ class UnreadResults:
     def may_postpone(self, size: int) -> bool:
         """Return whether there is probably room for a result that is larger than expected.
 
-        If so, it can be sent later. If not, it would be dropped, so it need not be encoded.
-        size: its probable size in bytes.
+        If so, the result can be encoded and sent in a later iteration of the loop. If not, it would
+        be dropped, so it need not be encoded.
+        size: the probable size of the result in bytes.
         """
         budget = self.budget
         held, held_of_all = self.held + self._postponed, budget.held + budget.postponed
@@ -485,6 +493,7 @@ class UnreadResults:
         budget = self.budget
         budget.held += held - self.held
         if held < self._nearly_read_bytes <= self.held:
+            # The client has read much output, such as a large result.
             self._reserve_bytes = RESERVE_BYTES
         self.held = held
         budget.update_strain()

@@ -75,7 +75,8 @@ class Redactor:
 
     Attributes:
     least: the length of the shortest text that may contain a secret of any kind.
-    markers: the result of find_markers(), which is computed only once; None before its first call.
+    markers: a few characters of which each given secret contains at least one. find_markers()
+        computes them at its first call; None before.
     has_plain: False if each given secret contains one of the characters that tokens contain
         (_TOKEN_CHARACTERS). find_markers() sets it; True before.
     """
@@ -142,8 +143,9 @@ class Redactor:
             text = self._without_secrets_in_strings(
                 text, self._may_contain_known(text), True, tokens
             )
-        # The following lines do the same as `return self.text(text)`, without the function call and
-        # without a search for unquoted fields, since the text is no log line or exception.
+        # The following lines do the same as `return self.text(text)`, without the function call.
+        # They do not search for fields without quotes, such as `password=x`, because only log lines
+        # and exceptions have these.
         fields = may_have_quoted_fields(text)
         if not (fields or tokens or self._may_contain_known(text)):
             return text
@@ -229,6 +231,8 @@ class Redactor:
         changed = False
         for key, item in old.items():
             new_key, new_item = key, self._field(key, item)
+            # A key may contain a secret, too. The name of a secret field, such as `password`, stays
+            # as it is.
             if isinstance(key, str) and not is_secret_field(key):
                 new_key = self.text(key)
                 while new_key is not key and new_key in new:
@@ -316,6 +320,8 @@ class Redactor:
                 return True
         if not self._secrets or "\\" not in text:
             return False
+        # A secret may be escaped: any character as in \u0061, \x61 or \/, and the characters of
+        # _SHORT_ESCAPED also with a short escape such as \n.
         return self._escapable or re.search(r"\\[uUx/]", text) is not None
 
 
@@ -326,7 +332,7 @@ _default: Redactor | None = None
 _learned: dict[tuple[str, str], None] = {}
 # The secrets that learn_secrets() has added. The dict is used as an ordered set.
 _known: dict[str, None] = {}
-# The current and the previous secrets of each owner, see learn_current_secrets().
+# Owner -> its current and its previous secrets, see learn_current_secrets().
 _NO_SECRETS: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
 _renewed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 
@@ -360,8 +366,8 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
             return True
         if length > most:
             return False
-        # These searches accept nearly every text. They are written in-line, because two function
-        # calls would take 40 % of this check's time (CPython 3.13).
+        # Nearly every text passes these searches without a call of string(). They are written
+        # in-line, because two function calls would take 40 % of this check's time (CPython 3.13).
         if "\\" in text or ((":" in text or "=" in text) and _may_have_named_secret(text)):
             return current.string(text) is text
         if (
@@ -388,6 +394,8 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
                 return current.string(text) is text
         return True
 
+    # is_clean() may return True for a text of up to LEAST_FIELD - 1 characters before it looks at
+    # `most`. So for a smaller `most`, use a function that is always right.
     return is_clean if most >= LEAST_FIELD else lambda text: False
 
 
@@ -404,8 +412,9 @@ def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
     """
     global _default
     found = dict(os.environ if environment is None else environment)
-    # Append a number to learned names, because the same variable may have another value in
-    # os.environ. _is_secret() still recognizes the words of a name before two underscores.
+    # Append `__` and a number to each learned name, because the same variable may have another
+    # value in os.environ. _is_secret() still recognizes the name, such as API_TOKEN__3, because it
+    # looks for words between underscores.
     found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_learned)}
     _default = Redactor.from_environment(found)
     renewed = [secret for pair in _renewed.values() for secrets in pair for secret in secrets]
@@ -482,6 +491,7 @@ def _is_secret(name: str, value: str) -> bool:
     words = f"_{name.upper().replace('-', '_')}_"
     if len(value) < _LEAST_SECRET or not any(word in words for word in _SECRET_WORDS):
         return False
+    # A number, as in MAX_TOKEN_COUNT=12345678, and the path of a file are not secrets.
     try:
         float(value)
         return False

@@ -24,7 +24,8 @@ from typing import Any, cast
 
 from concertino.errors import RegistrationError
 
-# How often `re` may examine one character of the text in a pattern that counts as linear.
+# How often `re` may examine one character of the text in a pattern that counts as linear. At this
+# number, matching is slower by a constant factor, but still linear.
 MAX_TRIES = 256
 # The longest pattern that is examined. The work grows with the square of the number of
 # alternatives.
@@ -50,8 +51,9 @@ def find_backtracking(pattern: str) -> str | None:
         if len(pattern) > MAX_CHARACTERS:
             raise _NoProof(f"it is longer than {MAX_CHARACTERS:,} characters")
         branches = _PatternReader(pattern).read_pattern()
-        # Without an anchor, `re` begins an attempt at each character. Each character is then
-        # examined again in as many attempts as the longest match has characters.
+        # Without the anchor `^`, `re` begins an attempt at each character of the text. Each
+        # character is then examined in as many attempts as the longest match has characters.
+        # read_pattern() has refused patterns without an anchor and without a longest match.
         tries = sum(
             part.count_tries([], 0) * (1 if is_anchored else part.longest or 1)
             for is_anchored, part in branches
@@ -255,7 +257,8 @@ class _Repeat(_Part):
             # `tail` characters. So it examines a character up to `tail` times.
             return max(1, tail or 0) if is_ambiguous else 1
 
-        # The exponent is limited, because even 2**9 is more than MAX_TRIES.
+        # Each occurrence of the part multiplies the attempts. The exponent is limited to 9, because
+        # even 2**9 is more than MAX_TRIES.
         total = 1 if inner == 1 else min(inner ** min(self.most, 9), MAX_TRIES + 1)
         return min(total * (self.most - self.least + 1 if is_ambiguous else 1), MAX_TRIES + 1)
 
@@ -295,6 +298,7 @@ class _PatternReader:
         parts = self.read_parts()
         if not self.skip("$") and parts:
             # Nothing can fail after the last part, so its repetitions cause no backtracking.
+            # Replace them by the least number of repetitions, which is enough for a match.
             last = parts[-1]
             if isinstance(last, _Repeat) and not last.part.may_be_empty:
                 parts[-1] = _Repeat(last.part, last.least, last.least, last.text)
@@ -320,7 +324,7 @@ class _PatternReader:
         if char == "[":
             return _Part(self.read_set())
         if char == ".":
-            # Every character except the newline.
+            # Every character except the newline, whose code point is 10.
             return _Part(_complement([(10, 10)]))
         if char == "\\":
             return _Part(self.read_escape()[0])
@@ -366,6 +370,7 @@ class _PatternReader:
         """
         inside, brace, _ = self.text[self.at :].partition("}")
         low, comma, high = inside.partition(",")
+        # The limit of 12 characters keeps the numbers small.
         if not brace or not low.isdecimal() or not (high or "0").isdecimal() or len(inside) > 12:
             raise self.unknown()
         self.at += len(inside) + 1
@@ -378,8 +383,8 @@ class _PatternReader:
     def read_set(self) -> Characters:
         """Parse a set after its `[`, and return all characters that it may match.
 
-        The result may contain more characters, because \\d and similar classes depend on the
-        version of Unicode.
+        The result may also contain characters that it does not match, because \\d and similar
+        classes depend on the version of Unicode.
         """
         is_negated = self.skip("^")
         possible: Characters = []
@@ -418,6 +423,7 @@ class _PatternReader:
         """
         char = self.next()
         if char.lower() in _CLASSES:
+            # Which characters beyond ASCII belong to a class depends on the version of Unicode.
             certain = _CLASSES[char.lower()]
             possible = [*certain, (128, _LAST)]
             if char.islower():

@@ -151,8 +151,9 @@ class UriTemplate:
             return None
 
         # First pass, from the last part to the first: find the places where a part can begin so
-        # that it and all parts after it match the rest of the URI. There is one flag for each
-        # place.
+        # that it and all parts after it match the rest of the URI. A place is an index in the URI.
+        # Each bytearray has one flag for each place; `after` belongs to the empty rest, which
+        # begins at the end only.
         after = bytearray(len(uri) + 1)
         after[-1] = True
         matches = [after]
@@ -314,14 +315,16 @@ class _Run(Struct, frozen=True):
     read_values: ReadValues
 
     def find_starts(self, uri: str, after: bytearray) -> bytearray:
-        # The places from which one or more allowed characters lead to a place in `after`.
+        # The places from which one or more allowed characters lead to a place where the next part
+        # can begin.
         runs = bytearray(len(uri) + 1)
         for place in range(len(uri) - 1, -1, -1):
             runs[place] = uri[place] in self.allowed and (after[place + 1] or runs[place + 1])
 
         starts = bytearray(after) if self.optional else bytearray(len(uri) + 1)
         for place in range(len(uri)):
-            # Near the end of the URI there is no room for `first`. The flag at the end is not set.
+            # Near the end of the URI there is no room for `first`. Then look at the flag of the
+            # end, which is never set, because a run has at least one character.
             run_start = min(place + len(self.first), len(uri))
             if runs[run_start] and uri.startswith(self.first, place):
                 starts[place] = True
@@ -333,6 +336,8 @@ class _Run(Struct, frozen=True):
         place: int,
         after: bytearray,
     ) -> int:
+        # At first the empty match, which only an optional part can have. find_starts() has made
+        # sure that any other part has a longer one.
         furthest = place
         if uri.startswith(self.first, place):
             place += len(self.first)
@@ -356,7 +361,8 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
     has_query = any(map(_begins_query, parts))
     in_path = WITH_RESERVED - {"?", "#"} if has_query else WITH_RESERVED
     pattern: list[_Literal | _Run] = []
-    # The operator of the query or fragment so far; empty before one has begun.
+    # The operator of the query or fragment that has begun; "" before. After it nothing but `&` or
+    # `#` could be told apart from its values.
     query = ""
     for part in parts:
         if isinstance(part, str):
@@ -370,6 +376,7 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
         if query:
             _check_after_query(part.operator, query)
         if part.operator in PAIRS:
+            # {;a} belongs to the path, so other parts may follow it.
             query = part.operator if part.operator != ";" else ""
             pattern.append(
                 _Run(part.operator, PAIRS[part.operator], True, _make_pairs_reader(part))
@@ -467,7 +474,8 @@ def _make_fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
     """Return the function that reads the variables of a fragment, such as {#a,b}."""
 
     def read(text: str) -> Values | None:
-        # If there are more commas than variables, the first variable gets as much as possible.
+        # A value may contain commas. If there are more commas than between the variables, the first
+        # variable gets as much as possible.
         items = text.rsplit(",", len(variables) - 1)
         values: Values = {}
         for variable, item in zip(variables, items, strict=False):
@@ -537,6 +545,7 @@ def _decode(text: str, allow_slashes: bool) -> str | None:
     if _LONE_PERCENT.search(text):
         return None
     try:
+        # split() returns the texts between the percent-encodings, and these at the odd indexes.
         value = b"".join(
             bytes.fromhex(part[1:]) if number % 2 else part.encode()
             for number, part in enumerate(_TRIPLET.split(text))
