@@ -164,7 +164,8 @@ BEFORE_THE_FIRST_RESPONSE = {
     "spare_descriptor tasks",
     "schema": "arguments constraints docstrings json_values return_values signature type_schema "
     "violations",
-    "server": "functions lazy_features registry server server_backend settings tool_errors tools",
+    "server": "functions lazy_features registry server server_backend settings tool_errors "
+    "tool_registration tools",
     "transports": "output_buffer pipe pipe_capacity stdio",
     "types": "results",
 }
