@@ -81,7 +81,8 @@ class PluginReplacement:
     def retire(self, run: PluginRun) -> None:
         """Let an old run finish its calls in the background, at most CALL_S, and then end it."""
         # End the oldest runs, so that there are at most MAX_OLD old runs together with this one.
-        for oldest in list(self._old)[: len(self._old) - MAX_OLD + 1]:
+        excess = max(0, len(self._old) + 1 - MAX_OLD)
+        for oldest in list(self._old)[:excess]:
             self._old[oldest].cancel()
         task = asyncio.get_running_loop().create_task(self._finish(run))
         self._old[run] = task
