@@ -29,6 +29,8 @@ __all__ = [
     "own_resource",
 ]
 
+# The well-known paths of the metadata: of an MCP server (RFC 9728), and of an authorization server
+# (RFC 8414 and OpenID Connect Discovery 1.0).
 RESOURCE_PATH = "/.well-known/oauth-protected-resource"
 ISSUER_PATH = "/.well-known/oauth-authorization-server"
 OPENID_PATH = "/.well-known/openid-configuration"

@@ -28,6 +28,7 @@ from concertino.errors import AuthorizationError
 
 __all__ = ["identify_client"]
 
+# The name under which the client is registered. Users see it on the page of a login.
 CLIENT_NAME = "concertino"
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 

@@ -26,7 +26,7 @@ from concertino.protocol.revisions import by_name
 
 __all__ = ["ComposedLists", "parse_cursor"]
 
-_text = Decoder(str).decode
+_decode_text = Decoder(str).decode
 
 
 class ComposedLists:
@@ -182,7 +182,7 @@ class ComposedLists:
         renamed: list[dict[str, Raw]] = []
         member = listing.json_name_member
         for item in items:
-            shown = self._show(name, _text(item[member]), listing)
+            shown = self._show(name, _decode_text(item[member]), listing)
             if shown is not None:
                 renamed.append({**item, member: Raw(encode(shown))})
         return renamed
@@ -211,7 +211,7 @@ def parse_cursor(params: Mapping[str, Raw], names: Sequence[str]) -> tuple[int, 
     if "cursor" not in params:
         return 0, params
     try:
-        text = _text(params["cursor"])
+        text = _decode_text(params["cursor"])
         # An empty cursor asks for the first page.
         if not text:
             return 0, {key: value for key, value in params.items() if key != "cursor"}

@@ -192,5 +192,6 @@ def _make_prefix(part: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9]+", "-", part).strip("-") or "server"
     if len(plain) <= MAX_PREFIX:
         return plain
+    # The hash and the hyphen before it are the last five characters.
     digest = sha256(part.encode("utf-8", "surrogatepass")).hexdigest()[:4]
     return f"{plain[: MAX_PREFIX - 5]}-{digest}"

@@ -17,6 +17,7 @@ from concertino.near_names import HintingStructMeta
 
 __all__ = ["Rate", "Window"]
 
+# [GLOB=]CALLS/SECONDS
 _TEXT = re.compile(r"(?:(.+)=)?(\d+)/(\d+(?:\.\d+)?)", re.DOTALL)
 
 

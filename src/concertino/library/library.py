@@ -448,6 +448,7 @@ def _default_cache_size() -> int:
     text = os.environ.get("CACHE_SIZE", "").strip()
     if not text:
         return CACHE_SIZE
+    # A number with more digits is a mistake.
     if not text.isdecimal() or len(text) > 9:
         raise RegistrationError(f"CACHE_SIZE: expected a whole number of files, got {text!r}")
     return int(text)

@@ -32,8 +32,11 @@ from concertino.library.query_params import parse_query
 from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, REGISTRY, split_uri
 
+# `[text](path)` or `[text](path "title")`.
 LINK = re.compile(r"\[[^\]\n]*\]\(\s*<?([^\s)>]+)>?[^)\n]*\)")
+# Code inside a line.
 CODE = re.compile(r"`[^`\n]*`")
+# A target that contains one of these is a placeholder, such as `<name>` or `docs/...`.
 PLACEHOLDER = re.compile(r"[{}$<>]|\.\.\.|…")
 ANY_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 

@@ -38,6 +38,7 @@ COMMON_CATEGORIES = frozenset(
     ("agents", "skills", "examples", "patterns", "guides", "workflows", "best-practices")
 )
 
+# `++` after a letter at the end of a word.
 PLUSES = re.compile(r"(?<=[A-Za-z])\+\+(?![A-Za-z0-9])")
 N = TypeVar("N", int, float)
 

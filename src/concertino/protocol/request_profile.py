@@ -54,6 +54,7 @@ __all__ = [
 # An error quotes at most this many characters of the client's input.
 QUOTED_CHARS = 128
 
+# The keys of `_meta` by which a request of MCP 2026-07-28 names its revision and its client.
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT = "io.modelcontextprotocol/clientInfo"

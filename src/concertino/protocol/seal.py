@@ -46,6 +46,7 @@ MAX_USED = 16384
 MAC, NONCE, TIME = 32, 16, 8
 HEAD = MAC + NONCE + TIME
 
+# From the alphabet of base64 to its URL-safe alphabet, and back.
 URL_SAFE = bytes.maketrans(b"+/", b"-_")
 FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 

@@ -302,6 +302,7 @@ def _insert_long(start: bytes, body: bytes) -> bytes:
     return b"".join((start, memoryview(body)[1:]))
 
 
+# The key of a result's `_meta` under which it names the server (2026-07-28 basic/index).
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 # The methods whose results have caching hints (server/utilities/caching).

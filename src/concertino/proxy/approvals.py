@@ -28,6 +28,7 @@ from concertino.proxy.state_files import (
 
 __all__ = ["ApprovalStore", "ApprovedFile", "ToolPins"]
 
+# The version of the format in which the approvals are stored.
 FORMAT = 1
 
 

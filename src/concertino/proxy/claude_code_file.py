@@ -31,6 +31,7 @@ __all__ = [
     "split_project",
 ]
 
+# The name of the file, and its largest size in bytes.
 CLAUDE_CODE = ".claude.json"
 MAX_CLAUDE_CODE_BYTES = 64 * 2**20
 # The largest list of servers, in bytes.

@@ -24,9 +24,12 @@ MAX_DEPTH = 64
 # The longest number, in characters. Python's time to parse an integer grows with its square.
 MAX_DIGITS = 300
 
+# White space and comments.
 SPACE = re.compile(r"(?:[ \t\n\r]+|//[^\n\r]*|/\*.*?\*/)*", re.DOTALL)
+# The part of a string up to its end, an escape, or a character that a string must not contain.
 PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+# A number, true, false or null; or what stands in the place of one, for the error.
 WORD = re.compile(r"[A-Za-z0-9_$.+-]+")
 HEX = re.compile(r"[0-9a-fA-F]{4}")
 ESCAPES = {

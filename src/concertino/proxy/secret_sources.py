@@ -32,6 +32,7 @@ __all__ = ["SECRET", "SecretReference", "parse_secret", "read_secret"]
 
 log = logging.getLogger("concertino.proxy")
 
+# The beginning of a reference to a secret.
 SECRET = "secret:"
 SecretKind = Literal["name", "file", "command"]
 # The largest secret, in bytes. Keys and tokens are shorter; a larger file is a wrong file.

@@ -18,6 +18,7 @@ from concertino.transforms.tool_changes import ToolChange
 
 __all__ = ["GUARD_KEYS", "ISOLATIONS", "OPTION_KEYS", "Isolation", "ServerOptions", "read_options"]
 
+# The isolations of a Proxy (sharing.py), without "shared": for this, a file has the key `shared`.
 Isolation = Literal["auto", "principal", "session"]
 ISOLATIONS: tuple[str, ...] = get_args(Isolation)
 

@@ -56,6 +56,7 @@ class RunCall(Struct, frozen=True):
 run_calls: ContextVar[list[RunCall] | None] = ContextVar("run_calls", default=None)
 
 
+# Whether begin_program() was called.
 _is_program = False
 
 

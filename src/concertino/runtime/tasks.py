@@ -47,8 +47,10 @@ __all__ = [
 Work = Coroutine[Any, Any, Any]
 Subject = TypeVar("Subject")
 Result = TypeVar("Result")
+# The types of the function that eager_task_runner() returns, and of its argument `on_done`.
 Start = Callable[[Work, Subject], "asyncio.Task[None] | None"]
 OnDone = Callable[[Subject, Any, BaseException | None], None]
+# The type of a function by which a Host says whether any of its calls runs or waits.
 HasCalls = Callable[[], bool]
 
 

@@ -21,7 +21,7 @@ from concertino.transforms.tool_text import TAGS
 
 __all__ = ["ChangedTool"]
 
-_members = Decoder(dict[str, Raw]).decode
+_decode_members = Decoder(dict[str, Raw]).decode
 # Keywords of a schema, other than `properties` and `required`, that may contain names of arguments.
 RULES = frozenset(
     """allOf anyOf oneOf not if then else dependentRequired dependentSchemas dependencies examples
@@ -106,8 +106,8 @@ class ChangedTool:
     def _show_schema(self, schema: Raw) -> Raw:
         """Return the input schema with the arguments that clients see, in the server's order."""
         try:
-            members = _members(schema)
-            properties = _members(members.get("properties", b"{}"))
+            members = _decode_members(schema)
+            properties = _decode_members(members.get("properties", b"{}"))
             required = decode(members.get("required", b"[]"), type=list[str])
         except DecodeError:
             return schema
@@ -162,7 +162,7 @@ class ChangedTool:
         if change is None or (change.description is None and change.default is UNSET):
             return self._reword_raw(schema) if self._hidden else schema
         try:
-            members = _members(schema)
+            members = _decode_members(schema)
         except DecodeError:
             # The schema is true or false.
             members = {}
@@ -201,8 +201,8 @@ class ChangedTool:
         Returns the server's names; [] if the schema has no `properties`.
         """
         try:
-            schema = _members(tool["inputSchema"])
-            known = _members(schema["properties"])
+            schema = _decode_members(tool["inputSchema"])
+            known = _decode_members(schema["properties"])
         except (KeyError, DecodeError):
             return []
         return [own for own in self._change.arguments if own not in known]
@@ -225,7 +225,7 @@ class ChangedTool:
             return own_params
         given = bytes(params.get("arguments", b"{}"))
         try:
-            sent = {} if given == b"null" else _members(given)
+            sent = {} if given == b"null" else _decode_members(given)
         except (DecodeError, UnicodeError):
             raise invalid_params("arguments: expected an object") from None
         arguments: dict[str, Raw] = {}
@@ -309,7 +309,7 @@ class ChangedTool:
 
 def _meta_of(tool: RawTool) -> Mapping[str, Raw]:
     try:
-        return _members(tool.get("_meta", b"{}"))
+        return _decode_members(tool.get("_meta", b"{}"))
     except DecodeError:
         # `_meta` is not an object, for example null. Treat it as empty.
         return {}

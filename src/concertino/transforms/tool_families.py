@@ -94,6 +94,7 @@ class ToolFamilies:
         for number, count in posting.items():
             for family in self._of_tool[number]:
                 counts[family] = counts.get(family, 0.0) + count
+        # BM25's inverse document frequency, for families in place of documents.
         rarity = math.log(1 + (families - len(counts) + 0.5) / (len(counts) + 0.5))
         return {family: rarity * count / (SATURATION + count) for family, count in counts.items()}
 

@@ -116,6 +116,7 @@ class ToolIndex:
                 for term, count in terms.items():
                     posting = self._postings.setdefault(term, {})
                     posting[number] = posting.get(number, 0.0) + weight * count / norm
+        # Term -> how rare it is: BM25's inverse document frequency.
         self._rarity = {
             term: math.log(1 + (self._size - len(posting) + 0.5) / (len(posting) + 0.5))
             for term, posting in self._postings.items()

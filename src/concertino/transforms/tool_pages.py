@@ -19,9 +19,9 @@ __all__ = ["RawTool", "ToolPage", "decode_tool_page", "is_same_page", "name_of",
 # The definition of a tool: field -> its undecoded JSON.
 RawTool: TypeAlias = Mapping[str, Raw]
 
-_members = Decoder(dict[str, Raw]).decode
-_tools = Decoder(list[dict[str, Raw]]).decode
-_text = Decoder(str | None).decode
+_decode_members = Decoder(dict[str, Raw]).decode
+_decode_tools = Decoder(list[dict[str, Raw]]).decode
+_decode_text = Decoder(str | None).decode
 
 
 class ToolPage(Struct, frozen=True):
@@ -40,7 +40,7 @@ class ToolPage(Struct, frozen=True):
     def next_cursor(self) -> str | None:
         """Return the cursor of the next page; None on the last page."""
         cursor = self.members.get("nextCursor")
-        return None if cursor is None else _text(cursor)
+        return None if cursor is None else _decode_text(cursor)
 
     def to_json(self, tools: Sequence[RawTool]) -> Raw:
         """Return the JSON of this page with other tools, and all other fields unchanged."""
@@ -50,8 +50,8 @@ class ToolPage(Struct, frozen=True):
 def decode_tool_page(result: Struct | Raw) -> ToolPage:
     """Decode the result of `tools/list`. Raises ProtocolError if it is not a page of tools."""
     try:
-        members = _members(result if isinstance(result, Raw) else encode(result))
-        tools = _tools(members.pop("tools"))
+        members = _decode_members(result if isinstance(result, Raw) else encode(result))
+        tools = _decode_tools(members.pop("tools"))
     except (DecodeError, KeyError, UnicodeError) as exc:
         raise ProtocolError(f"tools/list: not a list of tools: {exc}") from None
     return ToolPage(result, members, tools)
@@ -70,7 +70,7 @@ def is_same_page(before: Struct | Raw, now: Struct | Raw) -> bool:
 def name_of(tool: RawTool) -> str | None:
     """Return the name of a tool; None if it has none and so cannot be called."""
     try:
-        return _text(tool.get("name", b"null"))
+        return _decode_text(tool.get("name", b"null"))
     except DecodeError:
         return None
 

@@ -58,6 +58,7 @@ MAX_FOUND = 10
 # How many different lists are kept, with their indexes. Users may see different lists.
 MAX_LISTS = 4
 
+# The two tools that clients see instead of the list.
 FIND = Tool(
     "find_tools",
     {
@@ -86,7 +87,7 @@ CALL = Tool(
     },
     description="Call a tool that find_tools has found. Returns the tool's own result.",
 )
-META_TOOLS = ListToolsResult([FIND, CALL])
+SEARCH_TOOLS = ListToolsResult([FIND, CALL])
 
 
 class ToolListOptions(Struct, frozen=True):
@@ -220,7 +221,7 @@ class ToolSearch(BackendWrapper):
             # Only the whole list has a second page, so it is shown.
             return await self.inner.handle(call, context)
         listed = await self._read(call, context)
-        return META_TOOLS if self._is_searched(listed) else listed.sources[0]
+        return SEARCH_TOOLS if self._is_searched(listed) else listed.sources[0]
 
     def _is_searched(self, listed: _ToolList) -> bool:
         """Return whether clients see the two tools instead of this list."""
