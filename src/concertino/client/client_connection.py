@@ -280,7 +280,8 @@ class ClientConnection:
     def current(self) -> Conversation:
         """Return the Conversation of the latest start of the server that negotiated a revision.
 
-        The Conversation may have ended. Raises RuntimeError before open().
+        A Conversation is the client's side of one connection, which may have ended. Raises
+        RuntimeError before open().
         """
         if self._last is None:
             raise RuntimeError(NOT_OPEN)
@@ -290,8 +291,9 @@ class ClientConnection:
     def started(self) -> Conversation | None:
         """Return the Conversation of the server's latest start, even if the negotiation has failed.
 
-        Each start makes a new Conversation. Returns None if no process could be started, and no
-        connection opened. Raises RuntimeError before open().
+        A Conversation is the client's side of one connection; each start makes a new one. Returns
+        None if no process could be started, and no connection opened. Raises RuntimeError before
+        open().
         """
         if self.loop is None:
             raise RuntimeError(NOT_OPEN)
@@ -330,8 +332,9 @@ class ClientConnection:
         return self._failure if self._supervisor is None else self._supervisor.failure
 
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
-        """Return the Conversation of the running server, and how much of timeout_s is left.
+        """Return the Conversation with the running server, and how much of timeout_s is left.
 
+        A Conversation is the client's side of one connection, and sends the requests.
         Waits while the server is being restarted. The returned time is at least 0.001 s.
 
         label: names the request that is to be sent, for error messages.

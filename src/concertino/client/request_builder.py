@@ -71,9 +71,10 @@ class RequestBuilder:
 
     Attributes:
     is_modern: whether the negotiated revision is 2026-07-28; False before use().
-    prepared: tool name -> prepared call. It serves calls without a progress function and without
-        `_meta` of the user.
-    forwarded: method -> prepared request, for the calls that a proxy forwards for other clients.
+    prepared: tool name -> a call of this tool that is encoded but for its id and the arguments. It
+        serves calls without a progress function and without `_meta` of the user.
+    forwarded: method -> a request that is encoded but for its id and its params, for the calls that
+        a proxy forwards for other clients.
     """
 
     def __init__(self, info: Implementation, handlers: RequestHandlers) -> None:
@@ -196,7 +197,7 @@ class RequestBuilder:
         return members
 
     def prepare_tool_call(self, name: str) -> PreparedRequest:
-        """Return a prepared call of a tool, which lacks only its id and the arguments.
+        """Return an encoded call of a tool, which lacks only its id and the arguments.
 
         The prepared call is also stored in `prepared`, unless that has MAX_PREPARED already.
         """
@@ -210,7 +211,7 @@ class RequestBuilder:
         return prepared
 
     def prepare_forward(self, method: str) -> PreparedRequest:
-        """Return a prepared request with this method, which lacks its id and all of its params.
+        """Return an encoded request with this method, which lacks its id and all of its params.
 
         The request is also stored in `forwarded`, unless that has MAX_FORWARDED already.
         """

@@ -130,6 +130,7 @@ class SessionState:
     async def watch(self, uris: frozenset[str]) -> None:
         """Subscribe to these resources, and end the subscriptions of the previous watch().
 
+        When one of the resources changes, the user's function `updated` is called with its URI.
         uris: the URIs of all resources to watch from now on; empty for none.
         """
         before, self._watched = self._watched, uris

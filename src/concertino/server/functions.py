@@ -209,7 +209,8 @@ async def call_handler(
     """Call a handler, and return finish(value) for the value that it returns.
 
     An `async def` runs on the event loop, a `def` in a thread unless it is inline.
-    bound: the arguments for the handler.
+    function: the handler, and how to call it.
+    bound: the positional and keyword arguments for the handler.
     in_thread: runs a function in a thread.
     finish: converts the value to a result.
     """
