@@ -329,27 +329,23 @@ def test_a_write_that_fails_at_any_byte_loses_the_connection_once(
         asyncio.run(main(at))
 
 
+@pytest.mark.parametrize(
+    "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+@pytest.mark.parametrize("is_full", [False, True])
 @on_a_loop
-async def test_a_reader_that_goes_away_is_noticed_without_a_write() -> None:
+async def test_a_reader_that_goes_away_is_noticed_without_a_write(
+    is_full: bool,
+    loop_factory: Any,  # read by on_a_loop
+) -> None:
     ends = Ends()
+    if is_full:
+        # The loop also waits until it can write.
+        ends.pipe.send(b"x" * 2**20, None)
     os.close(ends.reading)
     await ends.receiver.until(lambda: ends.told != [])
     assert ends.told == [("lost", "BrokenPipeError")]
     await ends.close()
-
-
-def test_uvloop_notices_a_reader_that_goes_away_at_the_next_write() -> None:
-    async def main() -> None:
-        ends = Ends()
-        os.close(ends.reading)
-        ends.pipe.write(b"x", None)
-        ends.pipe.flush()
-        await ends.receiver.until(lambda: ends.told != [])
-        assert ends.told == [("lost", "BrokenPipeError")]
-        await ends.close()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
 
 
 @on_a_loop

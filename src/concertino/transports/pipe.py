@@ -134,7 +134,7 @@ class PipeConnection:
 
         # When the reader has gone, a pipe reports an error and a socket reports the end of file.
         # Both make the writing end readable, so watch it for that.
-        if self._detects_reader_loss and isinstance(self._loop, asyncio.SelectorEventLoop):
+        if self._detects_reader_loss:
             self._loop.add_reader(self._out, self._on_reader_lost)
 
     # Reading
@@ -485,7 +485,7 @@ class PipeConnection:
             self._output.discard()
             self._stop_reading()
             self._watch_writable(False)
-            if self._detects_reader_loss and isinstance(self._loop, asyncio.SelectorEventLoop):
+            if self._detects_reader_loss:
                 self._loop.remove_reader(self._out)
         self._release()
 
