@@ -50,7 +50,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     args: the parsed arguments of the command.
     server: the words after `--`, which start the server; empty if `args.target` names it.
-    Raises UsageError if both or none of them are given, and for a target that does not exist.
+    Raises UsageError if neither `args.target` nor `server` is given or if both are, and for a
+    target that does not exist.
     """
     if (args.target is None) == (not server):
         raise UsageError("expected a target, or a command after --", EXAMPLE)

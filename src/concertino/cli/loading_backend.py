@@ -61,7 +61,7 @@ class Turn:
 class LoadingBackend:
     """A Backend that loads another Backend when it is started, and forwards calls to it.
 
-    load: returns the other backend (the target); called in a thread.
+    load: returns the other Backend, the target; called in a thread.
     name: the name of the target, for the log.
     traceback: whether to log the whole traceback if loading fails.
     """
@@ -90,9 +90,9 @@ class LoadingBackend:
         )
 
     async def start(self, outlet: Notifier) -> None:
-        """Load and start the other backend. Raises the exceptions of importing or starting it.
+        """Load the target and start it. Raises the exceptions of importing or starting it.
 
-        outlet: receives the notifications of the other backend.
+        outlet: receives the notifications of the target.
         """
         inner = self._inner
         if inner is None:

@@ -54,9 +54,9 @@ MAX_FIRST_ID = 2**30
 
 
 class ChannelDelegate(MessageHandler, Protocol):
-    """Handles what a server sends, apart from responses, and the end of the connection.
+    """Handles the requests and notifications of a server, and the end of the connection to it.
 
-    Conversation implements it.
+    Conversation implements it. The Channel itself handles the responses.
     """
 
     def on_eof(self) -> None:

@@ -307,9 +307,9 @@ class Client(ForwardingMethods):
             structured content is converted to it. Without structured content, the text of the
             result is decoded as JSON, or returned as it is for `str`. If the tool has failed,
             ToolError is raised with the text of the result.
-        timeout_s: how many seconds to wait for the response, and after each progress for the next
-            one. By default timeouts.request_s. The call may take timeouts.total_s in all, or
-            timeout_s if that is longer.
+        timeout_s: how many seconds to wait for the response. Each progress notification restarts
+            this time. By default timeouts.request_s. The call may take timeouts.total_s in all,
+            or timeout_s if that is longer.
         progress(done, total, message): a function called for each progress notification of the
             tool. `total` and `message` are None if the server does not send them. Without a
             function, the server is not asked for progress.
@@ -534,8 +534,9 @@ class Client(ForwardingMethods):
         params: the params of the request, without `_meta`; None for no params.
         into: the type to decode the result to. None returns dicts, lists, strings and so on;
             msgspec.Raw returns the undecoded JSON.
-        timeout_s: how many seconds to wait for the response, and after each progress for the next
-            one; by default timeouts.request_s.
+        timeout_s: how many seconds to wait for the response. Each progress notification restarts
+            this time. By default timeouts.request_s. The request may take timeouts.total_s in
+            all, or timeout_s if that is longer.
         progress(done, total, message): a function called for each progress notification; None to
             request no progress.
         meta: keys and values to add to the request's `_meta`.

@@ -278,10 +278,10 @@ class ClientConnection:
 
     @property
     def current(self) -> Conversation:
-        """Return the Conversation of the latest start of the server that negotiated a revision.
+        """Return the latest Conversation in which a revision was negotiated.
 
-        A Conversation is the client's side of one connection, which may have ended. Raises
-        RuntimeError before open().
+        A Conversation is the client's side of one connection, which may have ended. Each start of
+        the server makes a new one. Raises RuntimeError before open().
         """
         if self._last is None:
             raise RuntimeError(NOT_OPEN)
@@ -377,9 +377,9 @@ class ClientConnection:
         method: the method of the request.
         body: the params without `_meta`, a JSON object.
         subject: the name or URI in the request, for errors; "" if it has none.
-        timeout_s: how many seconds to wait for the response, and after each progress for the next
-            one. The request may take Timeouts.total_s in all, or timeout_s if that is longer. None
-            for Timeouts.request_s.
+        timeout_s: how many seconds to wait for the response. Each progress notification restarts
+            this time. The request may take Timeouts.total_s in all, or timeout_s if that is
+            longer. None for Timeouts.request_s.
         progress: called with the server's progress; None to request no progress.
         meta: keys and values to add to `_meta`; None for none.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
@@ -416,8 +416,8 @@ class ClientConnection:
         caller: the other client. A 2026-07-28 server gets its name and its capabilities.
         level: the lowest level of the log messages that the other client requests; None for no log
             messages.
-        timeout_s: how many seconds to wait for the response, and after each progress for the next
-            one; infinite for no limit.
+        timeout_s: how many seconds to wait for the response. Each progress notification restarts
+            this time. Infinite for no limit.
         progress: called for each progress notification of the server; None if the other client has
             not requested progress.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.

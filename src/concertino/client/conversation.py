@@ -305,8 +305,8 @@ class Conversation:
         caller: the other client. A 2026-07-28 server gets its name and its capabilities.
         level: the lowest level of the log messages that the other client requests; None for no log
             messages.
-        timeout_s: how many seconds to wait for the response, and after each progress for the next
-            one; infinite for no limit.
+        timeout_s: how many seconds to wait for the response. Each progress notification restarts
+            this time. Infinite for no limit.
         progress: called for each progress notification of the server; None if the other client has
             not requested progress.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.

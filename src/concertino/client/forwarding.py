@@ -43,9 +43,9 @@ class ForwardingMethods(ConnectionFacts):
         caller: the other client. A 2026-07-28 server gets its name and its capabilities.
         level: the lowest level of the log messages that the other client requests; None for no log
             messages. Servers before 2026-07-28 do not get it.
-        timeout_s: how many seconds to wait for the response, and after each progress for the next
-            one. By default there is no limit: the proxy cancels the task that awaits the result, if
-            the other client cancels its call.
+        timeout_s: how many seconds to wait for the response. Each progress notification restarts
+            this time. By default there is no limit: the proxy cancels the task that awaits the
+            result, if the other client cancels its call.
         progress(done, total, message): a function called for each progress notification of the
             server; None if the other client has not requested progress.
         Raises RpcError for an error response, TimedOut, Disconnected if the server ends, and

@@ -199,7 +199,8 @@ class RequestBuilder:
     def prepare_tool_call(self, name: str) -> PreparedRequest:
         """Return an encoded call of a tool, which lacks only its id and the arguments.
 
-        The prepared call is also stored in `prepared`, unless that has MAX_PREPARED already.
+        Stores it in the attribute `prepared` under the tool's name, for later calls of the tool,
+        unless calls of MAX_PREPARED tools are stored there already.
         """
         # Encode the params with `null` for the arguments, which come last, and cut off `null}`.
         params = self.params(encode({"name": name, "arguments": None}))
@@ -213,7 +214,8 @@ class RequestBuilder:
     def prepare_forward(self, method: str) -> PreparedRequest:
         """Return an encoded request with this method, which lacks its id and all of its params.
 
-        The request is also stored in `forwarded`, unless that has MAX_FORWARDED already.
+        Stores it in the attribute `forwarded` under the method, for later requests, unless requests
+        of MAX_FORWARDED methods are stored there already.
         """
         prepared = PreparedRequest(request_template(method), method, "", decode_reply)
         if len(self.forwarded) < MAX_FORWARDED:

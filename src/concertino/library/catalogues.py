@@ -25,8 +25,8 @@ MAX_BYTES = 4 * 2**20
 def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) -> str:
     """Return the registry, as JSON: the size of each category, and an entry for each file.
 
-    Each category has the URI of its catalogue, except one with the name `match`: that URI means a
-    search.
+    Each category has the URI of its catalogue. A category with the name `match` has no URI, because
+    the URI with this name stands for a search.
     documents: the files of the library.
     scheme: the scheme of the library's URIs.
     count: counts the tokens of a text.

@@ -47,9 +47,8 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
         tried in random order.
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required for an address that begins with `tls://`; None otherwise.
-    Raises ValueError for a malformed address, or if the key file in CONCERTINO_CLUSTER_SEED cannot
-    be used. Raises Disconnected if no server can be reached or accepts this client,
-    CertificateError, OSError, ImportError.
+    Raises Disconnected if none of the servers can be reached, or none accepts this client. Raises
+    ValueError for a malformed address, and the exceptions of nats_options().
     """
     servers = parse_servers(address)
     cluster = NatsCluster(servers, nats_options(servers, name, certificates))
@@ -65,7 +64,9 @@ def nats_options(
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required if one of the servers needs TLS; None otherwise.
     Raises ValueError if certificates are missing, or if the key file in CONCERTINO_CLUSTER_SEED
-    cannot be used. Raises CertificateError, OSError, ImportError.
+    cannot be used. Raises CertificateError if the client's certificate cannot be issued or used,
+    OSError if a file cannot be read, and ImportError if the key file has a JWT and the extra `nats`
+    is not installed.
     """
     context = None
     if any(server.needs_tls for server in servers):

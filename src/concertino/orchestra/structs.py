@@ -310,7 +310,7 @@ class _Encoder:
         return total
 
     def add_value(self, value: Any, depth: int) -> int:
-        """Add any JSON value, which is the content of a Value. Returns its size in bytes.
+        """Add a JSON value, encoded as the content of a Protobuf Value. Returns its size in bytes.
 
         depth: how many objects and arrays contain this value.
         """
