@@ -83,6 +83,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     if isinstance(path, str):
         return _fail(path, USAGE)
     try:
+        if args.kind != "logs":
+            # A hub that hangs does not answer this within 5 s; a change may take it a minute.
+            ask_hub(path, ControlRequest("ps", args.plugin))
         answer = ask_hub(path, ControlRequest(args.kind, args.plugin))
     except OSError as exc:
         return _fail(f"the hub does not answer: {exc}", FAILED)
