@@ -112,7 +112,7 @@ class StreamableHttpConnection:
     ) -> None:
         self.facts: Mapping[str, object] = {"transport": "http", "address": url.text}
         self._url = url
-        self._max_bytes = limits.max_message_bytes
+        self.max_bytes = limits.max_message_bytes
         self._heads = RequestHeads(url, headers)
         self._sender = RequestSender(url, self._heads, credentials, self.on_failure)
         self._delivery = MessageDelivery()
@@ -182,7 +182,7 @@ class StreamableHttpConnection:
 
     async def _end_session(self, within_s: float) -> None:
         """Send the DELETE request that ends the session, and wait for its response."""
-        exchange = ClientExchange(self, "delete", self._url.path, self._max_bytes)
+        exchange = ClientExchange(self, "delete", self._url.path)
         self._exchanges.add(exchange)
         try:
             async with asyncio.timeout(within_s):
@@ -232,7 +232,7 @@ class StreamableHttpConnection:
         """
         fallback = self._session.fallback
         kind, path = ("post", self._url.path) if fallback is None else ("message", fallback.path)
-        exchange = ClientExchange(self, kind, path, self._max_bytes, posted)
+        exchange = ClientExchange(self, kind, path, posted)
         self._start(exchange)
         if exchange.id is None or fallback is not None:
             # The POST of a notification, or one whose response comes on another stream, has no
@@ -465,7 +465,7 @@ class StreamableHttpConnection:
         self._exchanges.discard(refused)
         error = error_of_body(refused.id, body)
         self._session.fallback = SseFallback(refused.posted, failure, error)
-        self._start(ClientExchange(self, "sse", self._url.path, self._max_bytes))
+        self._start(ClientExchange(self, "sse", self._url.path))
         return True
 
     def on_endpoint(self, exchange: ClientExchange, location: str) -> None:
@@ -506,7 +506,7 @@ class StreamableHttpConnection:
             return
         # _fail() takes an exchange. This one is never sent; it only says which request fails.
         opening = fallback.opening
-        self._fail(ClientExchange(self, "post", self._url.path, 0, opening), fallback.failure)
+        self._fail(ClientExchange(self, "post", self._url.path, opening), fallback.failure)
 
     # Streams of the older revisions
 
@@ -519,7 +519,7 @@ class StreamableHttpConnection:
             return
         self._session.is_opening = False
         if not self._is_closed:
-            self._start(ClientExchange(self, "listen", self._url.path, self._max_bytes))
+            self._start(ClientExchange(self, "listen", self._url.path))
             self.flush()
 
     def _listen_again(self, exchange: ClientExchange) -> None:

@@ -74,6 +74,11 @@ class ExchangeOwner(Protocol):
     on_exchange_end(), on_refusal() or on_failure().
     """
 
+    @property
+    def max_bytes(self) -> int:
+        """How many bytes a body, or one event of a stream, may have."""
+        ...
+
     def on_head(self, exchange: ClientExchange, head: ResponseHead, /) -> None:
         """Handle the head of a response with a status of 2xx."""
         ...
@@ -167,7 +172,6 @@ class ClientExchange:
         - "sse": the GET for the stream of a server of MCP 2024-11-05 (sse_fallback.py).
         - "message": a POST to such a server. The JSON-RPC response comes on that stream.
     path: the path of the request; a redirect changes it.
-    max_bytes: how many bytes the body, or one event of a stream, may have.
     posted: the message of a POST; None for requests of another kind.
 
     Attributes:
@@ -186,7 +190,6 @@ class ClientExchange:
         owner: ExchangeOwner,
         kind: RequestKind,
         path: str,
-        max_bytes: int,
         posted: PostedMessage | None = None,
     ) -> None:
         self.kind = kind
@@ -199,7 +202,6 @@ class ClientExchange:
         self.expiry: asyncio.TimerHandle | None = None
         self.events: EventStreamParser | None = None
         self._owner = owner
-        self._max_bytes = max_bytes
         self._response = _Response()
         self._connection: PooledConnection | None = None
 
@@ -266,7 +268,7 @@ class ClientExchange:
                 self._fail(f"expected a stream of events, got {self.describe_response()}")
                 return
             previous = self.events
-            self.events = EventStreamParser(self._max_bytes)
+            self.events = EventStreamParser(self._owner.max_bytes)
             # If this stream ends before its first event, the next request resumes it after the last
             # event of the previous stream.
             if previous is not None:
@@ -285,8 +287,8 @@ class ClientExchange:
             self._read_events(self.events, data)
         else:
             response.add(data)
-            if response.size > self._max_bytes:
-                self._fail(f"the response has more than {self._max_bytes} bytes")
+            if response.size > self._owner.max_bytes:
+                self._fail(f"the response has more than {self._owner.max_bytes} bytes")
 
     def _read_events(self, events: EventStreamParser, data: bytes) -> None:
         """Read a piece of a stream of events, and report the messages in it."""
