@@ -197,6 +197,7 @@ class LoginFlow:
             raise
 
     async def _log_in(self, discovery: Discovery, previous: Login | None) -> Login:
+        """Obtain access tokens as log_in() does, which checks and explains default endpoints."""
         settings, metadata = self._settings, discovery.issuer
         is_same = previous is not None and previous.issuer == metadata.issuer
         scopes = self._choose_scopes(discovery, previous if is_same else None)

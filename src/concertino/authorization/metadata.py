@@ -122,6 +122,7 @@ async def discover_resource(
             if not metadata.authorization_servers:
                 raise AuthorizationError(f"{place}: expected authorization_servers, got none")
             return metadata
+        # A URL that the challenge names must have the metadata, and other URLs are not tried.
         if not 400 <= response.status < 500 or url:
             raise AuthorizationError(f"{place}: HTTP {response.status}")
         if response.status not in ABSENT:

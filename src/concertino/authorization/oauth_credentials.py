@@ -61,8 +61,11 @@ class OAuthCredentials:
         # The name of the login in the store; chosen when the login is read.
         self._key = ""
         self._login: Login | None = None
+        # Whether the login was read from the store.
         self._is_read = False
         self._fetcher: Fetcher | None = None
+        # Held while a request reads, refreshes or makes the login, so that the other requests of
+        # this connection wait. Other processes wait for the lock of the login in the store.
         self._lock = asyncio.Lock()
         # Until this time, by the monotonic clock, tokens are refreshed only after their expiry.
         self._paused_until = 0.0
@@ -174,8 +177,9 @@ class OAuthCredentials:
         return login is not None and login.is_valid() and login.access_token != sent
 
     async def _try_refresh(self, discovery: Discovery) -> bool:
-        """Refresh the login, after the server has refused its token. The caller holds the lock.
+        """Refresh the login, after the server has refused its token.
 
+        The caller holds the lock of the login in the store.
         Returns whether the login was refreshed. That is not possible if there is no refresh token,
         if the MCP server has changed to another authorization server, or if the authorization
         server refuses.
@@ -218,8 +222,9 @@ class OAuthCredentials:
     async def _log_in(self, flow: LoginFlow, discovery: Discovery) -> None:
         """Log in and store the login, if that needs no user or `settings.authorize` asks the user.
 
-        The caller holds the lock. Raises LoginRequired, or another AuthorizationError, if only the
-        command `concertino login` can log in.
+        The caller holds the lock of the login in the store.
+        Raises LoginRequired, or another AuthorizationError, if only the command `concertino login`
+        can log in.
         """
         settings = self._settings
         if settings.grant == "device_code" or (
@@ -284,8 +289,9 @@ class OAuthCredentials:
                 self._paused_until = time.monotonic() + PAUSE_S
 
     async def _refresh_once(self, login: Login) -> None:
-        """Refresh a login that was just read, and store the new tokens. The caller holds the lock.
+        """Refresh a login that was just read, and store the new tokens.
 
+        The caller holds the lock of the login in the store.
         Raises TokenError if the authorization server refuses. A refresh token that is not valid any
         more is then removed from the store.
         """

@@ -22,8 +22,8 @@ class ResourceOwners:
     maps_clashes: what happens if two parts list the same URI:
         - True: the part that has listed it first keeps the URI. Clients see the URI of the other
           part with a prefix, such as `notes+file:///a`, as long as both parts list it.
-        - False: clients see only the resource of the first part in the order of the parts. It hides
-          that of the other part.
+        - False: clients see only the resource of the first part in the order of the parts, which
+          hides the resource of the other part.
     prefix_of: called with the name of a part; returns its prefix, without `+`.
     """
 

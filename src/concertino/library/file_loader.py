@@ -288,7 +288,10 @@ def _paths_to_refresh(state: FolderState[Parsed], paths: Iterable[str] | None) -
 
 
 def _relative_paths(state: FolderState[Parsed], paths: Iterable[str]) -> Iterator[str]:
-    """Yield those of the watcher's absolute paths that are in a directory, relative to it."""
+    """Yield the paths that are in a directory, relative to the directory; "" for all of it.
+
+    paths: absolute paths from the watcher, which may be outside of the directory.
+    """
     # The watcher may report a path below the directory's own path or below its real path.
     folder = state.folder.path
     roots = {os.path.join(root, "") for root in (folder, os.path.realpath(folder))}  # noqa: PTH118

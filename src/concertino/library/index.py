@@ -139,7 +139,8 @@ class Index:
         self._store = store
         self._snapshot = snapshot
         self.count = count
-        # This reference also keeps the directory: it is removed when the object is collected.
+        # The directory is removed from the disk when the IndexDirectory is garbage-collected, so
+        # keep a reference to it.
         self._directory = directory
         self._analyser = shared_analyser()
         self._update_lock = threading.Lock()

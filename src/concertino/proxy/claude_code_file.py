@@ -99,8 +99,8 @@ def read_project_servers(
     wanted: the project's directory. None for the project of `current`, or of the nearest directory
         above `current` that is a project.
     current: the working directory.
-    Raises InvalidServerFile if the file cannot be read, or does not have the project `wanted`. In
-    the latter case the error names the projects that have servers.
+    Raises InvalidServerFile if the file cannot be read. Also raises it if the file does not have
+    the project `wanted`; the text then names the projects that have servers.
     """
     try:
         lists = list(read_server_lists(data))

@@ -122,6 +122,7 @@ def read_host_commands(
 
 
 def _list_commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator[HostCommand]:
+    """Yield the command of each server in a file that is a program, with `${VAR}` replaced."""
     expander = Expander(file, environment, {})
     for entry in file.servers:
         if entry.command is None:

@@ -155,7 +155,7 @@ class Manifests:
 
 
 async def read_manifest(client: Client) -> Manifest:
-    """Read the manifest of a server: its features, and those of its lists that may be stored.
+    """Read the manifest of a server: its features, and its lists as far as they may be stored.
 
     client: the Client that is connected to the server.
     Raises DecodeError for a malformed list. A list that the server refuses is left out.
@@ -188,12 +188,8 @@ async def _read_list(
 
     A list is not stored if it is for one user only, too large, or endless.
     """
-    fields = listing.result_type
-    # The name of the list in JSON, such as `resourceTemplates` for `resource_templates`.
-    member = dict(zip(fields.__struct_fields__, fields.__struct_encode_fields__, strict=True))[
-        listing.member
-    ]
     is_modern = by_name[client.protocol_version].modern
+    # All members of the first page. The result has these, with the items of all pages.
     first: dict[str, Raw] = {}
     items: list[Raw] = []
     cursor: str | None = None
@@ -212,7 +208,7 @@ async def _read_list(
             return None
         members = decode(raw, type=dict[str, Raw])
         first = first or members
-        items += decode(members[member], type=list[Raw])
+        items += decode(members[listing.json_member], type=list[Raw])
         cursor = page.next_cursor
         if cursor is None:
             first.pop("nextCursor", None)
@@ -220,7 +216,7 @@ async def _read_list(
                 # A client must ask again before it reuses the list, because the list is stored
                 # until the server runs the next time, and may be outdated then.
                 first["ttlMs"] = Raw(b"0")
-            return Raw(encode({**first, member: items}))
+            return Raw(encode({**first, listing.json_member: items}))
     return None
 
 

@@ -91,6 +91,12 @@ def read_servers(environment: Mapping[str, str]) -> list[RunningServer]:
 def _describe(
     status: ProxyStatus, server: ServerStatus, memory: Mapping[int, int]
 ) -> RunningServer:
+    """Return one server as `concertino ps` shows it.
+
+    status: the answer of the proxy.
+    server: the state of the server in this answer.
+    memory: process group -> its resident memory in bytes.
+    """
     host = server.host
     if not host and (state := read_process_state(status.pid)) is not None:
         host = program_name(state.parent)

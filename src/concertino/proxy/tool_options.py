@@ -66,6 +66,7 @@ def _read_tool(
     value: FileValue,
     label: str,
 ) -> ToolChange:
+    """Return the changes of one tool, from the object under its name."""
     fields: dict[str, Any] = {}
     for key, member in reader.known_members(value, label, TOOL_KEYS).items():
         own = f"{label}.{key}"
@@ -89,6 +90,7 @@ def _read_argument(
     value: FileValue,
     label: str,
 ) -> ArgumentChange:
+    """Return the changes of one argument of a tool, from the object under the argument's name."""
     fields: dict[str, Any] = {}
     for key, member in reader.known_members(value, label, ARGUMENT_KEYS).items():
         if key in ("default", "value"):

@@ -269,7 +269,7 @@ class Upstream:
         if self._questions.orphaned:
             self._questions.adopt(forwarded)
         try:
-            # This is _send(), without its coroutine.
+            # These lines do the same as _send(), without its coroutine.
             if caller.wants_progress:
                 raw = await self._send_with_progress(call, context, level)
             else:

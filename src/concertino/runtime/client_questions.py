@@ -212,7 +212,7 @@ async def send_questions(
         for key, future in futures.items():
             dialogue.add_answer(key, future.result())
     finally:
-        # This does nothing for the requests that were answered.
+        # abandon() does nothing for a request that was answered.
         for request in outgoing:
             session.peer.abandon(request, "the question needs no answer any more", about)
         for key in futures:

@@ -99,7 +99,7 @@ class _SpareLoader:
         self._spare = spare
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        # Opens the file if the module is compiled.
+        # For a module that is compiled to machine code, this opens the file.
         with self._spare:
             return self._loader.create_module(spec)
 

@@ -150,6 +150,7 @@ class SubcallContext(ContextWrapper):
 
         Raises ToolError if there are too many or they nest too deeply.
         """
+        # The first name is the tool of the client's call, which is no subcall.
         if len(chain) > MAX_DEPTH + 1:
             names = " > ".join((*chain[:SHOWN_NAMES], "...", *chain[-SHOWN_NAMES:]))
             raise ToolError(f"call_tool: more than {MAX_DEPTH} calls inside each other: {names}")

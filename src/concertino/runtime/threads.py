@@ -332,7 +332,7 @@ class Threads:
         self._release(results)
 
     def _release(self, results: JobResults) -> None:
-        """Pass those of the calls that are kept back to the threads that may start now."""
+        """Pass the calls that were kept back, and that may start now, to the threads."""
         ready: list[ThreadJob] = []
         kept: list[ThreadJob] = []
         # The connections and kinds of the calls that must go on waiting. Later calls of the same
