@@ -266,7 +266,7 @@ class Server(ServerBackend):
             of a template are parameters of the function; their values are converted to the types of
             the parameters. Parameters for variables of a query, such as `lang`, need defaults. A
             value of `{x}` contains no slash, a value of `{+path}` may contain some.
-            `concertino docs resources-and-prompts` shows all forms of variables.
+            `concertino docs how-to/resources-and-prompts` shows all forms of variables.
 
         The function returns the content: text, bytes, JSON, ResourceContents or a list of these. If
         there is nothing at the URI, it returns None or raises ResourceNotFound. An `async def` runs
