@@ -65,7 +65,8 @@ class WrappedResults:
     ) -> CallToolResult:
         """Return a result, with structured content `{"result": value}` replaced by the value.
 
-        Returns the result unchanged if not the server, but the tool itself has made this object.
+        Returns the result unchanged if the object is what the tool returns, and not a wrapper that
+        the server has put around the tool's value.
         name: the name of the tool.
         result: a result whose structured content is an object with the key `result`.
         conversation: the connection over which the server has sent the result.

@@ -168,7 +168,9 @@ def protect_events(address: str, certificates: Certificates | None) -> str:
     certificates: the directory with the hub's certificate; required for an address with `tls://`,
         None otherwise.
     Returns a text for the user that says what was done.
-    Raises Disconnected, PermissionsViolation, ValueError, CertificateError, OSError, ImportError.
+    Raises Disconnected if no server can be reached, or if JetStream is not enabled or refuses the
+    change. Raises PermissionsViolation if the servers do not let a hub publish at the new subject,
+    ValueError for a malformed address, and the exceptions of nats_options().
     """
     servers = parse_servers(address)
     server = BlockingNats(servers, nats_options(servers, HUB, certificates))

@@ -46,7 +46,8 @@ def create_buckets(
     certificates: the directory with the hub's certificate; required for an address with `tls://`,
         None otherwise.
     replicas: on how many servers each bucket is stored at least.
-    Raises BucketError, ValueError, CertificateError, OSError, ImportError.
+    Raises BucketError if no server can be reached, or if the servers refuse a request. Raises
+    ValueError for a malformed address, and the exceptions of nats_options().
     """
     servers = parse_servers(address)
     server = BlockingNats(servers, nats_options(servers, HUB, certificates))

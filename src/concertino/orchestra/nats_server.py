@@ -117,7 +117,8 @@ def prepare_buckets(
     configuration: the file with the result of server_configuration().
     names: the owners of the buckets: ids of plugins, and `front-end` for the HTTP front ends.
     certificates: the directory of certificates, with that of the hub.
-    Raises ServerFailed, BucketError, ValueError, CertificateError, OSError, ImportError.
+    Raises ServerFailed if the server ends before it is ready, OSError if it cannot be started, and
+    the exceptions of create_buckets().
     """
     # If this process gets SIGTERM, sys.exit() lets the `finally` below end the server.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -213,7 +213,9 @@ class PluginRun:
         on_idle: called if the plugin sleeps before READY.
         on_work: called again and again before READY, with the processor time that the plugin has
             used so far, in seconds.
-        Raises ConcertinoError, OSError, ValueError.
+        Raises Disconnected if the process ends before READY, TimedOut if READY does not come within
+        READY_S, and ProtocolError for another address than the expected one. Raises SpawnError,
+        OSError or ValueError if the process cannot be started.
         """
         time = asyncio.get_running_loop().time
         # Only some plugins may start at the same time. A plugin that sleeps leaves this block and

@@ -230,7 +230,9 @@ class RpcClient:
             For a stream_start, it is called with each chunk, too. None if the caller awaits the
             pending response instead.
         stream: the id of the stream in a stream_start; "" for a tool call.
-        Returns None while the output buffer is full. Raises Disconnected, FrameTooLarge.
+        Returns None while the output buffer is full.
+        Raises Disconnected if the connection has ended, and FrameTooLarge for a request that is too
+        long.
         """
         if self._writable is not None:
             return None
@@ -253,7 +255,7 @@ class RpcClient:
         kind: the kind of request, for error messages.
         callback: called with each response; None if the caller awaits the pending response.
         stream: the id of the stream; "" for a request with one response.
-        Raises Disconnected, FrameTooLarge.
+        Raises the exceptions of _send_checked().
         """
         deadline = self.loop.time() + timeout_s
         key = self._send_checked(payload, id, deadline)
@@ -264,9 +266,10 @@ class RpcClient:
         return pending
 
     def _send_checked(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
-        """Send a serialized request if the connection is open.
+        """Send a serialized request, and return the key of its pending response.
 
-        Raises Disconnected, FrameTooLarge.
+        Raises Disconnected if the connection has ended, and FrameTooLarge for a request that is too
+        long.
         """
         if self.end_reason.done():
             raise Disconnected(f"{self.peer.address}: {self.end_reason.result()}")

@@ -174,7 +174,8 @@ class ForwardingConnection(RpcConnection, Protocol):
         stream: the id of the stream in a stream_start; "" for a tool call.
         The responses contain the id with which the request was sent.
         Returns None while the output buffer is full; request() waits in this case.
-        Raises Disconnected, FrameTooLarge.
+        Raises Disconnected if the connection has ended, and FrameTooLarge for a request that is too
+        long.
         """
         ...
 

@@ -80,7 +80,7 @@ def lock_state(folder: Path) -> Generator[None, None, None]:
     """Hold the lock of a directory of state files inside `with`.
 
     It blocks while another process holds the lock. The directory is made if necessary.
-    Raises UnusableState if that is impossible.
+    Raises UnusableState if the directory or the lock file cannot be made or opened.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

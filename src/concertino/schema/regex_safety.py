@@ -366,7 +366,8 @@ class _PatternReader:
     def read_braces(self) -> tuple[int, int | None]:
         """Parse the rest of `{2}`, `{2,}` or `{2,3}` after its brace.
 
-        Returns how often the part may occur: at least, and at most or None.
+        Returns how often the part must occur at least, and may occur at most; None instead of the
+        second number if it may occur any number of times.
         """
         inside, brace, _ = self.text[self.at :].partition("}")
         low, comma, high = inside.partition(",")
