@@ -168,7 +168,8 @@ class PartContext(ContextWrapper):
     def passed_revision(self) -> str:
         """Return the protocol revision that the part has passed to Caller.pass_result().
 
-        Returns "" if the part has not called it.
+        A part that forwards a call to another server calls pass_result(), so that the result can be
+        sent without decoding it. Returns "" if the part has not called it.
         """
         return "" if self._caller is None else self._caller.passed_revision
 

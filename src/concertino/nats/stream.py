@@ -356,7 +356,8 @@ class Stream:
 
         patient_until: until when, by the event loop's clock, creating the stream fails if there are
             too few servers for REPLICAS. Later, the stream is created on one server.
-        Raises Disconnected, StreamUnavailable.
+        Raises Disconnected if the connection ends or a server refuses a request, and
+        StreamUnavailable if the servers have no JetStream or this client may not use the stream.
         """
         loop = asyncio.get_running_loop()
         self._consumer.is_over.clear()
