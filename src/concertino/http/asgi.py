@@ -80,7 +80,7 @@ class AsgiApplication:
         elif kind == "lifespan":
             await self._follow_lifespan(receive, send)
         elif kind == "websocket":
-            # This refuses the handshake.
+            # Refuse the handshake, because only an HttpServer at a socket serves WebSockets.
             await receive()
             await send({"type": "websocket.close", "code": 1000})
         else:
@@ -184,6 +184,7 @@ class _Service:
         self._make_connection: Callable[[], HttpConnection]
         # Channels of finished requests, to be used again.
         self._idle: list[AsgiChannel] = []
+        # A handler that cancels all tasks must not cancel this one.
         self._running = hide_from_all_tasks(
             self.loop.create_task(self._run(Host(backend, limits), options))
         )

@@ -48,6 +48,7 @@ class ConnectionTable:
         self._connections: set[HttpConnection] = set()
         self.turn = WriteTurn(self._connections)
         self._timer: asyncio.TimerHandle | None = None
+        # Whether the last new client was refused. The next refusals are then not logged.
         self._has_refused = False
         self.is_stopping = False
         self.closed: asyncio.Future[None] = self._loop.create_future()

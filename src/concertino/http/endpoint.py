@@ -69,8 +69,8 @@ class McpEndpoint:
         self._stateless = StatelessPool(host, wrap, challenges)
         self._headers: dict[RequestHead, McpHeaders] = {}
         self._malformed = MalformedBodies(host.limits)
-        # Returns the arguments that a tool wants repeated in headers: path of an argument -> name
-        # in the header. It gets the name of the tool.
+        # A function that takes the name of a tool, and returns which arguments of the tool clients
+        # must repeat in headers: path of an argument -> name of the header after `Mcp-Param-`.
         self._read_param_headers = param_headers_reader(host.backend)
 
     # POST
@@ -193,8 +193,9 @@ class McpEndpoint:
             )
         session = self._sessions.find(exchange, headers.session)
         if session is None:
+            # The request was passed on to the process that has the session.
             return
-        # Decode it only in such a session: a million small objects take 0.3 s.
+        # Decode the array only in a session that allows it: a million small objects take 0.3 s.
         batch = decode_messages(exchange.body) if session.revision == BATCH_REVISION else []
         if not batch:
             raise HttpError(

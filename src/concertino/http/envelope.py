@@ -169,7 +169,8 @@ def decode_envelope(body: bytes) -> Envelope:
         envelope = _read_loosely(body)
     except (DecodeError, UnicodeDecodeError, RecursionError):
         raise _diagnose(body) from None
-    # Responses are rare, so read them once more, as strictly as the session will.
+    # A null id is never valid outside of a batch. Responses are rare, so read them once more, as
+    # strictly as the session will.
     if envelope.id is None or (envelope.method is None and type(decode(body)) is InvalidMessage):
         raise _diagnose(body)
     return envelope
@@ -230,6 +231,7 @@ def _decode_element(element: bytes) -> Envelope:
         # An Envelope without an id stands for a message that gets no response.
         if members.id is None or is_response(members.names):
             return Envelope()
+        # The method does not matter: a message with any method and an id is a request.
         try:
             return Envelope("", _decode_id(members.id))
         except DecodeError:

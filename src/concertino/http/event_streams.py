@@ -46,6 +46,7 @@ class _StoredEvent(NamedTuple):
 
     stream: the number of its stream.
     number: its own number within the stream.
+    frame: its data, the bytes of one JSON-RPC message.
     """
 
     stream: int

@@ -79,6 +79,8 @@ class HttpFrontend:
     def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
         self._host = host
         limit_freed_memory(host.budget)
+        # With --workers, this process is one of several that share sessions: a client may reach
+        # any of them with each request.
         place = worker_place()
         workers = None if place is None else WorkerPeers(place)
         self._server = HttpServer(host, self._listeners, self._options, wrap, workers)
@@ -95,6 +97,8 @@ class HttpFrontend:
         # wait() does not raise the error of a failed start; run() reports that.
         await asyncio.wait((self._host.started,))
         if self._host.start_failure is None:
+            # Tell the parent process of a worker, and a service manager such as systemd, that this
+            # process is ready.
             follow_parent()
             notify_ready()
         await self._server.closed

@@ -72,6 +72,7 @@ class Gate:
             if principal is not None:
                 return self._check(principal)
             if (pending := self._pending.get(digest)) is not None:
+                # Shielded, because other requests wait for the same task.
                 return asyncio.shield(pending)
             # This check takes 1 us for a long token. It comes after the look-up in the cache,
             # because a token in the cache has already passed it.
@@ -143,6 +144,7 @@ class Gate:
         verdict: its result.
         Raises HttpError 503 if too many tasks wait.
         """
+        # The token is in _pending already if an earlier verifier has asked a server and refused it.
         if len(self._pending) >= MAX_PENDING and digest not in self._pending:
             if iscoroutine(verdict):
                 # Nobody waits for it, and Python would warn about that.

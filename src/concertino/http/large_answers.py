@@ -124,6 +124,7 @@ class LargeAnswer:
 
     def _read_beginning(self) -> None:
         """Find out whether the body is a response, and its id if that stands at the beginning."""
+        # This reads the kind of the message and its id. The text of the error is not used.
         invalid = reject_oversize(self._beginning, "")
         # The code of a response is 0, because no error response may be sent for it.
         self._may_be_answer = invalid.code == 0

@@ -50,7 +50,7 @@ __all__ = ["MachinePeers"]
 
 log = logging.getLogger("concertino.http")
 
-# How long the bucket keeps an entry, and how often it is renewed, in seconds.
+# How long the bucket keeps an entry, and after what time an entry is renewed, in seconds.
 LASTS_S, RENEW_S = FRONT_END_BUCKETS[FRONT_ENDS_BUCKET], 15.0
 # How soon after a failed renewal the next one is tried, in seconds. It is short, because an entry
 # may have expired, and then other front ends cannot find the sessions of this one.
@@ -286,8 +286,9 @@ class _Registration:
 def _examine(transport: asyncio.Transport) -> Mapping[str, object]:
     """Check that a client is another front end, by the name in its certificate.
 
-    A plugin has a certificate of the same authority, and must not pass requests on in the name of
-    any user. Returns no facts. Raises PermissionError for any client that is no front end.
+    Plugins on other machines (programs with tools, which a hub starts) have certificates of the
+    same authority, and must not pass requests on in the name of any user.
+    Returns no facts. Raises PermissionError for any client that is no front end.
     """
     certificate = cast("dict[str, Any]", transport.get_extra_info("peercert") or {})
     names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]

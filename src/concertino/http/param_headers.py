@@ -204,6 +204,7 @@ def encode_header_text(text: str) -> str:
 
     A text that a header cannot contain is written as `=?base64?...?=`, with Base64 of its UTF-8.
     """
+    # The other side would decode a text that looks encoded, and would not see spaces at the ends.
     looks_encoded = text.startswith(BASE64_PREFIX) and text.endswith(BASE64_SUFFIX)
     if PLAIN.fullmatch(text) and text == text.strip(" ") and not looks_encoded:
         return text

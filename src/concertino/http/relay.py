@@ -60,7 +60,7 @@ class Relay(asyncio.Protocol):
     """Passes one request on to the owner of its session, and the response back to the client.
 
     The owner is the process of this server that has the session. A Relay is the asyncio protocol of
-    a connection to the owner.
+    a connection to the owner, which carries only this request.
 
     It buffers at most MAX_UNREAD_BYTES of a response that the client does not read. The rest stays
     with the owner, whose limits apply to it.
@@ -79,7 +79,8 @@ class Relay(asyncio.Protocol):
         # How many bytes of the response's body have not arrived; 0 if its length is unknown.
         self._missing_bytes = 0
         self._chunks = ChunkedBody()
-        # The owner sends comments, and one of ours could be sent in the middle of an event.
+        # Comments keep a stream alive. The owner sends them, and one of this process could be sent
+        # in the middle of an event.
         exchange.sends_comments = False
         exchange.on_disconnect = self._close
         task = asyncio.get_running_loop().create_task(self._connect(connect))
@@ -119,7 +120,8 @@ class Relay(asyncio.Protocol):
         if exchange.is_done:
             return
         if exchange.is_stream or self._missing_bytes:
-            # The response is incomplete, and would look complete if the connection ended regularly.
+            # The response is incomplete. If the stream or the connection to the client ended
+            # regularly, the response would look complete.
             exchange.connection.abort()
         else:
             self._refuse(HttpError(HTTPStatus.BAD_GATEWAY, LOST))

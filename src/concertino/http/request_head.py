@@ -156,6 +156,7 @@ def _parse(data: bytes) -> RequestHead:
         raise bad_request("expected no CONNECT, and no other protocol") from None
     method: str = events.parser.get_method().decode("ascii")
     is_http_1_0: bool = events.parser.get_http_version() == "1.0"
+    # `*` is a target of OPTIONS only (RFC 9112, section 3.2.4).
     if events.url == b"*" and method != "OPTIONS":
         raise bad_request("expected a target that begins with /")
     if len(events.headers) > MAX_HEADERS:

@@ -143,6 +143,8 @@ class SseConnection:
 
     def pause(self, paused: bool) -> None:
         self._is_paused = paused
+        # A message that is passed on may cause output, so that this method is called again with
+        # True.
         while self._held and not self._is_paused:
             exchange = next(iter(self._held))
             del self._held[exchange]

@@ -153,6 +153,9 @@ class StatelessConnection:
             exchange.send_event(encode_event(frame))
         return exchange.connection.unread_bytes
 
+    # SupportsSubscriptions (transports/connection.py): the running call is subscriptions/listen,
+    # whose stream has no end of its own. So it ends when the user's token expires.
+
     def hold_open(self, request_id: Id) -> None:
         if self._exchange is not None:
             self._exchange.is_subscription = True

@@ -80,8 +80,9 @@ class TlsCertificate:
             return
         self._state = state
         try:
-            # First load into another context as a test: if loading fails halfway, with a
-            # certificate that does not match its key, `context` could not be used any more.
+            # Load into the context that is in use, because open listeners refer to it. First load
+            # into another context as a test: if loading fails halfway, with a certificate that does
+            # not match its key, `context` could not be used any more.
             self._make_context()
             self.context.load_cert_chain(self._files.cert, self._files.key)
         except (ValueError, OSError) as exc:
@@ -189,6 +190,7 @@ class TlsAcceptor:
             self._loop.call_later(PAUSE_S, self._resume)
             return
         sock.setblocking(False)
+        # A handler that cancels all tasks must not cancel this one.
         task = hide_from_all_tasks(self._loop.create_task(self._shake_hands(sock)))
         self._handshakes[task] = self._loop.time()
         task.add_done_callback(self._on_handshake_end)

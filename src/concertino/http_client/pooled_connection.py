@@ -169,6 +169,7 @@ class PooledConnection(asyncio.BufferedProtocol):
         self._listener: ResponseListener | None = None
         # The reader of the current response; None until its first byte is received.
         self._reader: _ResponseReader | None = None
+        # Whether the connection has carried a complete response, and has been idle since.
         self._was_used = False
         self._is_closed = False
         # A memoryview, because asyncio's TLS writes into slices of it.
@@ -214,6 +215,7 @@ class PooledConnection(asyncio.BufferedProtocol):
         # Those of uvloop are no subclasses of asyncio.Transport, so no assert can check the type.
         self._transport = transport = cast("asyncio.Transport", transport)
         if self._is_closed:
+            # abort() was called while the connection was being opened.
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -230,6 +232,8 @@ class PooledConnection(asyncio.BufferedProtocol):
         if reader is None:
             reader = self._reader = _ResponseReader(listener)
         problem = reader.feed(data)
+        # The listener may have called abort() when it got a part of the response. Then it is not
+        # called any more.
         if problem and self._listener is listener:
             self.abort()
             listener.on_lost(problem, False)

@@ -67,6 +67,8 @@ class RequestSender:
         """Send the request of a new exchange: at once on an idle connection, or else in a task."""
         authorization = "" if self._credentials is None else self._credentials.header()
         if authorization is not None:
+            # A request that must not be sent twice needs a connection that was used a moment ago,
+            # which the server has very probably not closed.
             connection = self._pool.take(sure=not exchange.is_repeatable)
             if connection is not None:
                 exchange.send(connection, self._encode(exchange, authorization), authorization)
@@ -107,6 +109,8 @@ class RequestSender:
         """
         credentials = self._credentials
         assert credentials is not None
+        # The method and the name of the tool, prompt or resource. The credentials count the
+        # attempts to get more scopes for each.
         operation = exchange.method
         if exchange.posted is not None:
             params = exchange.posted.envelope.params

@@ -130,6 +130,7 @@ class SingleRequests:
         for address in addresses:
             connection = PooledConnection(_do_nothing, _do_nothing)
             try:
+                # `made` keeps this connection, while the loop changes the variable.
                 await asyncio.get_running_loop().create_connection(
                     lambda made=connection: made,
                     address,

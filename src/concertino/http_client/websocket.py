@@ -194,6 +194,7 @@ class WebSocketClientConnection(asyncio.Protocol):
         if self._messages.is_open and self._transport is not None:
             self._messages.close(NORMAL)
             self.flush()
+            # The server's close frame must be read.
             self.pause(False)
             await asyncio.wait((self._closed,), timeout=min(within_s, CLOSE_S))
         self.abort()
@@ -289,8 +290,10 @@ class _SilenceWatch:
         self._ping = ping
         self._give_up = give_up
         self._timer: asyncio.TimerHandle | None = None
+        # Whether the server has sent something since the last check.
         self._has_input = False
-        self._has_asked = False
+        # Whether a ping was sent at the last check, and nothing has arrived since.
+        self._awaits_pong = False
 
     def start(self) -> None:
         """Watch from now on."""
@@ -299,7 +302,7 @@ class _SilenceWatch:
     def note_input(self) -> None:
         """Note that the server has sent something."""
         self._has_input = True
-        self._has_asked = False
+        self._awaits_pong = False
 
     def stop(self) -> None:
         """Watch no more."""
@@ -308,11 +311,11 @@ class _SilenceWatch:
 
     def _check(self) -> None:
         """Ping after a silence, or give up if the ping was not answered. The timer calls this."""
-        if self._has_asked:
+        if self._awaits_pong:
             self._give_up()
             return
         if not self._has_input:
-            self._has_asked = True
+            self._awaits_pong = True
             self._ping()
         self._has_input = False
         self.start()
