@@ -67,7 +67,8 @@ BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 class HooksSlot(Protocol):
     """The object in which CallStarter.begin() stores what the runtime must do after a call.
 
-    An example is SessionRequest. The runtime makes one for each call, and passes it to begin().
+    An example is SessionRequest, the object of a session for one request of its client. The runtime
+    makes one for each call, and passes it to begin().
     hooks: the functions to call when the call ends; None if begin() has not stored any.
     """
 

@@ -101,6 +101,7 @@ def _location(exc: BaseException) -> str:
     traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
+        # A name such as `<frozen importlib._bootstrap>` is no file.
         is_library = path.startswith((*LIBRARIES, "<")) or any(name in path for name in PACKAGES)
         if not is_library or not is_users:
             location = f" ({Path(path).name}:{traceback.tb_lineno})"

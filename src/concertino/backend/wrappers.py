@@ -97,6 +97,8 @@ def pass_client_notification(
         backend.on_client_notification(session, method, params)
 
 
+# Attributes that Context has in other MCP libraries, such as `info`, raise AttributeError with a
+# hint.
 @refuse_foreign_names
 class ContextWrapper:
     """A Context that forwards everything to another Context, `inner`.

@@ -130,6 +130,7 @@ def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
             findings = context.findings
             if case.opens:
                 context.open()
+            # What the process uses before the fault, to compare it with what it uses afterwards.
             before = process_stats.measure(process.pid) if context.opened else None
             case.run(context)
             if not context.ended:

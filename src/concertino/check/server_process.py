@@ -34,9 +34,12 @@ from concertino.check.stdio_setup import (
     shell_prefix,
 )
 
+# How much of the end of stderr is stored.
 STDERR_TAIL_BYTES = 64 * 1024
+# How many bytes are read or written at once.
 CHUNK_BYTES = 1 << 20
-# The longest single poll. Only on Linux does the exit of a process end a poll.
+# The longest single poll, in seconds. Only on Linux the exit of a process ends a poll, so elsewhere
+# the exit is noticed at the end of the poll.
 POLL_S = 0.05
 STDIN_CLOSED = "stdin was closed while it was written to"
 
@@ -117,11 +120,14 @@ class ServerProcess:
             self.ends.close()
             raise
         finally:
+            # The process has its own copies. If the check kept these open, it would not see the end
+            # of stdout.
             for descriptor in server_ends:
                 os.close(descriptor)
         self.pid = self.popen.pid
         # A descriptor that becomes readable when the process exits. Linux only.
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        # The descriptor is -1 if the setup leaves stdout closed. Then there is nothing to read.
         self.eof = self.ends.stdout < 0
         _running.add(self)
 
@@ -320,6 +326,7 @@ class ServerProcess:
         pids = process_stats.find_group_pids(self.pid)
         if pids is not None:
             return bool(pids)
+        # The system cannot list the processes of a group. Signal 0 tests whether there are any.
         try:
             os.killpg(self.pid, 0)
         except (ProcessLookupError, PermissionError):

@@ -227,7 +227,7 @@ def _explain_late_start(
     hint = "--connect-timeout-s S waits longer; -v shows what the server writes to stderr"
     if isinstance(error, HangingStart):
         return f"{late}; {error.place}", f"{HANGING_HINT}\n{hint}"
-    # The text is `REQUEST; STATE OF THE SERVER`. Keep only the state.
+    # The text of TimedOut is `REQUEST; STATE OF THE SERVER`. Keep only the state.
     state = str(error).partition("; ")[2]
     return f"{late}; {state}" if state else late, hint
 
@@ -276,15 +276,15 @@ async def explain_refusal(
         text = f"{name}: the server offers no {LISTS[kind]}: {error}"
         return CommandFailure(text, "", "unsupported", FAILED, _rpc_of(error))
     known, takes = await _list_known(client, kind, name)
-    is_missing = error.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND) and name not in known
-    if not is_missing or not known:
+    is_unknown = error.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND) and name not in known
+    if not is_unknown or not known:
         hint = f"{name} takes {takes}" if takes and error.code == INVALID_PARAMS else ""
         code = "not-found" if error.code == RESOURCE_NOT_FOUND else "refused"
         return CommandFailure(f"{name}: {error}", hint, code, FAILED, _rpc_of(error))
     # Servers made with concertino repeat the message in the data; do not print it twice. For a
     # resource, do not say that there is none: a template may match the URI.
-    own = unknown_name(kind, name)
-    repeats = (error.message, error.data) == (own.message, own.data)
+    own_error = unknown_name(kind, name)
+    repeats = (error.message, error.data) == (own_error.message, own_error.data)
     shows_data = not repeats and error.data != {"uri": name}
     reason = f" ({error.code})" if repeats else f": {error}"
     text = f"there is no {kind} {name!r}{reason}" if kind != "resource" else f"{name}: {error}"

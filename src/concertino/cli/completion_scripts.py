@@ -59,10 +59,12 @@ def _make_bash(commands: Sequence[CommandWords]) -> str:
 
 
 def _case(path: str, word: object) -> str:
+    """Return the pattern `PATH:WORD` of a branch, quoted for the shell."""
     return quote(f"{path}:{word}")
 
 
 def _format_bash_values(values: Values) -> str:
+    """Return the shell command that completes a value; `:`, which does nothing, for any text."""
     if values.words:
         return f"_concertino_words {quote(' '.join(values.words))}"
     if values.is_folder:
@@ -256,6 +258,7 @@ def _make_fish(commands: Sequence[CommandWords]) -> str:
             value = "" if option.values is None else f" {_format_fish_values(option.values, '-x')}"
             lines.append(f"{start} {' '.join(names)}{value} -d {_quote_fish(option.help)}")
         for values in dict.fromkeys(command.arguments):
+            # Values() stands for any text, which cannot be completed.
             if values != Values():
                 lines.append(f"{start} {_format_fish_values(values, '')}".rstrip())
     return "\n".join(lines) + "\n"

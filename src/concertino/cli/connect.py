@@ -313,7 +313,8 @@ class _Bridge:
         # is gone.
         poll = _watch_reader()
         poll.register(self._socket.fileno(), select.POLLIN)
-        # SIGINT may arrive just before poll(), or in the other thread. Neither would end poll().
+        # SIGINT may arrive just before poll(), or in the other thread. Neither would end poll(). So
+        # let Python write a byte to a pipe when a signal arrives, and poll the pipe.
         wakeup, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         _signal.set_wakeup_fd(signalled)
         poll.register(wakeup, select.POLLIN)
@@ -322,7 +323,7 @@ class _Bridge:
             if _is_gone(events):
                 return True
             if all(descriptor == wakeup for descriptor, _ in events):
-                # KeyboardInterrupt is raised here.
+                # A signal has arrived. KeyboardInterrupt is raised at this point.
                 continue
             try:
                 size = self._socket.recv_into(buffer)

@@ -38,9 +38,12 @@ from concertino.types.results import TextContent, Tool
 
 DESCRIPTION = "Start a small server, call it, break it, and print how to give it to a client."
 
+# The widest line, in columns.
 WIDTH = 80
 INDENT = "    "
+# The numbers of ANSI styles and colours.
 BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
+# The server that the demo shows and starts, and its target for `concertino serve`.
 SOURCE = Path(__file__).with_name("demo_server.py")
 TARGET = "concertino.cli.demo_server:server"
 NAME = "calculator"
@@ -190,6 +193,7 @@ class Demo:
             ServerParameters(
                 sys.executable, ["-m", "concertino", "serve", self._file.name], env, folder
             ),
+            # Start the server again almost at once, so that the user need not wait.
             restart=Restart(first_s=0.01),
             timeouts=Timeouts(connect_s=PATIENCE_S, request_s=PATIENCE_S),
             stderr=self._log.add,
@@ -214,6 +218,7 @@ class Demo:
         self._screen.heading(f"Your function, in {self._file.name}")
         source = self._file.read_text(encoding="utf-8")
         for item in ast.parse(source).body:
+            # The tool is the only async function of the file.
             if isinstance(item, ast.AsyncFunctionDef):
                 first = min(node.lineno for node in (item, *item.decorator_list))
                 self._screen.lines("\n".join(source.splitlines()[first - 1 : item.end_lineno]))

@@ -1,6 +1,8 @@
 """project_files(): the texts of the files that `concertino new` writes.
 
-The texts are templates with names such as @NAME@, which are replaced by the user's choices.
+They make a small project: an MCP server with one tool, its tests and its configuration, and on
+demand a plugin for Claude Code. The texts below are templates with names such as @NAME@, which
+project_files() replaces by the user's choices.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from msgspec.json import encode, format
 
 __all__ = ["Project", "project_files"]
 
+# The version of the new project.
 VERSION = "0.1.0"
+# Claude Code replaces this by the folder in which the plugin is installed.
 ROOT = "${CLAUDE_PLUGIN_ROOT}"
 
 
@@ -84,7 +88,8 @@ def _make_command(project: Project) -> dict[str, object]:
         if project.has_uv:
             return {"command": "uv", "args": ["run", file]}
         return {"command": ".venv/bin/python", "args": [file]}
-    # Hosts start the servers of a plugin in the folder of the user's project.
+    # Hosts start the servers of a plugin in the folder of the user's project, so the paths must
+    # contain the folder of the plugin.
     if project.has_uv:
         return {"command": "uv", "args": ["run", "--project", ROOT, "--no-dev", f"{ROOT}/{file}"]}
     return {"command": f"{ROOT}/.venv/bin/python", "args": [f"{ROOT}/{file}"]}

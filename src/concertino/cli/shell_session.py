@@ -36,7 +36,7 @@ from concertino.types.results import Implementation, Level
 
 __all__ = ["Shell"]
 
-# How many characters of the server's name the prompt shows.
+# How many characters of the server's name the command prompt shows.
 MAX_NAME = 30
 # The commands that ServerSession runs: those with the name of a tool, resource or prompt, and those
 # that list them.
@@ -48,7 +48,7 @@ class Shell:
     """The interactive session: reads lines and runs them as commands, with one server at a time.
 
     args: the parsed options of `concertino shell`.
-    source: reads the lines.
+    source: reads the lines, with completion on a terminal.
     status: the line on the terminal that shows progress.
     """
 
@@ -56,6 +56,7 @@ class Shell:
         self._args = args
         self._input = source
         self._status = status
+        # The names of the server's tools, prompts and resources, for completion.
         self._catalogue = Catalogue()
         # The session with the current server; None without a server.
         self._session: ServerSession | None = None
@@ -111,6 +112,7 @@ class Shell:
                 continue
             line = split_line(text)
             if line.is_complete:
+                # The last word is empty after a space at the end of the line.
                 words = line.words if line.words[-1] else line.words[:-1]
                 if words[:1] in (["exit"], ["quit"]):
                     return None
@@ -178,6 +180,7 @@ class Shell:
         if not words:
             return 0
         command, *rest = words
+        # The name of a tool alone calls the tool.
         if command not in COMMANDS and command in self._catalogue.tools:
             command, rest = "call", [command, *rest]
         match command:

@@ -83,7 +83,7 @@ def load_targets(
     """Load the targets of `concertino serve`, and return the backend to serve.
 
     A single target without a name is served itself. Several targets, or one with a name
-    (NAME=TARGET), become parts of a composition, one backend that has the tools of all its parts. A
+    (NAME=TARGET), become parts of a composition: one backend that has the tools of all its parts. A
     part without a name gets the name of its file, module or folder.
 
     targets: the words of the command line; empty to serve the folders that `options` names.
@@ -100,6 +100,7 @@ def load_targets(
     """
     named = [_split_name(target) for target in targets]
     folders = [target for _, target in named if os.path.isdir(target)]
+    # `options` is true if --resources or --prompts is given.
     if len(folders) > 1 and (options or options.scheme):
         raise TargetError(
             f"--resources, --prompts and --scheme are for one folder, got {', '.join(folders)}"
@@ -229,13 +230,15 @@ def load_target(
     source, attribute = _split_attribute(target)
     is_file = source.endswith(".py")
 
-    # While the context variable has this list, run() adds its call to it instead of serving. Each
-    # thread has its own list, because several targets may be imported at the same time.
+    # A file may call run() itself, which must not serve now. While the context variable has this
+    # list, run() only adds its arguments to the list. Each thread has its own list, because several
+    # targets may be imported at the same time.
     calls: list[RunCall] = []
     token = entry.run_calls.set(calls)
     try:
         module = _import_file(source) if is_file else _import_module(source)
         if is_file and not attribute and not calls:
+            # run() may stand below `if __name__ == "__main__":`, which the import has skipped.
             run_main_block(module, source)
     finally:
         entry.run_calls.reset(token)
@@ -350,7 +353,8 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     for _, backend in list(servers.values()):
         for inner in _find_inner(backend):
             servers.pop(id(inner), None)
-    # By identity, because one server may have two names.
+    # Backends on which the file calls run() come before others. They are compared by identity,
+    # because one server may have two names.
     candidates: list[Backend] = list({id(call.backend): call.backend for call in calls}.values())
     candidates = candidates or [value for _, value in servers.values()]
     if len(candidates) == 1:
@@ -398,7 +402,7 @@ def _import_file(path: str) -> ModuleType:
 
         raise TargetError(f"{path}: no such file{suggest_target(path)}")
     path = os.path.abspath(path)
-    # Python does the same for a script.
+    # Let the file import the modules next to it, as Python does for a script.
     sys.path.insert(0, os.path.dirname(path))
     name = os.path.splitext(os.path.basename(path))[0]
     with _naming:

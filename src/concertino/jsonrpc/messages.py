@@ -13,8 +13,8 @@ protocol/session.py do.
 Spec: JSON-RPC 2.0; 2026-07-28 basic/index "Messages".
 """
 
-# No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
-# it decodes their Struct, in 10 us each.
+# No `from __future__ import annotations` here: it would make strings of the annotations, and it
+# takes msgspec 10 us to evaluate each of them when it first decodes a Struct.
 
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Literal
@@ -141,7 +141,7 @@ def decode(frame: bytes | Raw) -> Message | InvalidMessage:
     A batch, which is a JSON array, is an InvalidMessage, because decode_batch() decodes batches.
     """
     try:
-        # msgspec does not check that members which it leaves undecoded are valid UTF-8.
+        # msgspec leaves members such as params undecoded, and does not check that they are UTF-8.
         if type(frame) is bytes and not frame.isascii():
             str(frame, "utf-8")
         message = _decode_message(frame)
@@ -153,7 +153,7 @@ def decode(frame: bytes | Raw) -> Message | InvalidMessage:
         if (message.result is ABSENT) is not (message.error is ABSENT):
             return message
         answers = _answered_ids(message.id)
-        # A response must not be answered, even if it is malformed.
+        # A response must not be answered, even if it is malformed, so its error code is 0.
         if message.result is not ABSENT:
             return InvalidMessage(0, f"{MALFORMED}a result and an error", answers=answers)
         text = "Invalid Request: expected a method, a result or an error"
@@ -277,7 +277,8 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
 
     exc: the exception that the decoder has raised.
     """
-    # Do not remove more than one mark: a frame of many marks would cause deep recursion.
+    # If there is a second mark, remove none: decode() calls this function again, so a frame of many
+    # marks would cause deep recursion.
     if frame.startswith(BOM) and not frame.startswith(BOM, len(BOM)):
         return decode(frame[len(BOM) :])
     if not frame.strip():
@@ -311,8 +312,8 @@ def _find_invalid_member(members: dict[str, Raw]) -> InvalidMessage:
     """Return the error for a JSON object that is not a message; its text names the wrong member."""
     id_member = members.get("id", ABSENT)
     method = members.get("method", ABSENT)
-    # Check for responses before the id: the id of an error response may be null, if the other side
-    # could not read the id of our request.
+    # Check for responses before the id, because the other side sends an error response with the id
+    # null if it could not read the id of our request. Nothing can be done with such a response.
     is_request = method is not ABSENT and method != NULL
     if not is_request and ("result" in members or "error" in members):
         return IGNORED if id_member == NULL else _reject_response(members)
@@ -360,7 +361,8 @@ def _reject_response(members: dict[str, Raw]) -> InvalidMessage:
         try:
             answers = _answered_ids(_decode_value(id))
         except (DecodeError, RecursionError):
-            # The id is a number such as 1e400, which is too large for a float, or a deep array.
+            # The id is a number such as 1e400, which is too large for a float, or an array that is
+            # nested too deeply. No request of ours has such an id.
             pass
     return InvalidMessage(0, f"{MALFORMED}{problem}", answers=answers)
 
@@ -449,8 +451,8 @@ def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
         return InvalidMessage(PARSE_ERROR, reason)
 
     objects = find_objects(frame)
-    # If the frame begins with a brace, it is no printed text, but a broken object. The object found
-    # may then be a part of it.
+    # If the frame begins with a brace, it is no printed text, but a broken object, and the object
+    # that was found may be a part of it. So it is not taken for a response.
     if len(objects) == 1 and not frame.lstrip().startswith(b"{"):
         [members] = objects
         response = decode(frame[members.begin :])

@@ -99,7 +99,8 @@ class PendingTable(dict[int, "PendingRequest"]):
     @property
     def next_deadline(self) -> float | None:
         """Return the earliest deadline of a pending request; None if none of them has one."""
-        # Rebuild the heap when most of its entries belong to answered requests.
+        # Rebuild the heap when most of its entries belong to answered requests. A small heap is not
+        # worth it.
         if len(self._deadlines) > 2 * len(self) + 64:
             self._deadlines = [
                 (pending.deadline, pending.id)

@@ -56,6 +56,7 @@ def replace_secrets(
     # Unescape the inside of a JSON string before searching it. For example, `\nabc` does not
     # contain the secret `nabc`, and replacing it would leave a lone backslash.
     found = list(spans)
+    # The positions at which the spans begin, in the original text.
     starts = {start for start, _ in found}
     levels: list[Level] = []
     view = text

@@ -163,8 +163,9 @@ def _caller_location() -> str:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         path = frame.f_code.co_filename
-        library = path.startswith((_LIBRARY, "<frozen ")) and "-packages" not in path
-        if not library and not path.startswith(_PACKAGE):
+        # Installed packages are below the folder of the library, in site-packages or dist-packages.
+        is_library = path.startswith((_LIBRARY, "<frozen ")) and "-packages" not in path
+        if not is_library and not path.startswith(_PACKAGE):
             return f"{path.rpartition('/')[2]}:{frame.f_lineno}"
         frame = frame.f_back
     return "an unknown place"

@@ -179,6 +179,8 @@ class BoundedWriter:
         """Write held output and the notice of dropped lines until the descriptor is full."""
         while self._held or self._dropped_lines:
             notice = b"" if self._held else self._make_notice()
+            # Write whole lines, so that lines of other processes cannot come between. A part of a
+            # line is written only if the line is longer than a piece.
             cut = self._held.rfind(b"\n", 0, _PIECE) + 1 or _PIECE
             try:
                 size = self._output.write(notice or bytes(self._held[:cut]))
@@ -193,6 +195,7 @@ class BoundedWriter:
             if size == 0:
                 return
             if notice:
+                # Hold the part of the notice that was not written.
                 self._dropped_lines = 0
                 self._held += notice[size:]
             else:
@@ -258,6 +261,8 @@ class _NonBlockingOutput:
 
 def _count_lines(lines: bytes | bytearray) -> int:
     """Return the number of lines, including a last line without a newline."""
+    # The second term is True if the last byte is not a newline. Empty bytes have no last byte, and
+    # b"" is in b"\n".
     return lines.count(b"\n") + (lines[-1:] not in b"\n")
 
 

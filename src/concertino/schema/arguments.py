@@ -5,8 +5,8 @@
     args, kwargs = decoder.bind(b'{"a": 1}', None)     # (1, 0), {}
 
 A generated msgspec Struct decodes all arguments at once. msgspec stops at the first error. After an
-error, each argument is decoded on its own, so that all violations can be reported. A number such as
-`1.0` is accepted as an integer, as in JSON Schema.
+error, each argument is decoded on its own, so that all violations of the schema can be reported.
+This second decoding also accepts a number such as `1.0` as an integer, as JSON Schema does.
 
 Spec: 2026-07-28 server/tools "Tool", "Error Handling"; JSON Schema 2020-12 validation 6.1.1.
 """
@@ -160,7 +160,8 @@ def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str |
     built = builder.build(annotation)
     field_type, schema = built.type, built.schema
     if default is not MISSING:
-        # msgspec copies or rejects defaults of other types; a factory returns them unchanged.
+        # msgspec takes a default of a plain type unchanged. It copies or rejects other defaults, so
+        # these come from a factory.
         is_plain = type(default) in _PLAIN
         optional = {"default": default} if is_plain else {"default_factory": lambda: default}
 
@@ -193,6 +194,7 @@ def _accepts_null(schema: dict[str, Any]) -> bool:
     if "anyOf" in schema:
         return any(_accepts_null(member) for member in schema["anyOf"])
     # The schema of Any has no keywords that limit the value.
+    # A schema with only a description also allows everything.
     return (
         schema.get("type") == "null"
         or None in schema.get("enum", ())
@@ -220,6 +222,7 @@ def _make_bind(
         except _DECODE_ERRORS:
             return astuple(struct(**_decode_each(raw, fields, strict))), {}
 
+    # The values of injected parameters, such as the Context, are inserted at these positions.
     positions = [index for index, parameter in enumerate(parameters) if parameter.injected]
     keywords = [parameter.name for parameter in parameters if parameter.keyword_only]
     if not positions and not keywords:
@@ -238,7 +241,7 @@ def _make_bind(
 
         return bind_with_one
 
-    # Keyword-only parameters come last.
+    # Keyword-only parameters come last in a signature, so their values are the last ones.
     first_keyword = len(parameters) - len(keywords)
 
     def bind(raw: Raw | bytes, injected: object) -> Bound:

@@ -82,6 +82,7 @@ class Constraints:
             self._is_pydantic = type(item).__module__.startswith("pydantic")
 
         for name, value in values.items():
+            # An object that is no constraint may have a method with one of these names.
             if value is not None and not callable(value):
                 # pydantic also accepts a compiled pattern, whose text is its attribute `pattern`.
                 self._values[name] = getattr(value, "pattern", value)

@@ -27,8 +27,11 @@ MAX_LEVELS = 100
 MAX_VALUES = 100_000
 # The largest total length of all strings and keys.
 MAX_CHARACTERS = 2**20
+# The largest number of subschemas, without following references.
 MAX_SUBSCHEMAS = 10_000
-# The largest number of subschemas if every reference were replaced by a copy of its target.
+# The largest number of subschemas if every reference were replaced by a copy of its target. It
+# limits the time that validation can take: a chain of definitions that each refer twice to the next
+# one doubles the number with each definition.
 MAX_EXPANDED = 100_000
 # Error messages quote at most this many characters of a value.
 MAX_QUOTE_CHARS = 200
@@ -165,7 +168,8 @@ class _Subschema:
         self.edges: list[tuple[int, bool]] = []
 
 
-# Keywords whose subschemas apply to the same value as the schema that contains them.
+# Keywords whose subschemas apply to the same value as the schema that contains them. Only a cycle
+# of such subschemas makes validation endless, because a value has finitely many parts.
 _SAME_VALUE = ("not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas")
 # Keywords whose subschemas apply to a part of that value, such as a property.
 _PART = (
@@ -199,9 +203,9 @@ class _SubschemaGraph:
         self._to_visit: list[_Subschema] = []
         self._add(root, "#", "")
 
-        # Visit all subschemas first, because a reference may lead to an anchor in any of them.
-        # References may lead to new subschemas below unknown keywords, so repeat until there are
-        # no new ones.
+        # Visit all subschemas before following references, because a reference may lead to an
+        # anchor in any of them. A reference may also lead to a new subschema below an unknown
+        # keyword, so repeat until there are no new ones.
         followed = 0
         while self._to_visit:
             while self._to_visit:
@@ -354,7 +358,8 @@ def _at_pointer(root: Any, pointer: str) -> Any:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(root, dict):
             root = cast("dict[str, Any]", root).get(name)
-        # No list has an index of more than 6 digits, see MAX_VALUES.
+        # No list has an index of more than 6 digits, see MAX_VALUES. int() of a very long text is
+        # slow, or raises ValueError.
         elif isinstance(root, list) and name.isdecimal() and len(name) < 7:
             items = cast("list[Any]", root)
             root = items[int(name)] if int(name) < len(items) else None

@@ -85,7 +85,8 @@ class SchemaBuilder:
         try:
             built = self._walk(annotation, Constraints())
             if annotation not in _SCALARS:
-                # Making a decoder raises TypeError for types that msgspec cannot decode.
+                # Make a decoder only because this raises TypeError for types that msgspec cannot
+                # decode.
                 json.Decoder(built.type)
         except NeedsPydantic:
             built = self._build_with_pydantic(annotation)
@@ -179,6 +180,7 @@ class SchemaBuilder:
         """Return the TypeSchema of a union of these members."""
         union: Any = Union[tuple(member.type for member in members)]  # noqa: UP007 # of any number
         schema: Schema = {"anyOf": [member.schema for member in members]}
+        # msgspec supports every union of one type with None, but not every union of several types.
         others = [member.type for member in members if member.type is not NONE]
         if len(others) > 1:
             try:
@@ -347,7 +349,7 @@ def _target_of_alias(annotation: Any) -> Any:
     if isinstance(annotation, NewType):
         return annotation.__supertype__
     if isinstance(annotation, TypeVar):
-        # `|` does not take a tuple of any length.
+        # `|` cannot join the types of a tuple.
         return annotation.__bound__ or Union[annotation.__constraints__ or (Any,)]  # noqa: UP007
     return _NO_ALIAS
 
