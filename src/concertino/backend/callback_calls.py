@@ -4,9 +4,9 @@ A backend needs only the coroutine `handle`. But when a Proxy forwards a call, a
 coroutines only wait for the response of another process, and take a third of the CPU time. So the
 runtime offers the Proxy a second way for such calls:
 
-1. The runtime calls `begin(call, context, runner, slot)`, where `runner` is the runtime's EndsCalls,
-   and `slot` is its object for the call. If begin() returns a function, the call has begun, and the
-   function cancels it.
+1. The runtime calls `begin(call, context, runner, slot)`, where `runner` is an EndsCalls of the
+   runtime, and `slot` is its object for the call. If begin() returns a function, the call has
+   begun, and the function cancels it.
 2. When the call ends, the backend calls `runner.end_call(slot, result, error)`.
 
 Both ways have the same effect. Measurements are in

@@ -21,7 +21,7 @@ from concertino.check.messages import excerpt, find_stack_trace
 from concertino.check.process_stats import ProcessStats
 
 MIB = 2**20
-# The memory may grow by this size and the size of the largest message.
+# The memory may grow by this size in addition to the size of the largest message.
 SPARE_BYTES = 64 * MIB
 # This many descriptors may be opened during a case and stay open, such as a log file.
 SPARE_DESCRIPTORS = 4
@@ -104,7 +104,8 @@ def check_shutdown(context: CaseContext) -> None:
         return
 
     process.close_stdin()
-    # A server that did not end before the first case will not end now either.
+    # obeys_eof: whether the server has ended when its stdin was closed before the first case. If
+    # not, it will not end now either, so do not wait long.
     within_s = 2.0 if context.server.obeys_eof else 0.2
     process.wait_until(lambda: process.exit_code is not None, within_s)
     code = process.exit_code
@@ -144,6 +145,7 @@ def _check_resources(context: CaseContext, before: ProcessStats | None) -> None:
     if now is None:
         return
 
+    # Whether the case has sent only valid messages.
     keeps_rules = not context.malformed_lines
     if (growth := now.rss_bytes - before.rss_bytes) > allowed:
         limit = f"{allowed / MIB:.0f} MiB are allowed"

@@ -11,7 +11,8 @@ from typing import Any, TypeGuard, cast
 
 from msgspec import Struct
 
-# float, because a server may send back a fraction as an id although that is invalid.
+# The type of the id of a request or response. Also float, because a server may send back a fraction
+# as an id although that is invalid.
 Id = int | str | float
 # JSON from the server may contain anything.
 Message = dict[str, Any]

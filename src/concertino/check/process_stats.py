@@ -74,6 +74,7 @@ def find_group_pids(group: int) -> list[int] | None:
                 fields = _read_stat(int(name))
             except (OSError, ValueError):
                 continue
+            # Z and X are the states of a process that has ended.
             if int(fields[2]) == group and fields[0] not in "ZX":
                 pids.append(int(name))
     # /proc may exist without being the /proc of Linux.
@@ -88,6 +89,7 @@ def bytes_read(group: int) -> dict[int, int]:
     found: dict[int, int] = {}
     for pid in find_group_pids(group) or ():
         try:
+            # The file begins with `rchar: NUMBER`.
             found[pid] = int((PROC / str(pid) / "io").read_text().split()[1])
         except (OSError, ValueError, IndexError):
             continue

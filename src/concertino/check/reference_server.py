@@ -19,7 +19,7 @@ from concertino.errors import ToolError
 from concertino.server.server import Server
 
 server = Server("check toolbox", version="1")
-# The event loop holds only weak references to its tasks.
+# The event loop holds only weak references to its tasks, so keep strong ones here.
 _background_tasks: list[asyncio.Task[None]] = []
 
 FailureKind = Literal[
@@ -110,7 +110,7 @@ async def fail(how: FailureKind) -> str:
 
 
 def _raise(how: str) -> str:
-    # This recursion has no end: it raises RecursionError.
+    # A recursion without an end, which raises RecursionError.
     if how == "RecursionError":
         return _raise(how)
     raise type(EXCEPTIONS[how])(*EXCEPTIONS[how].args)
@@ -192,7 +192,8 @@ def fork(how: ForkEnd) -> str:
         process.join()
         return "joined"
 
-    # A child that returns or raises runs into the server's own code: it must not serve requests.
+    # A child that returns or raises continues in the server's own code. It must not serve requests
+    # there.
     pid = os.fork()
     if pid == 0:
         _write_everywhere()

@@ -19,7 +19,7 @@ from concertino.check.messages import excerpt
 from concertino.check.run import CaseResult
 from concertino.check.server_under_test import ServerUnderTest
 
-# Parameters of the ANSI escape sequence SGR.
+# The colour of each verdict, as parameters of the ANSI escape sequence SGR.
 COLOURS: dict[Verdict, str] = {
     "ok": "32",
     "differs": "33",

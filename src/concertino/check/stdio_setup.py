@@ -174,6 +174,7 @@ def shell_prefix(setup: StdioSetup) -> list[str]:
     of its three descriptors. For setup.wrapped, a shell is the wrapper.
     """
     if setup.wrapped:
+        # With a second command, the shell must stay and wait, instead of becoming the server.
         return ["sh", "-c", '"$@"; true', "sh"]
     streams = (("<&-", setup.stdin), (">&-", setup.stdout), ("2>&-", setup.stderr))
     closings = [redirection for redirection, kind in streams if kind == "closed"]

@@ -124,10 +124,11 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         return 0
     if not command:
         raise UsageError("expected a command after --: concertino check -- python server.py")
-    # The comparison is written so that NaN is refused too.
+    # Comparisons with NaN are false, so `not all(...)` refuses NaN, too.
     times = args.timeout_s, args.start_timeout_s
     if not all(0 < seconds < float("inf") for seconds in times):
         raise UsageError("--timeout-s, --start-timeout-s: expected positive times in seconds")
+    # Cases send valid messages of nearly this size.
     if args.message_limit_bytes < 100_000:
         raise UsageError("--message-limit-bytes: expected a message limit of at least 100000 bytes")
     if args.jobs < 1:
@@ -149,6 +150,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
 
 class _CutOff(BaseException):
     """Raised to end the run before its last case, after a signal or when stdout is closed.
+
+    It is a BaseException, so that no `except Exception` on the way swallows it.
 
     exit_code: the exit code of the process.
     """

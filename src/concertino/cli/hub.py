@@ -79,6 +79,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
                 _fail(f"hub {pid} does not answer: {exc}", FAILED)
         _print_plugins(answers, args.json)
         return 0
+    # _choose() returns a text if there is no such hub, or more than one.
     path = _choose(hubs, args.hub)
     if isinstance(path, str):
         return _fail(path, USAGE)

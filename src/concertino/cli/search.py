@@ -93,6 +93,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     except (ConcertinoError, ValueError) as exc:
         raise UsageError(str(exc)) from None
 
+    # For each document, the parts of its score by term and field.
     explained = [(hit, index.explain(query, hit.document.uri)) for hit in result.hits]
     if args.json:
         _print(_format_json(query, result, explained, index))

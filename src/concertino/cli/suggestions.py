@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from concertino.cli import UsageError
 
-# The name of a command in other tools -> our command.
+# A command of other MCP tools -> the command of concertino that does the same.
 SYNONYMS = {
     "run": "serve",
     "start": "serve",
@@ -33,6 +33,7 @@ SYNONYMS = {
 }
 # Commands of other tools that do the same as our command `config`.
 CONFIGURING = frozenset(("install", "add", "configure", "deploy"))
+# The commands that use a server, whose command or address stands after `--`.
 CLIENT_COMMANDS = frozenset(("tools", "call", "resources", "read", "prompts", "prompt", "check"))
 # Options of other tools for the address of a server, and for its transport.
 PORTS = frozenset(("--port", "--host", "--address", "--bind", "-p"))

@@ -58,7 +58,7 @@ def run_workers(count: int, listeners: Sequence[Listener]) -> int:
     Returns the exit code for this process: 0 after a signal, or that of a worker if the server
     cannot start.
     """
-    # For the workers' private sockets and the record of used states.
+    # For the sockets at which workers pass requests to each other, and the record of used states.
     folder = Path(tempfile.mkdtemp(prefix="concertino-"))
     environment = dict(os.environ)
     # This process tells systemd when all workers serve, so no worker may do so.
@@ -90,7 +90,7 @@ class _Worker:
 
 
 class _Supervisor:
-    """Starts the workers, starts those that die again, and ends all of them after a signal."""
+    """Starts the workers, replaces those that die, and ends all of them after a signal."""
 
     def __init__(
         self,
@@ -156,7 +156,8 @@ class _Supervisor:
                 os.close(descriptor)
             link_number = FIRST_INHERITED + len(sockets)
             place = WorkerPlace(link_number, number, self._count, self._folder)
-            # The worker gets the listening sockets as from systemd; see inherited_listeners().
+            # The worker gets the listening sockets as systemd would pass them, by these variables.
+            # inherited_listeners() reads them.
             environment = {
                 **self._environment,
                 "LISTEN_PID": str(os.getpid()),
