@@ -155,7 +155,8 @@ async def test_a_hub_that_hangs_is_named_soon(
     def command(*words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as left:
             main(["hub", *words])
-        return int(left.value.code or 0), capsys.readouterr().err
+        out, err = capsys.readouterr()
+        return int(left.value.code or 0), out + err
 
     async with asyncio.timeout(20):
         pid = os.getpid()

@@ -77,7 +77,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
                 answers.append(ask_hub(path, ControlRequest("ps")))
             except OSError as exc:
                 _fail(f"hub {pid} does not answer: {exc}", FAILED)
-        _print_plugins(answers, args.json)
+        if answers or not hubs:
+            _print_plugins(answers, args.json)
         return 0
     # _choose() returns a text if there is no such hub, or more than one.
     path = _choose(hubs, args.hub)

@@ -67,7 +67,6 @@ class McpPlugin:
         self.name = name
         self.hub: RpcConnection | None = None
         self.on_end: Callable[[], None] = _do_nothing
-        self._log = logging.getLogger(f"concertino.{name}")
         # The names of the server's prompts.
         self._prompts: frozenset[str] = frozenset()
         # Required, but not used: all functions of this plugin are `async def`.
@@ -80,7 +79,7 @@ class McpPlugin:
         self._sessions = McpSessions(
             name, self._on_change, self._updates.on_update, self._find_model
         )
-        hooks = LifecycleHooks(self._log)
+        hooks = LifecycleHooks(logging.getLogger(f"concertino.{name}"))
         hooks.boot.append(self._boot)
         self._requests = PluginRequests(
             name=name,
@@ -167,7 +166,8 @@ class McpPlugin:
                 await self._learn_prompts()
                 await hub.request(PluginRequest(register=self.manifest()))
             except ConcertinoError as exc:
-                self._log.warning("the hub does not know the changed lists yet: %s", exc)
+                log = logging.getLogger(f"concertino.{self.name}")
+                log.warning("the hub does not know the changed lists yet: %s", exc)
 
     # RunnablePlugin
 
