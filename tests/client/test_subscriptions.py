@@ -49,6 +49,26 @@ async def test_several_are_open_at_once_and_each_is_told_apart() -> None:
         assert cancelled["params"]["requestId"] == asked[3]["id"]
 
 
+@on_a_loop
+async def test_a_watch_that_is_refused_keeps_the_previous_one_until_the_next() -> None:
+    def listen(script: Script, message: dict[str, Any]) -> Any:
+        if message["params"]["notifications"]["resourceSubscriptions"] == ["x:2"]:
+            raise Refusal(-32603, "busy")
+        return acknowledge(script, message)
+
+    async with opened({"subscriptions/listen": listen}) as (client, script):
+        await client.watch(frozenset({"x:1"}))
+        with pytest.raises(RpcError, match="busy"):
+            await client.watch(frozenset({"x:2"}))
+        assert script.of("notifications/cancelled") == []
+        await client.watch(frozenset({"x:3"}))
+        await script.until(lambda: script.of("notifications/cancelled"))
+        first = script.of("subscriptions/listen")[0]
+        assert [
+            cancelled["params"]["requestId"] for cancelled in script.of("notifications/cancelled")
+        ] == [first["id"]]
+
+
 @pytest.mark.requirement("CA-4", side="client")
 @pytest.mark.parametrize("order", ["result", "cancelled", "result cancelled", "cancelled result"])
 @on_a_loop

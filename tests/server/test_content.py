@@ -22,6 +22,7 @@ from concertino import audio, blob, image
         (b"GIF89a....", "image/gif"),
         (b"RIFF\x00\x00\x00\x00WEBPVP8 ", "image/webp"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml"),
+        (b"<?xml version='1.0'?>\n<!-- a <g> -->\n<svg xmlns='...'/>", "image/svg+xml"),
     ],
 )
 def test_a_picture_is_known_by_its_first_bytes(data: bytes, mime_type: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from concertino import Context, ResourceNotFound, RpcError, Server, ToolError, i
 from concertino.errors import RegistrationError
 from concertino.logs import redact
 from concertino.logs.redact import Redactor
+from concertino.server import files
 from concertino.types import Annotations, Icon, ReadResourceResult, ResourceContents, TextContent
 
 version = pytest.mark.parametrize("version", wire.REVISIONS)
@@ -284,6 +285,19 @@ async def test_a_file_whose_path_became_a_folder_is_not_found_and_nothing_is_lef
         assert (error.message, error.data) == ("Resource not found", {"uri": "f:notes"})
         assert "size" not in (await served.ask("resources/list"))["resources"][0]
     assert caplog.records == []
+
+
+@on_a_loop
+async def test_a_file_that_grows_while_it_is_read_is_refused_not_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
+    server = Server("x")
+    # Its size is 0, whatever it contains.
+    server.add_resource("f:processor", path="/proc/cpuinfo")
+    async with Served(server) as served:
+        error = await served.refused("resources/read", uri="f:processor")
+    assert error.message == "the resource has more than 100 bytes, the limit"
 
 
 @on_a_loop

@@ -149,14 +149,13 @@ class SessionState:
         The previous one is closed last. Otherwise, a change between the two steps would be missed.
         """
         subscriptions = (await self._usable_conversation("subscriptions/listen")).subscriptions
-        before, self._watch_id = self._watch_id, None
+        id = None
         if self._watched:
             wanted = {"resourceSubscriptions": sorted(self._watched)}
-            self._watch_id, missing = await subscriptions.open(
-                wanted, "subscriptions/listen", self._request_s
-            )
+            id, missing = await subscriptions.open(wanted, "subscriptions/listen", self._request_s)
             if missing:
                 self._log.warning("the server does not report changes of all watched resources")
+        before, self._watch_id = self._watch_id, id
         if before is not None:
             subscriptions.close(before)
 

@@ -122,6 +122,9 @@ def _detect_type(data: bytes, family: str) -> str:
     for offset, signature, mime_type in _SIGNATURES:
         if mime_type.startswith(family) and data[offset : offset + len(signature)] == signature:
             return mime_type
+    # An XML declaration, and comments, may stand before the root element.
+    if family == "image" and data.startswith(b"<?xml") and b"<svg" in data[:4096]:
+        return "image/svg+xml"
     raise ValueError(
         f"{family}: expected a known format, got bytes that begin with {data[:8]!r}; pass mime_type"
     )

@@ -82,9 +82,12 @@ class File:
                 )
             # open() only after the check above, because it raises for the descriptor of a folder.
             with open(descriptor, "rb", closefd=False) as file:
-                data = file.read(MAX_FILE_BYTES)
+                data = file.read(MAX_FILE_BYTES + 1)
         finally:
             os.close(descriptor)
+        if len(data) > MAX_FILE_BYTES:
+            # The file has grown since fstat(), or is one of /proc, whose sizes are 0.
+            raise ToolError(f"the resource has more than {MAX_FILE_BYTES} bytes, the limit")
 
         if _may_be_text(self.mime_type):
             try:
