@@ -164,6 +164,7 @@ def _run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # So all processes of the command can be killed together.
             start_new_session=True,
         )
     except OSError as exc:

@@ -142,6 +142,8 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
 
     env = {name: join(parts) for name, parts in launch.env.items()}
     headers = {name: join(parts) for name, parts in launch.headers.items()}
+    # Hide in logs the values whose names say that they are secret, even if they are written in the
+    # file itself.
     learn(env)
     learn(headers)
     if launch.command is None:
