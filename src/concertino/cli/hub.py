@@ -71,15 +71,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     hubs = find_hubs(os.environ)
     if args.kind == "ps":
-        answers: list[ControlAnswer] = []
-        for pid, path in hubs.items():
-            try:
-                answers.append(ask_hub(path, ControlRequest("ps")))
-            except OSError as exc:
-                _fail(f"hub {pid} does not answer: {exc}", FAILED)
-        if answers or not hubs:
-            _print_plugins(answers, args.json)
-        return 0
+        return _show_plugins(hubs, args.json)
     # _choose() returns a text if there is no such hub, or more than one.
     path = _choose(hubs, args.hub)
     if isinstance(path, str):
@@ -103,6 +95,24 @@ def run(args: Namespace, server: Sequence[str]) -> int:
                 FAILED,
             )
         print(f"{plugin.id}: {plugin.state}")  # noqa: T201
+    return 0
+
+
+def _show_plugins(hubs: dict[int, Path], as_json: bool) -> int:
+    """Print the plugins of all hubs that answer, and return the exit code.
+
+    hubs: process id of a running hub -> the path of its socket.
+    """
+    from concertino.orchestra.hub_control import ControlRequest, ask_hub
+
+    answers: list[ControlAnswer] = []
+    for pid, path in hubs.items():
+        try:
+            answers.append(ask_hub(path, ControlRequest("ps")))
+        except OSError as exc:
+            _fail(f"hub {pid} does not answer: {exc}", FAILED)
+    if answers or not hubs:
+        _print_plugins(answers, as_json)
     return 0
 
 
