@@ -88,6 +88,7 @@ def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBacken
         for option, parameter in OPTIONS.items()
         if (value := options[option]) is not None and value is not False and value != []
     }
+    # Each wraps the backend that the ones before it have made, so the last one is outermost.
     layers: list[GuardBackend] = []
     if wanted:
         from functools import partial

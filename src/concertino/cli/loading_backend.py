@@ -48,6 +48,8 @@ class Turn:
 
         load: loads the target. Returns its result, and raises its exceptions.
         """
+        # The threads may begin in another order than that of the targets, so first wait until the
+        # previous target has begun.
         if self._previous is not None:
             self._previous._has_begun.wait()
             self._previous._is_over.wait(TURN_S)

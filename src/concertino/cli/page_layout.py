@@ -16,6 +16,7 @@ FENCE = re.compile(r"\s*(```|~~~)")
 ITEM = re.compile(r"(\s*)([-*]|\d+\.)\s+")
 # A link or an image. Bare addresses do not match.
 LINK = re.compile(r"!?\[([^\]]+)\]\(([^)\s]+)\)")
+# The bar between two cells of a table. In a cell, a bar is written as `\|`.
 CELLS = re.compile(r"(?<!\\)\|")
 INDENT = "    "
 

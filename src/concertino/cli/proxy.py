@@ -234,6 +234,7 @@ def _listen(addresses: Sequence[str], writer: BoundedWriter) -> Frontend:
             is_unix, name = split_http_address(text)
             listeners.append(listen_unix(name) if is_unix else listen_tcp(*split_address(name)))
             if is_unix:
+                # Delete the file of the socket when the process ends.
                 atexit.register(listeners[-1].remove)
     except ValueError as exc:
         raise UsageError(f"--http: {exc}") from None

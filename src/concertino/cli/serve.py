@@ -225,6 +225,7 @@ def _serve_stdio(
             os.environ.get("LISTEN_PID") or "(none)",
             os.getpid(),
         )
+    # Importing the target may take forever. End this process if its client disappears meanwhile.
     with ending_with_client(stdio):
         target = load_or_exit(
             args.targets,

@@ -71,6 +71,7 @@ class HttpCaller:
         outcome: the code of the error in the response; 0 for a result, and None if the message is
             no response.
         """
+        # The session sets this context variable while it writes a refusal of its own.
         return outcome == INSUFFICIENT_SCOPE and is_refusing_scopes.get()
 
     def scope_challenge(self, frame: bytes) -> bytes:

@@ -45,6 +45,7 @@ class ChunkedBody:
         self._is_after_chunk = False
         # The beginning of a line that is not complete.
         self._line = b""
+        # Whether the last, empty chunk has arrived. Trailer fields and an empty line follow.
         self._is_trailer = False
         self._trailer_bytes = 0
 

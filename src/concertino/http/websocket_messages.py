@@ -102,6 +102,7 @@ class WebSocketMessages:
             except UnicodeDecodeError:
                 self.fail(INVALID_TEXT, "a text frame is not UTF-8")
                 return
+        # A blank message is ignored, like a blank line over stdio.
         if message.strip():
             messages.append(one_line(message) if NEWLINE in message else message)
 

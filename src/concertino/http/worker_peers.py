@@ -48,6 +48,7 @@ class WorkerPeers:
 
     def find_owner(self, id: str) -> int | None:
         """Return the number of the worker that has created an id; None if the id is malformed."""
+        # The numbers of workers begin with 1.
         try:
             return int.from_bytes(bytes.fromhex(id)) % self._place.count + 1
         except ValueError:

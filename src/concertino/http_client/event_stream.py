@@ -140,6 +140,7 @@ class EventStreamParser:
 
     def _end_event(self) -> bytes | None:
         """End the current event, and return its data. Returns None if it is not a message."""
+        # The id of an event counts even if the event has no data.
         if self._id is not None:
             self.last_id, self._id = self._id, None
         self._event_bytes = 0

@@ -182,6 +182,7 @@ _WHOLE = SchemaViolation("", "does not fit the schema")
 
 def _is_too_large_to_list(value: Any, size_bytes: int, size: SchemaSize) -> bool:
     """Return whether listing all violations of a value could take too long."""
+    # For a recursive schema, the number of subschemas that apply to a value is not known.
     return (
         size.recursive
         or size_bytes > MAX_BYTES // size.expanded
