@@ -696,6 +696,11 @@ def test_a_text_without_a_quoted_field_stays(text: str) -> None:
     assert Redactor().text(text) is text
 
 
+@pytest.mark.parametrize("text", ["--token=${MY_TOKEN}", "(password=${env:A:-})"])
+def test_a_variable_without_a_value_stays(text: str) -> None:
+    assert Redactor().text(text) is text
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -709,6 +714,8 @@ def test_a_text_without_a_quoted_field_stays(text: str) -> None:
         ("password : hunter!2, retry", "password : [REDACTED], retry"),
         ("api_key = 0123abcd next", "api_key = [REDACTED] next"),
         ("Passwörter: password=ä", "Passwörter: password=[REDACTED]"),
+        # The name of a variable is none.
+        ("--token=${MY_TOKEN:-hunter2} x", "--token=${MY_TOKEN:-[REDACTED]} x"),
     ],
 )
 def test_a_value_without_quotes_is_hidden_in_logs_and_exceptions(text: str, expected: str) -> None:

@@ -80,6 +80,9 @@ _NAME = (
     r"|(?<!progress_)(?:access|refresh|auth|api|bearer|session)?token"
     r"|(?:api|access|secret|private)[_-]?key|pwd(?!=/))"
 )
+# A reference to a variable, as in a file of servers, without its end: `${NAME` or `${NAME:-`, which
+# a default value follows.
+_REFERENCE = r"\$\{(?:env:|input:)?\w+(?::-)?"
 # An assignment, up to its value. If there is a space, as in prose, the value must have a digit or a
 # character that is rare in words: `password: too short` and `token: str` are no secrets. The names
 # of constants are none either, and neither is `b` before a quote.
@@ -105,11 +108,17 @@ def find_assignments(text: str) -> list[Span]:
     """Return where the values of all assignments with secret names begin and end in a text."""
     spans: list[Span] = []
     for match in re.finditer(_ASSIGNMENT, text):
+        start = match.start(1)
         # The end of a call or a list, such as `Login(password=x)`, is not part of the value.
         value = match[1].rstrip(")]},.") or match[1]
+        if reference := re.match(_REFERENCE, value):
+            # The name of a variable is no secret, but what follows it may be one.
+            start, value = start + reference.end(), value[reference.end() :]
+            if not value:
+                continue
         # The text may be redacted already, and its value is then this word.
-        is_redacted = match[1].startswith(REDACTED)
-        spans.append((match.start(1), match.start(1) + len(REDACTED if is_redacted else value)))
+        is_redacted = text.startswith(REDACTED, start)
+        spans.append((start, start + len(REDACTED if is_redacted else value)))
     return spans
 
 
