@@ -40,3 +40,24 @@ async def test_callers_go_on_until_1_mib_is_buffered(tmp_path: Path, has_tls: bo
         connection.abort("the test is over")
     finally:
         server.stop()
+
+
+@on_a_loop
+async def test_a_connection_is_closed_while_its_server_reads_the_remaining_output(
+    tmp_path: Path,
+) -> None:
+    server = NatsServerProcess(tmp_path)
+    try:
+        connection = await open_connection(
+            NatsServer("localhost", server.port), NatsOptions("test")
+        )
+        server.signal(signal.SIGSTOP)
+        while connection.unread_bytes < 2**18:
+            connection.publish("x", bytes(2**16))
+            await asyncio.sleep(0)
+        closing = asyncio.ensure_future(connection.close())
+        await asyncio.sleep(0)
+        server.signal(signal.SIGCONT)
+        await closing
+    finally:
+        server.stop()

@@ -206,7 +206,8 @@ class NatsConnection(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """Disconnect at once. Remaining output is dropped. reason: the result of `ended`."""
-        if self._transport is not None:
+        # asyncio's transport cannot be aborted after it has sent its remaining output and ended.
+        if self._transport is not None and not self.ended.done():
             self._transport.abort()
         self._end(reason)
 
