@@ -65,6 +65,7 @@ from concertino.protocol.seal import Seal
 from concertino.protocol.session import Session
 from concertino.types.results import (
     CallToolResult,
+    ImageContent,
     Implementation,
     ListToolsResult,
     TextContent,
@@ -457,6 +458,23 @@ def test_a_result_of_the_limit_is_sent_and_one_byte_more_is_refused(limit: int):
         rig.call(3, "tools/list"), ListToolsResult([Tool("x" * limit, {"type": "object"})])
     )
     assert code(answer) == INTERNAL
+
+
+def test_a_result_that_certainly_is_too_large_is_refused_before_it_is_encoded() -> None:
+    rig = Rig(max_message_bytes=1000).opened()
+    incoming = rig.call(1, "tools/call", {"name": "x", "arguments": {}})
+    small, image = TEXT, CallToolResult([ImageContent(b"", "image/png")])
+    assert not rig.session.refuse_large(incoming, small, 1000)
+    # Only encoding tells what this client gets of an image.
+    assert not rig.session.refuse_large(incoming, image, 1001)
+    assert rig.take_sent() == []
+    assert rig.session.refuse_large(incoming, small, 1001)
+    [answer] = rig.take_sent()
+    [block] = answer["result"]["content"]
+    text = "the result makes a message of more than 1001 bytes; the limit is 1000 bytes"
+    assert (answer["id"], answer["result"]["isError"], block["text"]) == (1, True, text)
+    assert not rig.session.refuse_large(incoming, small, 1001)
+    assert rig.take_sent() == []
 
 
 @pytest.mark.requirement("FR-3")

@@ -639,3 +639,28 @@ def test_an_older_client_gets_no_server_info_of_a_2026_server_in_results(
     result = Raw(encode({"resultType": "complete", "content": [], "_meta": meta}))
     encoded = json.loads(ResultEncoder(by_name["2025-11-25"], INFO).encode(result, "tools/call"))
     assert encoded == ({"content": [], "_meta": rest} if rest else {"content": []})
+
+
+@pytest.mark.parametrize(
+    ("result", "revisions"),
+    [
+        (CallToolResult([TextContent("a")]), [C, D, E]),
+        (CallToolResult([TextContent("a")], {"a": "a"}), [C, D, E]),
+        (CallToolResult([AudioContent(b"", "audio/wav")]), [E]),
+        (Raw(b"{}"), [E]),
+        (InputRequired({}, {}), []),
+    ],
+    ids=["text", "structured", "audio", "JSON", "questions"],
+)
+def test_it_is_known_which_results_are_sent_whole(result: Struct, revisions: list[str]) -> None:
+    sending = [
+        name for name in wire.REVISIONS if ResultEncoder(by_name[name], SMALL).sends_all(result)
+    ]
+    assert sending == revisions
+
+
+def test_a_long_text_is_completed_for_the_modern_as_a_short_one_is() -> None:
+    long = "x" * 100_000
+    expected = encode_for(CallToolResult([TextContent("short")]), E)
+    expected["content"][0]["text"] = long
+    assert encode_for(CallToolResult([TextContent(long)]), E) == expected

@@ -15,6 +15,7 @@ import functools
 import json
 import math
 import pathlib
+import re
 import uuid
 from collections.abc import (
     AsyncIterator,
@@ -793,3 +794,30 @@ def test_a_future_that_was_not_awaited_is_named() -> None:
         anything().shape(loop.create_future())
     loop.close()
     assert str(failure.value) == "returned a Future that was not awaited: write `return await ...`"
+
+
+def test_json_inside_a_value_with_null_is_carried() -> None:
+    [block] = anything().shape({"a": msgspec.Raw(b'{"b": 1}'), "c": None}).content
+    assert block == TextContent('{"a":{"b": 1},"c":null}')
+    text = refusal(anything(), {"a": msgspec.Raw(b"1"), "b": float("nan")})
+    assert "NaN or infinity at b" in text
+
+
+def test_parts_of_a_list_are_written_as_the_list_is() -> None:
+    integers = returning(list[int]).encode_items
+    models = returning(list[Model]).encode_items
+    assert integers is not None
+    assert models is not None
+    assert integers([1, 2]) == b"[1,2]"
+    assert models([Model(a=1)]) == b'[{"a":1,"bee":null}]'
+    with pytest.raises(InvalidResult, match=re.escape("[1]: expected int, got str")):
+        integers([1, "2"])
+    with pytest.raises(InvalidResult, match="does not conform to its annotation"):
+        models([2])
+
+
+@pytest.mark.parametrize(
+    "annotation", [str, dict[str, int], Annotated[list[int], msgspec.Meta(max_length=2)]]
+)
+def test_only_lists_of_any_length_are_written_in_parts(annotation: Any) -> None:
+    assert returning(annotation).encode_items is None
