@@ -36,7 +36,7 @@ from msgspec import Raw
 
 from concertino import Client
 from concertino.backend.interface import Call
-from concertino.client.targets import ServerParameters
+from concertino.client.server_parameters import ServerParameters
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.bridge import Bridge, prepare_bridge
 from concertino.orchestra.certificates import Certificates

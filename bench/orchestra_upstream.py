@@ -29,7 +29,7 @@ from pathlib import Path
 from orchestra_bridge import IN_FLIGHT, PLUGIN, TEXT, at_once
 
 from concertino import Client
-from concertino.client.targets import ServerParameters
+from concertino.client.server_parameters import ServerParameters
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.certificates import Certificates
 

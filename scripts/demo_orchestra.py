@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from concertino import Client
-from concertino.client.targets import ServerParameters
+from concertino.client.server_parameters import ServerParameters
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "orchestra"
 Say = Callable[[str], None]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from concertino.backend.interface import Context as Context
     from concertino.client.client import Client as Client
     from concertino.client.sync import SyncClient as SyncClient
-    from concertino.client.targets import ServerParameters as ServerParameters
+    from concertino.client.server_parameters import ServerParameters as ServerParameters
     from concertino.composition.compose import compose as compose
     from concertino.errors import (
         ConcertinoError as ConcertinoError,
@@ -66,7 +66,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "concertino.backend.interface": ("Context",),
         "concertino.client.client": ("Client",),
         "concertino.client.sync": ("SyncClient",),
-        "concertino.client.targets": ("ServerParameters",),
+        "concertino.client.server_parameters": ("ServerParameters",),
         "concertino.composition.compose": ("compose",),
         "concertino.errors": (
             "ConcertinoError",

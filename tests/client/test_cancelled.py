@@ -22,8 +22,8 @@ from client.scripted import SILENCE, on_a_loop, opened
 from concertino import Server
 from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import attempt
+from concertino.client.server_parameters import ServerParameters
 from concertino.client.supervision import Restart
-from concertino.client.targets import ServerParameters
 from concertino.transports import polling
 from concertino.transports.process import ShutdownTimeouts
 from concertino.transports.process_exit import live_members

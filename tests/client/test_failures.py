@@ -26,7 +26,7 @@ from concertino import Context, Limits, Server
 from concertino.client import skipped_lines
 from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import Failure, Success, attempt
-from concertino.client.targets import ServerParameters
+from concertino.client.server_parameters import ServerParameters
 from concertino.errors import (
     ConcertinoError,
     Disconnected,

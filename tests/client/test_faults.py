@@ -21,7 +21,7 @@ from loops import on_a_loop_within
 
 from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import Failure, Success, attempt
-from concertino.client.targets import ServerParameters
+from concertino.client.server_parameters import ServerParameters
 from concertino.errors import Disconnected, ProtocolError, TimedOut
 from concertino.transports.process import ShutdownTimeouts
 from concertino.transports.process_exit import live_members

@@ -20,8 +20,8 @@ from client.scripted import on_a_loop
 
 from concertino import Limits
 from concertino.client.client import Client
+from concertino.client.server_parameters import ServerParameters
 from concertino.client.supervision import Restart
-from concertino.client.targets import ServerParameters
 from concertino.errors import Disconnected, TimedOut
 from concertino.transports.process import ShutdownTimeouts
 

@@ -21,9 +21,9 @@ from msgspec import DecodeError
 
 from concertino import Server
 from concertino.client.client import Client, Timeouts
+from concertino.client.server_parameters import ServerParameters
 from concertino.client.supervision import Restart, SupervisedServer, Supervisor
 from concertino.client.sync import SyncClient
-from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError, Disconnected, SpawnError, TimedOut
 from concertino.transports.process import ShutdownTimeouts
 from concertino.transports.process_exit import live_members

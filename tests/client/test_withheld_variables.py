@@ -8,7 +8,7 @@ import pytest
 from client.scripted import on_a_loop
 
 from concertino.client.client import Client
-from concertino.client.targets import ServerParameters
+from concertino.client.server_parameters import ServerParameters
 from concertino.client.withheld_variables import describe_withheld
 from concertino.errors import Disconnected
 

@@ -18,6 +18,7 @@ from loops import on_a_loop
 
 from concertino import Client, Disconnected, RpcError
 from concertino.client import HttpParameters
+from concertino.client.targets import NEW_SESSION
 from concertino.errors import ProtocolError
 from concertino.http_client import event_stream
 from concertino.jsonrpc.limits import Limits
@@ -596,15 +597,66 @@ async def test_an_error_in_the_body_of_a_refusal_is_the_error_of_the_call() -> N
 
 
 @on_a_loop
-async def test_a_lost_session_ends_the_connection() -> None:
-    """(HL-45): a Client that restarts its server opens another session."""
+async def test_after_a_lost_session_another_is_opened_for_the_refused_call() -> None:
+    """(HL-45): 404 to a request with a session id; `initialize` has none."""
+    opened = 0
 
     async def script(request: Request) -> bytes:
+        nonlocal opened
+        if request.rpc == "initialize":
+            assert "mcp-session-id" not in request.headers
+            opened += 1
+        if request.rpc == "tools/call" and opened == 1:
+            return plain("404 Not Found")
+        return legacy(request) or result(request, TEXT)
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        assert (await client.call_tool("t")).text == "ok"
+        assert opened == 2
+        assert [request.rpc for request in requests].count("tools/call") == 2
+        assert (await client.call_tool("t")).text == "ok"
+        assert opened == 2
+
+
+@on_a_loop
+async def test_sessions_that_are_lost_again_and_again_end_the_call() -> None:
+    opened = 0
+
+    async def script(request: Request) -> bytes:
+        nonlocal opened
+        opened += request.rpc == "initialize"
         return legacy(request) or plain("404 Not Found")
 
     async with scripted(script) as (url, _), Client(url) as client:
-        with pytest.raises(Disconnected):
+        with pytest.raises(Disconnected, match="the server has ended the session"):
             await client.call_tool("t")
+        assert opened == 1 + NEW_SESSION.tries
+
+
+@on_a_loop
+async def test_other_calls_of_a_lost_session_are_not_repeated() -> None:
+    """The server may have begun them."""
+    calls, over = asyncio.Event(), asyncio.Event()
+    begun: list[str] = []
+
+    async def script(request: Request) -> bytes:
+        if request.rpc != "tools/call":
+            return legacy(request) or plain("404 Not Found")
+        name = request.message["params"]["name"]
+        begun.append(name)
+        if name == "slow":
+            calls.set()
+            await over.wait()
+        return plain("404 Not Found") if begun.count(name) == 1 else result(request, TEXT)
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        slow = asyncio.create_task(client.call_tool("slow"))
+        await calls.wait()
+        assert (await client.call_tool("fast")).text == "ok"
+        with pytest.raises(Disconnected, match="the server has ended the session"):
+            await slow
+        over.set()
+    assert begun == ["slow", "fast", "fast"]
 
 
 @on_a_loop

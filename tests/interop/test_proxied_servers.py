@@ -26,7 +26,7 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 
 from concertino.client.client import Client, Timeouts
-from concertino.client.targets import ServerParameters
+from concertino.client.server_parameters import ServerParameters
 from concertino.errors import RpcError
 from concertino.protocol.call import Call, ClientFacts
 from concertino.proxy.upstream_maker import EVERYTHING

@@ -19,7 +19,7 @@ from interop import node
 from interop.tools import node_program, python_with
 
 from concertino.client.client import Client, Timeouts
-from concertino.client.targets import ServerParameters
+from concertino.client.server_parameters import ServerParameters
 from concertino.errors import Disconnected
 from concertino.transports.process_exit import live_members
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from loops import on_a_loop
 
-from concertino.client.targets import HttpParameters, ServerParameters
+from concertino.client.server_parameters import HttpParameters, ServerParameters
 from concertino.errors import ConcertinoError
 from concertino.logs.redact import redactor
 from concertino.proxy.expansion import Expander

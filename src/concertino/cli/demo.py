@@ -30,8 +30,8 @@ from concertino.cli.client_configuration import fill, format_command
 from concertino.cli.colours import wants_colour
 from concertino.cli.ending_signals import run_until_signal
 from concertino.client.client import Client, Timeouts
+from concertino.client.server_parameters import ServerParameters
 from concertino.client.supervision import Restart
-from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError
 from concertino.installation import start_command
 from concertino.types.results import TextContent, Tool

@@ -20,7 +20,8 @@ from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import add_log_format, add_repeatable, add_trace
 from concertino.cli.server_options import check_program, parse_seconds, parse_server
 from concertino.cli.tools_options import add_tools_options, wrap_backend
-from concertino.client.targets import ServerParameters, Target, is_address
+from concertino.client.server_parameters import ServerParameters
+from concertino.client.targets import Target, is_address
 from concertino.errors import ConcertinoError
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup

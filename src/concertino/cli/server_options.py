@@ -17,7 +17,8 @@ from concertino.cli.options import add_repeatable
 from concertino.cli.status_line import StatusLine
 from concertino.cli.suggestions import is_missing, suggest_file, suggest_program, suggest_separator
 from concertino.client.client import Timeouts
-from concertino.client.targets import ServerParameters, Target, is_address, parse_target
+from concertino.client.server_parameters import ServerParameters
+from concertino.client.targets import Target, is_address, parse_target
 from concertino.logs.formats import escape_controls
 
 __all__ = [

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from concertino.client.client import Client as Client, Timeouts as Timeouts
     from concertino.client.notifications import LogMessage as LogMessage
     from concertino.client.outcome import Failure as Failure, Success as Success, attempt as attempt
-    from concertino.client.supervision import Restart as Restart
-    from concertino.client.sync import SyncClient as SyncClient
-    from concertino.client.targets import (
+    from concertino.client.server_parameters import (
         HttpParameters as HttpParameters,
         ServerParameters as ServerParameters,
     )
+    from concertino.client.supervision import Restart as Restart
+    from concertino.client.sync import SyncClient as SyncClient
     from concertino.runtime.raw_client import RawClient as RawClient
 
 __all__, __getattr__, __dir__ = lazy_names(
@@ -44,7 +44,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ),
         "concertino.client.supervision": ("Restart",),
         "concertino.client.sync": ("SyncClient",),
-        "concertino.client.targets": ("HttpParameters", "ServerParameters"),
+        "concertino.client.server_parameters": ("HttpParameters", "ServerParameters"),
         "concertino.runtime.raw_client": ("RawClient",),
     },
 )

@@ -520,6 +520,7 @@ class Channel:
             self._delegate.on_eof()
 
     def on_disconnect(self, exc: Exception) -> None:
+        self.ending.reason = str(exc)
         self.on_eof()
 
     # The end

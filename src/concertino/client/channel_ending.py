@@ -44,6 +44,7 @@ class ChannelEnding:
     by_client: whether this client closes the connection, or has closed it.
     fault: what the server did wrong, if the client has closed the connection for that reason; ""
         otherwise.
+    reason: the text of the error with which the connection has ended; "" for an orderly end.
     unread: after the end, the ids of the requests that the server had not read, which may be sent
         again; None if the server is not restarted.
     """
@@ -52,7 +53,8 @@ class ChannelEnding:
         self.over = False
         self.by_client = False
         self.fault = ""
-        self.unread: frozenset[int] | None = None
+        self.reason = ""
+        self.unread: frozenset[Id] | None = None
         self.explain = explain
 
     def disconnected(

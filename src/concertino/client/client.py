@@ -34,7 +34,7 @@ from concertino.client.request_handlers import AnswerAny, Elicit, RequestHandler
 from concertino.client.server_stderr import Sink
 from concertino.client.session_state import SessionState
 from concertino.client.supervision import Restart
-from concertino.client.targets import Target, parse_target
+from concertino.client.targets import Target, default_restart, parse_target
 from concertino.client.tool_results import ToolResults
 from concertino.jsonrpc.limits import Limits
 from concertino.near_names import hint_keywords
@@ -96,8 +96,9 @@ class Client(ForwardingMethods):
     stderr: a function called with each line of the server's stderr, or the path of a file to append
         the lines to. By default, the logger `concertino.client.NAME.stderr` logs the lines at
         stderr_level, where NAME is `name`. Secrets are redacted in all three cases.
-    restart: when to restart a server that ends by itself; by default never. Only a program or an
-        address can be restarted.
+    restart: when to restart a server that ends by itself. Only a program or an address can be
+        restarted. By default never, but in place of an HTTP session that the server has ended,
+        another one is opened, and the request that the server has refused is sent again.
     validate: whether to validate the results of tools against their output schemas, from the first
         list_tools() on. None means: if the extra `validate` (see `concertino docs install`) is
         installed. True raises ImportError if it is not.
@@ -210,7 +211,7 @@ class Client(ForwardingMethods):
             limits=self.limits,
             stderr=stderr,
             stderr_level=stderr_level,
-            restart=restart,
+            restart=restart or default_restart(location),
             trace=trace,
             rounds=rounds,
             handlers=self._handlers,

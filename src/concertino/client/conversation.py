@@ -495,7 +495,8 @@ class Conversation:
         if ending.by_client:
             return type(error)(f"{error} (this client was closed)")
         if opened.child is None:
-            return type(error)(str(error))
+            reason = ending.fault or ending.reason
+            return type(error)(f"{error}; {reason}" if reason else str(error))
 
         tail = opened.tail()
         skipped = self.channel.skipped

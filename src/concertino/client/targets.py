@@ -21,131 +21,44 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from msgspec import Struct
-
-from concertino.authorization.settings import OAuth
 from concertino.backend.interface import Backend
 from concertino.client.pending_request import request_ids
+from concertino.client.server_parameters import WORD_TYPES, HttpParameters, ServerParameters
+from concertino.client.supervision import Restart
 from concertino.errors import Disconnected
 from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import Id
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import learn, redactor
-from concertino.near_names import HintingStructMeta
 from concertino.transports.addresses import parse_address
 from concertino.transports.connection import Connection
-from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
+from concertino.transports.process import ChildProcess, spawn
 
 if TYPE_CHECKING:
     from concertino.http_client.credentials import Credentials
     from concertino.runtime.host import Host
 
 __all__ = [
-    "HttpParameters",
     "OpenTarget",
-    "ServerParameters",
     "Target",
     "TargetLocation",
+    "default_restart",
     "is_address",
     "is_tls_error",
     "is_url",
     "parse_target",
 ]
 
-# The types of the words of a command.
-_WORD = (str, os.PathLike)
 _URL_WITHOUT_SCHEME = re.compile(r"[A-Za-z0-9.-]+:[0-9]+(/\S*)?")
 
 
-class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
-    """A program that Client starts as its server.
-
-        Client(ServerParameters("python", ["server.py"], env={"API_KEY": key}))
-
-    command: the name of a program, which is searched in PATH, or its path. No shell is involved.
-    args: the arguments of the program.
-    env: name -> value of environment variables for the program. It gets only these and those in
-        `inherit`.
-    cwd: the working directory of the program; by default that of this process.
-    inherit: the names of the environment variables that the program gets from this process; by
-        default a few that most programs need, such as PATH and HOME.
-    ladder: how many seconds the program has to end after each step of the shutdown. The steps are
-        closing its stdin, SIGTERM and SIGKILL.
-    Raises TypeError if a field has a wrong type. The error shows no values of `args` and `env`,
-    which may be secrets.
-    """
-
-    command: str | os.PathLike[str]
-    args: Sequence[str | os.PathLike[str]] = ()
-    env: Mapping[str, str] | None = None
-    cwd: str | os.PathLike[str] | None = None
-    inherit: Sequence[str] = INHERITED
-    ladder: ShutdownTimeouts = ShutdownTimeouts()
-
-    def __post_init__(self) -> None:
-        command, cwd = cast("tuple[Any, Any]", (self.command, self.cwd))
-        if not isinstance(command, _WORD):
-            raise TypeError(
-                f"command: expected a str such as 'python', got {type(command).__name__}"
-            )
-        _check_args(self.args)
-        _check_env(self.env or {})
-        if cwd is not None and not isinstance(cwd, _WORD):
-            raise TypeError(f"cwd: expected a folder, got {type(cwd).__name__}")
-
-    def __repr__(self) -> str:
-        # Show the names in env only, because the values may be secrets.
-        env = None if self.env is None else sorted(self.env)
-        args = list(self.args)
-        return f"ServerParameters({self.command!r}, {args!r}, env={env!r}, cwd={self.cwd!r})"
-
-
-class HttpParameters(Struct, frozen=True, metaclass=HintingStructMeta):
-    """A server that Client reaches by a URL.
-
-        Client(HttpParameters("https://example.com/mcp", {"X-Api-Key": key}))
-
-    url: an http, https, ws or wss URL.
-    headers: sent with each HTTP request to the origin of the URL, and to no other origin. Logs do
-        not show the value of Authorization.
-    auth: how to obtain an access token if the server asks for authorization; None to use the token
-        that `concertino login URL` has stored. If `headers` has Authorization, that header is sent
-        and no token is obtained.
-    """
-
-    url: str
-    headers: Mapping[str, str] = {}
-    auth: OAuth | None = None
-
-    def __repr__(self) -> str:
-        return f"HttpParameters({self.url!r}, headers={sorted(self.headers)!r})"
-
-
-def _check_args(args: Any) -> None:
-    """Raise TypeError unless the value is a list of words. The error does not show the value."""
-    expected = "args: expected a list of str such as ['server.py'], got"
-    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
-        raise TypeError(f"{expected} {type(args).__name__}")
-    for arg in cast("Sequence[Any]", args):
-        if not isinstance(arg, _WORD):
-            raise TypeError(f"{expected} {type(arg).__name__} in it")
-
-
-def _check_env(env: Any) -> None:
-    """Raise TypeError unless the value is a dict of strings. The error does not show the values."""
-    expected = "env: expected a dict of str, got"
-    if not isinstance(env, Mapping):
-        raise TypeError(f"{expected} {type(env).__name__}")
-    for name, value in cast("Mapping[Any, Any]", env).items():
-        if not isinstance(name, str):
-            raise TypeError(f"{expected} {type(name).__name__} as a name")
-        if not isinstance(value, str):
-            raise TypeError(f"{expected} {type(value).__name__} for {name}")
-
-
+# How a client opens another HTTP session in place of one that the server has ended. It gives up
+# when two sessions in a row have ended before a response. A request 1 s later tries again.
+NEW_SESSION = Restart(first_s=0.05, tries=2, retry_s=1.0)
 # Words of a command that start another program, and so do not name the server.
 LAUNCHERS = frozenset(
     ("run", "tool", "exec", "dlx", "x", "uv", "uvx", "npx", "python", "python3", "node")
@@ -158,6 +71,8 @@ class OpenTarget:
     connection: the Connection, which is not open yet.
     child: the server's process; None if this client has started none.
     parameters: the ServerParameters of this process; None if there is no process.
+    refused: returns the ids of the requests that a server without process has certainly not
+        executed; None if that is not known.
     """
 
     def __init__(
@@ -165,10 +80,12 @@ class OpenTarget:
         connection: Connection,
         child: ChildProcess | None = None,
         parameters: ServerParameters | None = None,
+        refused: Callable[[], frozenset[Id]] | None = None,
     ) -> None:
         self.connection = connection
         self.child = child
         self.parameters = parameters
+        self._refused = refused
         self._release: asyncio.Task[None] | None = None
 
     @property
@@ -229,14 +146,16 @@ class OpenTarget:
 
         return describe_withheld(tail, os.environ, {*parameters.inherit, *(parameters.env or {})})
 
-    def take_unread(self) -> frozenset[int]:
-        """Return the ids of the requests that the server's process has not read.
+    def take_unread(self) -> frozenset[Id]:
+        """Return the ids of the requests that the server has not read, or refused unexecuted.
 
         Call it once, after the end of the connection, when no process can read these requests any
-        more. Returns an empty set if this client has started no process, because then it does not
-        know what the server has read.
+        more. An HTTP server refuses the requests of a session that has ended. What other servers
+        have read is not known if this client has not started them; then the set is empty.
         """
-        return frozenset() if self.child is None else request_ids(self.child.take_unread())
+        if self.child is not None:
+            return request_ids(self.child.take_unread())
+        return frozenset() if self._refused is None else self._refused()
 
     async def close(self, within_s: float) -> None:
         """Close the connection, and end the process if there is one.
@@ -320,7 +239,7 @@ def parse_target(target: Target) -> TargetLocation:
         return _Remote(HttpParameters(target)) if is_url(target) else _parse_address(target)
     if isinstance(target, Sequence):
         words = cast("Sequence[Any]", target)
-        if not words or not all(isinstance(word, _WORD) for word in words):
+        if not words or not all(isinstance(word, WORD_TYPES) for word in words):
             raise TypeError(f"expected a command such as ['python', 'server.py'], got {target!r}")
         return _Program(ServerParameters(words[0], words[1:]))
     other: Any = target
@@ -334,6 +253,15 @@ def parse_target(target: Target) -> TargetLocation:
         "expected a command (a list), ServerParameters, a URL, 'unix:PATH', 'tcp:HOST:PORT', a "
         f"Server or other Backend, or a Connection, got {type(target).__name__}"
     )
+
+
+def default_restart(location: TargetLocation) -> Restart | None:
+    """Return when to open a target again if the user of Client has not said it; None for never.
+
+    An HTTP server may end a session at any time, for example because it was started again, and then
+    the client has to open another one (2025-11-25 basic/transports "Session Management").
+    """
+    return NEW_SESSION if isinstance(location, _Remote) and location.has_sessions else None
 
 
 def is_address(text: str) -> bool:
@@ -482,7 +410,11 @@ def is_tls_error(exc: BaseException | None) -> bool:
 
 
 class _Remote:
-    """A server that is reached by a URL."""
+    """A server that is reached by a URL.
+
+    Attribute:
+    has_sessions: whether the server may have sessions, which it can end: for URLs of HTTP.
+    """
 
     can_reopen = True
 
@@ -495,6 +427,7 @@ class _Remote:
         check_headers(parameters.headers)
         self._parameters = parameters
         self.name = self._url.text
+        self.has_sessions = not self._url.is_websocket
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         from concertino.authorization.lazy_credentials import LazyCredentials
@@ -516,7 +449,7 @@ class _Remote:
         except ValueError as exc:
             await connection.close(0)
             raise Disconnected(f"{self.name}: {exc}") from exc
-        return OpenTarget(connection)
+        return OpenTarget(connection, refused=connection.refused)
 
     async def _open_websocket(self, limits: Limits, credentials: Credentials | None) -> OpenTarget:
         from concertino.http_client.websocket import open_websocket

@@ -82,9 +82,11 @@ class _Session:
     fallback: the state of the transport of 2024-11-05, if the server has no newer transport; else
         None.
     deletion: a future that is done when the server has answered DELETE.
+    refused: the ids of the requests to which the server has answered that the session has ended.
     """
 
     def __init__(self) -> None:
+        self.refused: set[Id] = set()
         self.is_opening = False
         self.listening_since: float | None = None
         self.fallback: SseFallback | None = None
@@ -129,6 +131,13 @@ class StreamableHttpConnection:
         and ValueError if an environment variable names an HTTP proxy in a malformed way.
         """
         await self._sender.reach()
+
+    def refused(self) -> frozenset[Id]:
+        """Return the ids of the requests that the server has refused without executing them.
+
+        Their session had ended. They may be sent again in another session.
+        """
+        return frozenset(self._session.refused)
 
     # Connection
 
@@ -369,6 +378,8 @@ class StreamableHttpConnection:
         is_served = exchange.kind != "listen" or exchange.events is not None
         if head.status == 404 and self._heads.session and exchange.kind != "delete" and is_served:
             self._exchanges.discard(exchange)
+            if exchange.id is not None:
+                self._session.refused.add(exchange.id)
             self._disconnect("the server has ended the session")
             return
         # A JSON-RPC error in the body says more than the status. But if the user has to log in, or

@@ -19,7 +19,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
 from concertino.backend.methods import LIST_METHODS
-from concertino.client.targets import ServerParameters
+from concertino.client.server_parameters import ServerParameters
 from concertino.proxy.state_files import (
     UnusableState,
     read_private,

@@ -21,7 +21,8 @@ from concertino.backend.interface import ChangeKind
 from concertino.backend.methods import LIST_METHODS, ListMethod
 from concertino.client.client import Client
 from concertino.client.negotiation import Era
-from concertino.client.targets import ServerParameters, Target
+from concertino.client.server_parameters import ServerParameters
+from concertino.client.targets import Target
 from concertino.errors import METHOD_NOT_FOUND, ConcertinoError, RpcError
 from concertino.protocol.pagination import MAX_PAGES
 from concertino.protocol.revisions import by_name

@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from concertino.client.targets import HttpParameters, ServerParameters, is_url
+from concertino.client.server_parameters import HttpParameters, ServerParameters
+from concertino.client.targets import is_url
 from concertino.logs.redact import learn
 from concertino.proxy.auth_options import make_settings
 from concertino.proxy.expansion import Expander, Parts
