@@ -123,6 +123,27 @@ async def answer_discover(server: ServerConnection) -> None:
 
 
 @on_a_loop
+async def test_a_server_that_pings_and_does_not_read_the_pongs_is_left() -> None:
+    unread = asyncio.Event()
+
+    async def script(server: ServerConnection) -> None:
+        await answer_discover(server)
+        server.transport.pause_reading()
+        ping = b"\x89\x7d" + bytes(125)
+        while not server.transport.is_closing():
+            server.transport.write(1000 * ping)
+            # Wait until the client has read nearly all of it.
+            while server.transport.get_write_buffer_size() > len(ping):
+                await asyncio.sleep(0)
+        unread.set()
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        with pytest.raises(Disconnected, match="does not read the pongs"):
+            await asyncio.wait_for(client.call_tool("t"), 60)
+        await asyncio.wait_for(unread.wait(), 60)
+
+
+@on_a_loop
 async def test_what_the_server_sees_of_the_client() -> None:
     seen: list[Any] = []
 

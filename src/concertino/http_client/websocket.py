@@ -13,7 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from concertino.errors import AuthorizationError
-from concertino.http.websocket_messages import SUBPROTOCOL, WebSocketMessages, quiet_logger
+from concertino.http.websocket_messages import (
+    POLICY_VIOLATION,
+    SUBPROTOCOL,
+    WebSocketMessages,
+    quiet_logger,
+)
 from concertino.http_client.credentials import Credentials, Refusal
 from concertino.http_client.exchange import describe_status
 from concertino.http_client.pool import CONNECT_S, make_tls_context, open_transport
@@ -43,6 +48,9 @@ CLOSE_S = 2.0
 # After more output than this was buffered, in bytes, the receiver's on_drain() is called when the
 # server has read it.
 HIGH_BYTES = 64 * 1024
+# How many bytes of pongs may wait until the server reads them. A server that sends pings and reads
+# nothing would otherwise fill the memory.
+MAX_UNREAD_PONGS = 2**20
 # The status code of a close frame for a normal end (RFC 6455, section 7.4.1).
 NORMAL = 1000
 # How many times the handshake is tried, each time with another token.
@@ -150,6 +158,8 @@ class WebSocketClientConnection(asyncio.Protocol):
         # Messages that have arrived before open() was called.
         self._early: list[bytes] = []
         self._watch = _SilenceWatch(self._ping, self.abort)
+        # The bytes of pongs that the server has not read.
+        self._unread_pongs = 0
 
     # Connection
 
@@ -226,7 +236,13 @@ class WebSocketClientConnection(asyncio.Protocol):
         messages = self._messages.feed(data)
         if not self.handshake.done():
             self._finish_handshake()
+        before = self._unsent_bytes
         self.flush()
+        # What input has made this side send are pongs.
+        self._unread_pongs = self._unread_pongs + self._unsent_bytes - before if before else 0
+        if self._unread_pongs > MAX_UNREAD_PONGS:
+            self._messages.fail(POLICY_VIOLATION, "the server does not read the pongs to its pings")
+            self.abort()
         if messages:
             self._deliver(messages)
 
