@@ -20,6 +20,9 @@ from concertino import Client
 from concertino.cli.client_configuration import format_command
 from concertino.cli.demo import format_configuration
 
+# Together they take long, and they do not depend on the version of Python.
+pytestmark = pytest.mark.slow
+
 SOURCE = str(Path(concertino.__file__).parents[1])
 ENVIRONMENT = {
     name: value

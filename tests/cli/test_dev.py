@@ -17,6 +17,9 @@ from loops import on_a_loop, on_a_loop_within
 from concertino import Client, ServerParameters, ToolError
 from concertino.errors import RpcError
 
+# Together they take long, and they do not depend on the version of Python.
+pytestmark = pytest.mark.slow
+
 SERVER = """
 import asyncio
 import os

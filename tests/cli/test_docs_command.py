@@ -17,6 +17,9 @@ from concertino.cli import COMMANDS, UsageError, main
 from concertino.cli.docs import find_pages, find_topic
 from concertino.cli.page_layout import lay_out
 
+# Together they take long, and they do not depend on the version of Python.
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs"
 FOLDERS = ("tutorial", "how-to", "reference", "")
 

@@ -15,6 +15,9 @@ from stdio.harness import INITIALIZE, INITIALIZED, Process, call, environment, r
 
 from concertino.cli.server_files import parse_inputs
 
+# Together they take long, and they do not depend on the version of Python.
+pytestmark = pytest.mark.slow
+
 SERVER = str(Path(__file__).parents[1] / "proxy" / "plain_server.py")
 SERVE = ["-m", "concertino", "serve"]
 

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+# Together they take long, and they do not depend on the version of Python.
+pytestmark = pytest.mark.slow
+
 SERVER = """
 import asyncio
 from dataclasses import dataclass

@@ -12,6 +12,9 @@ from functools import cache
 import pytest
 from docs.pages import ROOT, quoted_texts
 
+# Together they take long, and they do not depend on the version of Python.
+pytestmark = pytest.mark.slow
+
 DOTS = re.compile(r"(?:\.\.\.)+")
 
 
