@@ -34,7 +34,7 @@ def sign_assertion(key: str, algorithm: str, client_id: str, issuer: str) -> str
     """Return a signed JWT (RFC 7523), by which a client proves who it is in one request.
 
     key: the client's private key, in PEM.
-    algorithm: the signature algorithm, such as "ES256"; KEYS has all.
+    algorithm: the signature algorithm, such as "ES256"; a key of KEYS.
     client_id: the id under which the client is registered.
     issuer: the issuer identifier of the authorization server that gets the assertion.
     Raises AuthorizationError if the key cannot sign with this algorithm.

@@ -55,7 +55,7 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
     auth_method: how the client authenticates at the token endpoint: a value of
         `token_endpoint_auth_method` in RFC 7591, such as `client_secret_basic`.
     redirect_uri: the redirect URI of the registration; "" if any may be used.
-    is_registered_by_us: whether this program has registered the client, and not the user.
+    is_registered_by_us: True if this program has registered the client, False if the user has.
     expires_at: when the secret expires, in seconds since 1970; 0 if it does not expire.
     """
 
@@ -126,9 +126,9 @@ def login_key(server: str, client_id: str, grant: str) -> str:
 
 
 def _is_of_person(key: str, login: Login) -> bool:
-    """Return whether a person has made a login, and not a program with its own credentials.
+    """Return whether a login belongs to a person; False if a program has credentials of its own.
 
-    key: its name, from login_key().
+    key: the name of the login, from login_key().
     """
     ids = "", login.client.client_id
     return any(key == login_key(login.server, id, grant) for id in ids for grant in PERSON_GRANTS)
@@ -178,10 +178,11 @@ class LoginStore:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def newest(self, server: str) -> str:
-        """Return the name of the last login that a person has made at a server.
+        """Return the name of a person's login at a server: the login with the newest access token.
 
-        A login of a program with its own credentials does not count. If there is none, returns the
-        name under which `concertino login` would store one. Files that cannot be read are ignored.
+        A login of a program with its own credentials does not count. If no person has a login,
+        returns the name under which `concertino login` would store one. Files that cannot be read
+        are ignored.
         server: the URL of the MCP server.
         """
         newest, obtained_at = login_key(server, "", PERSON_GRANTS[0]), -math.inf

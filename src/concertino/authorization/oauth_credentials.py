@@ -75,9 +75,9 @@ class OAuthCredentials:
     def _choose_key(self) -> str:
         """Return the name of the login to use, under which the store has it.
 
-        Logins with other settings have other names. If the settings do not say how to log in, this
-        is the name of the last login that `concertino login` has made at the server, with any
-        options.
+        Logins with other settings have other names. If the settings do not say how to log in,
+        return the name of a login that `concertino login` has made at the server with any options.
+        If there are several, the login with the newest access token is used.
         """
         settings, server = self._settings, self._server.text
         if (settings.client_id, settings.grant, settings.authorize) == ("", PERSON_GRANTS[0], None):
@@ -126,6 +126,7 @@ class OAuthCredentials:
                 self._is_read = True
                 if (header := self.header()) is not None:
                     return header
+            # header() returns None for a login that was read only if it has a refresh token.
             assert self._login is not None
             await self._refresh(self._login.access_token)
             return self._valid_header()
@@ -142,11 +143,11 @@ class OAuthCredentials:
         - Any other 403: returns None.
         - Status 401: refreshes the token, or else logs in again.
 
-        If another request or process has obtained a newer token meanwhile, only returns that.
+        If another request or process has obtained a newer token meanwhile, only returns that token.
         refusal: the refused request, and the server's challenge.
         Returns the header Authorization with which to repeat the request; None if repeating cannot
-        help. Raises AuthorizationError if there is no new token, LoginRequired among others, and
-        OSError if a server cannot be reached.
+        help. Raises AuthorizationError if there is no new token (LoginRequired if a person must log
+        in), and OSError if a server cannot be reached.
         """
         challenge = bearer_challenge(refusal.challenge)
         sent = refusal.sent.removeprefix("Bearer ")
@@ -220,9 +221,11 @@ class OAuthCredentials:
             return self._valid_header()
 
     async def _log_in(self, flow: LoginFlow, discovery: Discovery) -> None:
-        """Log in and store the login, if that needs no user or `settings.authorize` asks the user.
+        """Log in and store the login.
 
-        The caller holds the lock of the login in the store.
+        This is possible for the grant client_credentials, which needs no user, and for
+        authorization_code if `settings.authorize` asks the user. The caller holds the lock of the
+        login in the store.
         Raises LoginRequired, or another AuthorizationError, if only the command `concertino login`
         can log in.
         """

@@ -100,12 +100,14 @@ async def open_conversation(
     start: starts the server or connects to it, and returns a Conversation without a revision.
     can_restart: whether `start` may be called a second time, if the server exits upon
         `server/discover`.
-    era: "modern" for a server of 2026-07-28, "legacy" for one of an earlier revision, or "auto" to
-        find that out. An async function is called after the start, and returns True to send
-        `initialize` first, or False for "auto".
+    era: "modern" for a server of revision 2026-07-28, "legacy" for a server of an earlier revision,
+        or "auto" to find out the revision: send `server/discover`, and then `initialize` to a
+        server that does not know it. Or an async function, which is called after the start. If
+        the function returns True, `initialize` is sent first, and `server/discover` only if the
+        server refuses `initialize`. False means the same as "auto".
     within_s: the time limit for everything, in seconds.
-    probe_s: how many seconds to wait for the response to `server/discover`, if `initialize` may
-        follow. At most half of the time that is left is used.
+    probe_s: how many seconds to wait for the response to `server/discover` before `initialize` is
+        sent; not used for "modern" and "legacy". At most half of the time that is left is used.
     Raises
     - Disconnected if the server cannot be reached or ends,
     - TimedOut after within_s,

@@ -151,8 +151,9 @@ def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
 def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
     """Convert the result of a tool to a type.
 
-    The structured content is converted. If the result has none, its text is decoded as JSON; for
-    the type `str`, the text is returned as it is.
+    If the result has structured content, this content is converted. If that fails, and the content
+    is {"result": value}, the value is converted instead. If the result has no structured content,
+    its text is decoded as JSON; for the type `str`, the text is returned as it is.
     name: the name of the tool, for errors.
     into: the type.
     Raises ToolError if the tool has failed, ProtocolError if the output does not fit the type, and

@@ -92,7 +92,8 @@ class OpenTarget:
     def start_failure(self) -> Exception | None:
         """Return the exception with which a Backend in this process has failed to start.
 
-        Returns None if the Backend has not failed, and for all other targets.
+        Returns None if the start has not failed, and if the server is anything else than a Backend
+        in this process.
         """
         return None
 

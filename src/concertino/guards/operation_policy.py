@@ -199,9 +199,9 @@ class OperationPolicy:
     # The beginning of a call
 
     def begin_method(self) -> BeginCall:
-        """Return the function that begins calls of this operation.
+        """Return the fastest function that can begin calls of this operation with its settings.
 
-        There are three such functions. It is the fastest one that can do what the settings need.
+        The function is one of the three below. Each returns the coroutine that handles the call.
         """
         if not self.windows and not self._needs_end_hook:
             return self._begin_unlimited

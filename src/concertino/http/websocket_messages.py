@@ -51,7 +51,8 @@ class WebSocketMessages:
         handshake, or a client's.
 
     Attributes:
-    response: the server's response to the handshake; None before it, and always None at a server.
+    response: the server's response to the handshake; None before the response has arrived, and
+        always None at a server.
     is_ending: whether the transport must be closed after the output of take_output() is sent.
     """
 

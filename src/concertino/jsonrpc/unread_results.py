@@ -38,9 +38,9 @@ FIRST_CALLS = 8
 # calls that may start grows by the factor GROWTH.
 GROWTH = 4
 GROWTH_S = 0.5
-# The same as GROWTH_S, for calls that run in threads. It is longer, because threads build their
-# results at the same time, and the size of a result is known only when it is complete. But it is
-# not endless, because the first calls may wait for calls that have not started yet.
+# The same as GROWTH_S, for calls that run in threads. This time is longer, because many threads may
+# be building large results before the size of the first result is known. It is not endless, because
+# the first calls may wait for calls that have not started yet.
 THREAD_GROWTH_S = 5.0
 # The number of calls stops growing when the expected size of each result has fallen to this.
 LEAST_UNKNOWN_BYTES = 32 * 1024
@@ -270,7 +270,9 @@ class UnreadResults:
         if self.on_blocked is None or self._will_fit(expected, expected_of_all, is_alone):
             return True
         if is_alone and self.held < self._nearly_read_bytes:
-            # A tool that always returns in its first step stays unknown, so one call must pass.
+            # The size of a small result is not recorded if the handler has returned without waiting
+            # (protocol/session.py). So a tool that always does this stays unknown. Its size cannot
+            # become known while no call of the tool starts, so one call must pass.
             is_first = kind not in budget.sizes and kind not in budget.unknown
             if is_first or expected <= LARGE_BYTES:
                 return True
@@ -293,8 +295,8 @@ class UnreadResults:
         total = budget.held + budget.expected + expected_of_all
         if self.held + self._expected + expected <= self._limit and total <= budget.limit:
             return True
-        # Count at most the reserve for this connection: a client that has read nearly everything
-        # must be able to get a single result that is larger than the reserve.
+        # Count this call as `reserve` bytes at most: a client that has read nearly everything must
+        # be able to get a single result that is larger than the reserve.
         is_within = total - max(0, expected - reserve) <= budget.limit + reserve
         return is_alone and self.held < self._nearly_read_bytes and is_within
 
@@ -335,7 +337,7 @@ class UnreadResults:
         self.budget.record_size(incoming.kind or kind_of(incoming), size)
 
     def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
-        """Let more calls start of tools that are running but have never returned a result.
+        """Let more calls start, of those tools that run but have never returned a result.
 
         The runtime calls this some time after on_blocked. Tools that have still returned nothing
         are probably slow, and waiting for their first result would block their other calls.
@@ -373,7 +375,8 @@ class UnreadResults:
         """Count a running call as if no call of its kind (its tool) had returned a result yet.
 
         From then on the call matters only when other calls of the same kind are to start. Calls of
-        other kinds must not wait for this call, because it may wait for them.
+        other kinds must not wait until this call has ended, because its handler may be waiting for
+        something that those calls do.
         """
         incoming.has_begun = True
         kind = incoming.kind

@@ -94,7 +94,8 @@ def _variable_values(
     if name in ("tag", "tags"):
         return sorted({tag for document in documents.documents() for tag in document.tags})
     if name == "id":
-        # In the template `SCHEME://{category}/{+id}`, it is what follows the category in a URI.
+        # In the template `SCHEME://{category}/{+id}`, a value of `id` is the part of a URI that
+        # follows the category.
         category = documents.category(others.get("category", ""))
         return sorted(
             {

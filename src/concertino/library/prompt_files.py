@@ -86,9 +86,9 @@ class PromptFile(Struct, frozen=True):
 
 
 def find_placeholders(body: str) -> list[str | None]:
-    """Return the names in the placeholders of a text, in order, with repetitions.
+    """Return the names of the placeholders `${name}` and `{{name}}` in a text, as they occur.
 
-    The result has None for each `$ARGUMENTS`.
+    A name that occurs twice is returned twice. The result has None for each `$ARGUMENTS`.
     """
     return [match[1] or match[2] for match in PLACEHOLDER.finditer(body)]
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 Mode: TypeAlias = Literal["full", "catalog", "index", "minimal"]
 
-# The largest number of terms, and of characters, of a query. The rest is ignored.
+# A query has at most this many terms and characters. Further terms and characters are ignored.
 MAX_TERMS = 64
 MAX_QUERY_CHARACTERS = 8192
 

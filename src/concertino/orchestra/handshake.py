@@ -67,9 +67,10 @@ STREAMS = 100
 # The largest datagram that is sent. It is the largest that quic-go, the library of the Go
 # implementation, accepts.
 DATAGRAM_BYTES = 1452
-# The largest datagram that is sent to a loopback address, if the peer accepts it. A packet costs
-# about the same CPU time whatever its size (decision 0135). aioquic cannot write packets of more
-# than 16,383 bytes.
+# The largest datagram that is sent to a loopback address, if the peer accepts it. Large packets
+# save CPU time, because a packet costs about the same whatever its size (decision 0135). aioquic
+# could write up to 16,383 bytes. But 16,000 bytes saved only 3 us more of 70, and a burst of 16
+# such packets would block the event loop for twice as long.
 LOOPBACK_DATAGRAM_BYTES = 8192
 # After this time in seconds without a packet, a connection has ended.
 IDLE_S = 30.0
@@ -160,10 +161,13 @@ def enlarge_datagrams(connection: QuicConnection) -> None:
         if extension == tls.ExtensionType.QUIC_TRANSPORT_PARAMETERS:
             parameters = pull_quic_transport_parameters(Buffer(data=data))
             limit = min(limit, parameters.max_udp_payload_size or limit)
+    # Never less than DATAGRAM_BYTES: the connection has sent datagrams of this size since its
+    # start, because aioquic ignores what the peer accepts.
+    size = max(limit, DATAGRAM_BYTES)
     # aioquic's objects for congestion control and pacing have copies of the size.
     recovery = private._loss
     for part in (private, recovery._cc, recovery._pacer):
-        part._max_datagram_size = max(limit, DATAGRAM_BYTES)
+        part._max_datagram_size = size
 
 
 def peer_name(connection: QuicConnection) -> tuple[str, datetime]:

@@ -60,14 +60,13 @@ __all__ = ["Hub"]
 
 log = logging.getLogger("concertino.hub")
 
-# How long plugins may take to end after a shutdown request, in seconds. Killing processes that do
-# not end may take as long again.
+# The default of Hub's parameter stop_s, in seconds.
 STOP_S = 5.0
 # How many plugins an error names that may have a missing tool.
 MAX_NAMED = 5
-# The kind of a request is the name of the field that it sets in PluginRequest. Requests for lists
-# wait until the first start of every plugin is settled: it is over, or takes so long that requests
-# no longer wait for it (FirstStart).
+# The kind of a request is the name of the field that is set in its PluginRequest.
+# A request for a list waits until each plugin has started, has failed to start or sleeps, or has
+# taken so long that requests no longer wait for the plugin (FirstStart.is_settled).
 LIST_REQUESTS = ("list_tools", "list_prompts", "list_events", "storage_list")
 EVENT_KINDS = ("publish", "subscribe", "unsubscribe", "list_events")
 # Requests that one plugin answers, apart from tool calls.
@@ -198,7 +197,8 @@ class Hub:
     async def stop(self) -> None:
         """End all plugins, and stop listening. A plugin ends before those that it depends on.
 
-        Takes at most twice stop_s: one for plugins to end by themselves, and one to kill them.
+        Takes at most stop_s until the plugins have ended by themselves, and as long again to kill
+        the processes that still run.
         """
         # First, other hubs of the cluster send no more calls. The connections are closed last,
         # because a plugin may still call others while it ends.
@@ -337,8 +337,8 @@ class Hub:
             return await forward_request(plugin, "prompt", name, request, kind)
         if kind.startswith("storage_"):
             name = getattr(request, kind).storage_type or DEFAULT_STORAGE
-            # One plugin provides each type of storage, except for this one: the resources of MCP
-            # servers.
+            # The resources of MCP servers may have several providers. Each other type of storage
+            # has one.
             if name == RESOURCES:
                 return await self._answer_resources(request, kind, peer)
             plugin = self.routes.storage.get(name)
@@ -429,7 +429,8 @@ class Hub:
 
         name: the name of the tool.
         ai: the AI provider that the call names; empty for none.
-        peer: the sender of the call. The call of a plugin that is itself starting does not wait.
+        peer: the sender of the call. If the sender is a plugin that is itself starting, its call
+            does not wait, because two plugins could wait for each other.
         """
         await self._check_saves()
         if self._waits.are_over:
@@ -510,8 +511,9 @@ class Hub:
         except DecodeError:
             return None
         start = request.stream_start
-        # The body should have no request id. If it had one, that id would replace the id that this
-        # hub puts before the body. A path, a provider or a subscription must be read by handle().
+        # A request id in the body would win over the id that this hub puts before the body, because
+        # the last value of a Protobuf field counts. A path, a provider or a subscription must be
+        # read by handle().
         is_plain = start.stream_id and not (
             request.request_id or request.path or start.provider or start.HasField("subscribe")
         )

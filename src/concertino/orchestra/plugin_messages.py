@@ -1,7 +1,7 @@
 """The Protobuf messages of the plugin protocol, generated from plugin.proto.
 
 Import them from here and not from plugin_pb2: if the package protobuf is not installed, the
-ImportError of this module names the command that installs it.
+ImportError of this module names the command that installs the package.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ class PluginSet:
     """Starts, changes and ends the plugins of a hub. Use it on one event loop.
 
     entries: the enabled plugins, in the order of the plugins file.
-    stop_s: how long stop() waits for all plugins together to end by themselves, in seconds. Then it
-        closes the stdin of the others, sends SIGTERM and at last SIGKILL, which takes at most as
-        long again.
+    stop_s: how long stop() waits for all plugins together to end by themselves, in seconds. Then
+        stop() closes the stdin of the plugins that still run, and sends them SIGTERM and at last
+        SIGKILL. These three steps together take at most stop_s again.
     on_change: called when a plugin's state, tools or prompts have changed, and when plugins were
         added or removed.
 
@@ -118,7 +118,7 @@ class PluginSet:
 
     def _watch(self) -> None:
         """Watch the files of exactly those plugins that have `watch` in their entries."""
-        # End the watches over plugins that are gone, or whose files are others now.
+        # End the watches over plugins that are gone, or whose entries now name other files.
         for id, watch in list(self._watches.items()):
             plugin = self.by_id.get(id)
             if plugin is None or plugin.entry.watch != watch.paths:
@@ -209,7 +209,8 @@ class PluginSet:
             task.cancel()
         if retiring:
             await asyncio.wait(retiring.values())
-        # In this order, the plugins that depend on a plugin have a task already when it gets one.
+        # The task of a plugin waits for the tasks of its dependents, the plugins that depend on it.
+        # So dependents come first: their tasks must exist when the task of the plugin is created.
         stops: dict[PluginProcess, asyncio.Task[None]] = {}
         for plugin in (*retiring, *reversed(self.by_start)):
             dependents = [stops[other] for other in stops if plugin in other.dependencies]
@@ -245,7 +246,9 @@ def sort_by_dependency(entries: Sequence[PluginEntry]) -> list[PluginEntry]:
     while left:
         id = next((id for id in left if order.keys() >= set(left[id].depends_on)), None)
         if id is None:
-            raise ValueError(f"the dependencies of {', '.join(left)} are missing, or a circle")
+            raise ValueError(
+                f"{', '.join(left)}: a dependency is missing, or the dependencies form a cycle"
+            )
         order[id] = left.pop(id)
     return list(order.values())
 

@@ -16,9 +16,9 @@ __all__ = ["ArrivedRequest", "RequestQueue"]
 
 # If handlers have blocked one iteration of the event loop for SLOW_S seconds together, the queue is
 # cautious for CAUTIOUS_S seconds: it acknowledges new requests at once and handles them in a later
-# iteration. In each iteration it then handles requests for up to SLOW_S seconds, and not only one
-# request, because responses that are sent together cost the NATS server and the caller less CPU
-# time.
+# iteration. In such an iteration, the queue handles requests for up to SLOW_S seconds. Handling
+# only one request would cost the NATS server and the caller more CPU time, because then responses
+# would not be sent together.
 SLOW_S, CAUTIOUS_S = 0.01, 1.0
 
 

@@ -169,10 +169,11 @@ class ForwardingConnection(RpcConnection, Protocol):
         body: the PluginRequest, serialized without its id.
         timeout_s: the time limit of the call or of the whole stream.
         callback: called with the response as bytes, or with the exception that ended the request.
-            For a stream_start, it is called with each chunk, too. None if the caller awaits the
-            pending response instead.
+            For a stream_start, it is called with each chunk, too. None for a tool call whose
+            pending response the caller awaits; a stream needs a callback.
         stream: the id of the stream in a stream_start; "" for a tool call.
-        The responses contain the id with which the request was sent.
+        The connection adds a new request id to the body. The responses contain this new id, so a
+        caller that passes them on must replace it by the id of the original request.
         Returns None while the output buffer is full; request() waits in this case.
         Raises Disconnected if the connection has ended, and FrameTooLarge for a request that is too
         long.

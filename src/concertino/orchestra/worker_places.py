@@ -3,8 +3,8 @@
 A worker is a process that answers the requests to a plugin in a NATS cluster (nats_worker.py). It
 asks its WorkerPlaces before it accepts a request. A caller may have three times as many requests as
 there are free places, and three times as many bytes as are free. So a single caller gets three
-quarters of a worker, two callers get three sevenths each, and there is always a place for one more
-caller.
+quarters of a worker, and one quarter stays free. Two callers get three sevenths each, and one
+seventh stays free. There is always a place for one more caller.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["WorkerPlaces"]
 # tries another worker.
 MAX_IN_FLIGHT = 1024
 # The largest total size of all requests in progress, in bytes. Large requests arrive in pieces, and
-# count as a whole from their first piece on. Requests that are sent whole cannot reach this limit:
-# MAX_IN_FLIGHT of the largest of them have just this size.
+# count as a whole from their first piece on. Requests that are sent whole cannot exceed this limit,
+# because MAX_IN_FLIGHT requests of the largest size that is sent whole have just this total size.
 MAX_BYTES_IN_FLIGHT = MAX_IN_FLIGHT * MAX_WHOLE_BYTES
-# How many times the free places a caller may have.
+# A caller may have at most this many times the number of free places, and of free bytes.
 SHARE_OF_FREE = 3
 
 
@@ -45,7 +45,7 @@ class WorkerPlaces:
         if free <= 0 or free_bytes < 0:
             return BUSY
         count, own_bytes = self._by_caller.get(caller, (0, 0))
-        # The first request of a caller is accepted however large it is.
+        # The first request of a caller may exceed the caller's share.
         if count and (
             count >= SHARE_OF_FREE * free or own_bytes + size > SHARE_OF_FREE * free_bytes
         ):

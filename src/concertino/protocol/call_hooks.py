@@ -22,8 +22,8 @@ class Permits:
 
     A guard, which is a wrapper of a backend that limits calls, has one for each limit.
     capacity: how many calls may run.
-    free: how many more calls may begin. The guard decreases it when a call begins; the runtime
-        increases it when the call's work has ended.
+    free: how many more calls may begin. The guard decreases it when a call begins. The runtime
+        increases it when the call's work has ended in time; otherwise the guard does so later.
     """
 
     __slots__ = ("capacity", "free")
@@ -42,7 +42,8 @@ class CallHooks(Protocol):
     runtime. The runtime does exactly one of these two things for each call:
 
     - When the call's work ends in time: `permits.free += 1`, then finish() or fail().
-    - When its time is over: time_out(), and later on_late_end(), when the work has ended.
+    - When its time is over: time_out(), and later on_late_end(), when the work has ended. The guard
+      increases `permits.free` in on_late_end().
 
     permits: the Permits of which the call has taken one; None if no limit applies.
     timeout_s: how many seconds the call may take; None if there is no limit.
@@ -50,8 +51,8 @@ class CallHooks(Protocol):
         returns whether finish() would return this result unchanged, so that the runtime need not
         call finish(). None if finish() never changes a result.
 
-    These three are data and not methods, because each saves nearly every call a Python function
-    call, which is 1 % of the time of a small call (decision 0011).
+    These three are data and not methods, so that nearly every call of a tool needs one Python
+    function call less for each of them. That is 1 % of the time of a small call (decision 0011).
     """
 
     @property
@@ -81,7 +82,7 @@ class CallHooks(Protocol):
         ...
 
     def on_late_end(self, work: object) -> None:
-        """Release what the call has used. Called when its work ends after time_out().
+        """Release what the call has used, such as its permit. Called if it ends after time_out().
 
         work: the task that was passed to time_out().
         """

@@ -47,14 +47,16 @@ class FileServer:
     """A Backend for one server of a server file.
 
     start() runs the server's program or connects to its address. If start() fails, it may be called
-    again. FileParts makes these objects, and a composition starts and calls them.
+    again. FileParts makes these objects, one for each server. Servers composes them into one
+    Backend, which starts and calls them.
     name: the name of the server in the file.
-    launch: the program or the address, with references to secrets that are not read yet.
+    launch: the program or the address. It contains references to secrets, which start() reads.
     options: the options of the entry.
     start_timeout_s: how long the start may take, in seconds; None for 300.
     pin: wraps a Backend in PinnedTools, which withholds changed tools; None if the entry does not
         have the option `pin`.
-    cache: stores the features and lists of servers for their next start; None to store none.
+    cache: stores the features and lists of servers for their next start; None to store none. It is
+        not used if `pin` is given.
     """
 
     def __init__(

@@ -187,7 +187,8 @@ async def _read_list(
 ) -> Raw | None:
     """Return the result of a list method with the items of all pages; None if it is not stored.
 
-    A list is not stored if it is for one user only, too large, or endless.
+    A list is not stored if the server does not let it be cached for all users (its cache scope), if
+    it is too large, or if its pages do not end.
     """
     is_modern = by_name[client.protocol_version].modern
     # All members of the first page. The result has these, with the items of all pages.

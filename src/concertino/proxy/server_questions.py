@@ -1,8 +1,9 @@
-"""ServerQuestions: passes the requests of a server before 2026-07-28 to the clients of a proxy.
+"""ServerQuestions: passes the requests of a server of an old revision to the clients of a proxy.
 
-Such a server asks its client with requests of its own, such as `elicitation/create`. Over stdio
-these do not say to which call they belong. So the proxy takes the newest pending call among those
-whose clients can be asked, and asks the client of that call.
+Before revision 2026-07-28, a server asks its client with requests of its own, such as
+`elicitation/create`. Over stdio, such a request does not say to which call it belongs. So the proxy
+takes the newest pending call among those whose clients can be asked, and asks the client of that
+call.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ CLIENT_HAS_LEFT = "the client that was to be asked has left"
 class ServerQuestions:
     """Passes the questions of one server to clients, and the clients' answers to the server.
 
-    A question is a request of a server before 2026-07-28 to its client.
+    A question is a request of a server to its client, as in the revisions before 2026-07-28.
 
     calls: the pending calls, the newest last. The Upstream that owns this dict adds and removes
         them.
-    suspend: called with a CallbackCall whose client, of 2026-07-28, gets a question; returns the
-        SuspendableCall that continues the call.
+    suspend: replaces a CallbackCall, which no task awaits, by a SuspendableCall, which can wait for
+        its client's answer, and returns it. Called if the client is of revision 2026-07-28: it gets
+        the question in the response to its call, and the answer comes with its next request.
 
     Attributes:
     orphaned: the questions that came when no client could be asked. They wait for the next call.
@@ -57,8 +59,8 @@ class ServerQuestions:
     async def answer(self, method: str, params: bytes) -> bytes:
         """Pass a request of the server to a client, and return the client's result undecoded.
 
-        If no client can be asked now, waits at most ORPHANED_QUESTION_S for a call of one. If the
-        server withdraws its request, cancel the task that waits.
+        If no client can be asked now, waits at most ORPHANED_QUESTION_S for a call whose client can
+        be asked. If the server withdraws its request, cancel the task that waits.
         method, params: the method and the undecoded params of the request.
         Raises RpcError with the error that the server should get.
         """

@@ -183,13 +183,16 @@ def remove_source(source: StatusSource) -> None:
 def status_folders(environment: Mapping[str, str]) -> list[Path]:
     """Return the directories in which a process may have its socket for `concertino ps`.
 
-    A process uses the first directory in which it can write. They are in this order:
+    A process uses the first directory in which it can write. The order is:
 
-    - `$XDG_RUNTIME_DIR/concertino/proxies`;
-    - /run/user/UID/concertino/proxies, which depends on no variable: a host, such as an editor, may
-      start this process without the variables that a terminal has;
-    - `proxies` in the user's state directory (`$XDG_STATE_HOME/concertino`), and in its default.
+    1. `$XDG_RUNTIME_DIR/concertino/proxies`
+    2. /run/user/UID/concertino/proxies
+    3. `$XDG_STATE_HOME/concertino/proxies`
+    4. ~/.local/state/concertino/proxies
 
+    The second and the fourth depend on no XDG variable, because a host, such as an editor, may
+    start this process without the variables that a terminal has. The first two are left out unless
+    `$XDG_RUNTIME_DIR` or /run/user/UID belongs to this user and nobody else can enter it.
     environment: the environment variables.
     """
     # Imported here, because its imports would delay the first answer of a server.
@@ -244,6 +247,7 @@ def remove_stale_sockets(folder: Path) -> None:
 
 
 def _is_own(path: str) -> bool:
+    """Return whether a path belongs to this user, and other users have no access to it."""
     try:
         status = os.stat(path)
     except OSError:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["keep_spare_descriptor"]
 
 T = TypeVar("T")
-# The C library opens a file for a moment when the eighth thread of a process asks it for memory. If
-# that takes the free descriptor, reading is tried again after this time, in seconds, so many times.
+# The C library opens a file for a moment when the eighth thread of a process asks it for memory,
+# and so may take the free descriptor. Then reading is tried again after a pause of AGAIN_S seconds,
+# up to TRIES times.
 AGAIN_S = 0.001
 TRIES = 10
 
@@ -44,8 +45,9 @@ def keep_spare_descriptor() -> None:
 class _SpareDescriptor:
     """The descriptor in reserve, and a finder of modules, which Python asks before all others.
 
-    If a descriptor is free, it leaves the import to the other finders. Otherwise it asks them
-    itself. As a context manager, it frees the descriptor for one thread.
+    If another descriptor is free, the finder leaves the import to the other finders. Otherwise it
+    asks these finders itself, with the descriptor in reserve free for them. As a context manager,
+    an object of this class frees the descriptor for one thread.
     """
 
     def __init__(self) -> None:
@@ -58,8 +60,9 @@ class _SpareDescriptor:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        # To find out whether a descriptor is free, copy this one, which takes a microsecond. The
-        # copy also fails while the spare is closed, so that this finder asks the others itself.
+        # To find out whether a descriptor is free, copy the spare one, which takes a microsecond.
+        # The copy also fails while the spare is closed, because an import uses it or because no
+        # descriptor was free to open it again. In all these cases, ask the other finders here.
         with suppress(OSError):
             os.close(os.dup(self._descriptor))
             return None

@@ -28,7 +28,8 @@ def wait_in_thread(
         cancelled. This function adds its own future while it waits.
     is_over: returns whether the call has ended already.
     Raises the exception of the awaitable, and asyncio.CancelledError if the call ends first. Raises
-    RuntimeError in the thread of the loop itself, which would wait for ever.
+    RuntimeError if called in the thread of the loop itself, because the loop could not run while
+    this function waits.
     """
     # Returns None if no loop runs, where the public asyncio.get_running_loop() raises.
     if asyncio._get_running_loop() is loop:  # pyright: ignore[reportPrivateUsage]

@@ -62,8 +62,8 @@ class ArgumentDecoder:
     injected: the names of the parameters that the server fills, such as the Context.
     bind: a function bind(raw, injected) that returns (args, kwargs) for the handler.
         - raw: the JSON text of the arguments object; b"" for no arguments.
-        - injected: the value for every injected parameter.
-        - It raises InvalidArguments if the arguments are invalid. That is also so if the
+        - injected: one object, such as the Context, which every injected parameter gets.
+        - bind() raises InvalidArguments if the arguments are invalid. It also does so if the
           constructor of a user's class raises ValueError or TypeError. Other exceptions of such
           constructors are not caught.
     """

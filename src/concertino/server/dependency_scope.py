@@ -416,8 +416,9 @@ class _SyncScope:
     def close(self, failure: BaseException | None) -> Iterator[Provider]:
         """Close all open providers in reverse order. The caller must iterate to the end.
 
-        Each provider is yielded before it is closed, so that the caller can name it if closing
-        takes too long. If a provider raises, this method logs the exception and goes on.
+        Each provider is yielded before it is closed, so that the caller can name the provider if
+        closing takes too long. If a provider raises an exception other than `failure`, this method
+        logs the exception. It then goes on with the next provider.
         failure: the exception of the call, which is thrown into each provider; None if the call has
             a result.
         """

@@ -1,8 +1,8 @@
 """ServerBackend: the methods of a Server that a Host calls. Base class of Server (server.py).
 
 A Host (runtime/host.py) connects a backend with its clients. ServerBackend finds the function that
-an author has registered for a call. tools.py calls the functions of tools. For all other calls,
-lazy_features.py imports the module that calls the function when the first function is registered.
+an author has registered for a call. tools.py calls the functions of tools. All other functions are
+called by modules that lazy_features.py imports when the author registers the first such function.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class ServerBackend:
         self._features = LazyFeatures(
             features, self._registered_tools, in_thread, page_size, hints, log
         )
+        # Fills the parameters for lifespan values and dependencies.
         self._filled = FilledParameters(in_thread)
         self._features.handlers["tools/list"] = self._registered_tools.list
         self._hosts = ServingHosts()
@@ -70,6 +71,7 @@ class ServerBackend:
         self._hosts.add(outlet)
         if self._features.is_empty:
             self._warn_of_other_servers()
+        # Warns if common hosts will cut the instructions or leave out tools.
         self._registered_tools.report_host_limits(
             self.name, self._features.features.instructions or ""
         )

@@ -158,7 +158,8 @@ def take_guards(options: dict[str, Any]) -> dict[str, Any]:
 def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | None:
     """Return `_meta` of a tool, prompt or resource with its tags added.
 
-    meta: the author's own `_meta`, which is returned unchanged if there are no tags.
+    meta: the author's own `_meta`, which is returned unchanged if there are no tags; None if the
+        author has given none.
     access: has the tags.
     """
     return {TAGS_MEMBER: sorted(access.tags), **(meta or {})} if access.tags else meta

@@ -87,6 +87,8 @@ class ChangedTool:
     def show(self, tool: RawTool) -> RawTool:
         """Return the definition of the tool as clients see it.
 
+        If an argument is hidden, the server's texts in the definition are translated by reword().
+        Otherwise they are unchanged, and may contain the old name of a renamed argument.
         tool: the server's definition.
         """
         change = self._change
@@ -137,8 +139,11 @@ class ChangedTool:
     def _is_shown(self, own: str) -> bool:
         """Return whether clients see an argument.
 
-        They do not if it is hidden, or if another argument was renamed to its name.
+        They do not see it if it is hidden, or if another argument was renamed to its name.
+        own: the server's name of the argument.
         """
+        # If two arguments have swapped their names, each name is in both dicts, and clients see
+        # both arguments.
         return own not in self._hidden and (own in self._renamed or own not in self._own_names)
 
     def show_headers(self, headers: ParamHeaders) -> ParamHeaders:
@@ -173,12 +178,12 @@ class ChangedTool:
         return Raw(encode(members))
 
     def _reword_raw(self, value: Raw) -> Raw:
-        """Return part of a definition, as JSON, with hidden arguments removed from its texts."""
+        """Return part of a definition, as JSON, with its texts translated by reword()."""
         return Raw(encode(self._reword_texts(decode(value))))
 
     # Any: a JSON value.
     def _reword_texts(self, value: Any) -> Any:
-        """Return part of a definition with its texts translated, and its values unchanged."""
+        """Return part of a definition with its texts translated by reword(), not its values."""
         if isinstance(value, str):
             return self.reword(value)
         if isinstance(value, list):
@@ -278,15 +283,16 @@ class ChangedTool:
 
         It replaces all names in one pass, so that two arguments may have swapped their names.
         """
-        secrets = set(hidden)
+        # The names and values of the hidden arguments.
+        removed = set(hidden)
         for value in hidden.values():
             text = value if isinstance(value, str) else encode(value).decode()
             if len(text) >= LEAST_SECRET and text not in ("true", "false", "null"):
                 # The text itself, and the text with the escapes that it has inside a JSON string.
-                secrets |= {text, encode(text).decode()[1:-1]}
+                removed |= {text, encode(text).decode()[1:-1]}
         parts: list[str] = []
-        if secrets:
-            longest_first = sorted(secrets, key=len, reverse=True)
+        if removed:
+            longest_first = sorted(removed, key=len, reverse=True)
             parts.append(r"(?<!\w)(?:" + "|".join(map(re.escape, longest_first)) + r")(?!\w)")
         names = dict(self._renamed)
         if self._renamed:

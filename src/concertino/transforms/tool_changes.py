@@ -33,7 +33,7 @@ class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
         variable is read when the Transform is created.
 
     Raises ValueError if more than one of default, value and env is given, if a hidden argument gets
-    a name or a description, or for a value of another type.
+    a name or a description, or if a field has a wrong type.
     """
 
     name: str | None = None
@@ -78,7 +78,7 @@ class ToolChange(Struct, frozen=True, metaclass=HintingStructMeta):
         the tool's `_meta`. () to change nothing.
     arguments: the server's name of an argument -> its changes.
 
-    Raises ValueError for a value of another type, and if two arguments would get the same name.
+    Raises ValueError if a field has a wrong type, and if two arguments would get the same name.
     """
 
     name: str | None = None

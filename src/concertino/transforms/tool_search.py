@@ -167,11 +167,11 @@ class ToolSearch(BackendWrapper):
         return await handle(call, context)
 
     def call_starter(self) -> CallStarter | None:
-        """Return a CallStarter that passes calls of the real tools to the inner CallStarter.
+        """Return the functions with which the runtime begins calls (backend/call_hooks.py).
 
-        backend/call_hooks.py describes a CallStarter, with which the runtime begins calls. With it,
-        calls of the real tools cost no more than without the search. Returns None if the inner
-        backend has only `handle`, or if a subclass of this class has overridden `handle`.
+        Calls of the inner backend's tools go to the CallStarter of the inner backend, so they cost
+        no more than without the search. Returns None if the runtime must call `handle` instead: if
+        the inner backend has no CallStarter, or if a subclass of this class overrides `handle`.
         """
         inner = call_starter_of(self.inner)
         if inner is None or not has_method_of(self, ToolSearch.handle, self.handle):

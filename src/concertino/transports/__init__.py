@@ -2,8 +2,8 @@
 
 Read connection.py first: it defines the two interfaces that everything here is about. pipe.py has
 the Connection over file descriptors. stdio.py (a server's stdin and stdout), process.py (a child
-process, polling.py) and sockets.py are derived from it. memory.py and trace.py are Connections
-without descriptors.
+process; through polling.py) and sockets.py have classes that are derived from this one. memory.py
+and trace.py are Connections without descriptors.
 
 The modules process_*.py, escaped_processes.py, guardian.py and orphans.py make sure that no process
 stays that this process has started. Each public name of the package is imported on its first use.

@@ -64,10 +64,10 @@ class EscapedProcesses:
         self._started_at = 0
 
     def note_child(self, pid: int, pipes: Iterable[int]) -> None:
-        """Remember what identifies the child's stdout and stderr, and when the child started.
+        """Remember the inode numbers of the child's stdout and stderr, and when the child started.
 
         pid: the process id of the child.
-        pipes: descriptors of the pipes that are its stdout and stderr.
+        pipes: this process's descriptors of the pipes from the child's stdout and stderr.
         """
         self._pipes = {os.fstat(pipe).st_ino for pipe in pipes}
         state = read_process_state(pid)

@@ -35,8 +35,10 @@ def trace_connection(inner: Connection, show: Show) -> TracedConnection:
     show: called as show(direction, text). The direction is "->" for a sent frame and "<-" for a
         received one; the text is the frame without secrets.
 
-    The returned Connection supports the same optional Protocols (transports/connection.py) as
-    `inner`, so that tracing does not change how a call is sent.
+    The returned Connection supports SupportsDirectSend and SupportsPolling
+    (transports/connection.py) only if `inner` does, so that tracing does not change how a call is
+    sent. It always has the members of SupportsOversizeReports and SupportsSubscriptions. If `inner`
+    lacks them, these do nothing, or return False or b"".
     """
     if isinstance(inner, SupportsPolling):
         return _TracedPollingConnection(inner, show)
@@ -56,7 +58,8 @@ class TracedConnection:
         self._inner = inner
         self._show = show
         self._receiver: Receiver
-        # A line that send_and_poll() has already shown, and that will be delivered to on_frames().
+        # A frame from send_and_poll() that was not the expected response. defer_line() delivers the
+        # frame to on_frames() in the next loop iteration, where it must not be shown again.
         self._deferred_line: bytes | None = None
 
     @property

@@ -87,7 +87,7 @@ class Introspection:
         if not claims.iss:
             # This field of the response is optional. The response comes from the issuer anyway.
             claims = replace(claims, iss=self._issuer)
-        return claims.to_principal(self._issuer, self._audience, self._wall_clock(), 0.0)
+        return claims.to_principal(self._issuer, self._audience, self._wall_clock(), leeway_s=0.0)
 
 
 _decoder = Decoder(TokenClaims)
