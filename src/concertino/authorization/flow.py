@@ -138,7 +138,7 @@ class LoginFlow:
         return Discovery(resource, await discover_issuer(self._fetcher, issuer), challenge)
 
     async def _discover_own_issuer(self, challenge: Mapping[str, str]) -> Discovery:
-        """Return the Discovery for a server without metadata, which may be one of 2025-03-26.
+        """Return the Discovery for a server without metadata, perhaps of revision 2025-03-26.
 
         Such a server is its own authorization server.
         """

@@ -133,9 +133,9 @@ async def discover_resource(
 
 
 def own_resource(server: ServerUrl) -> ResourceMetadata:
-    """Return metadata for an MCP server that has none, such as one of revision 2025-03-26.
+    """Return metadata for an MCP server without metadata, such as a server of revision 2025-03-26.
 
-    It says that the server is its own authorization server.
+    The metadata says that the server is its own authorization server.
     """
     origin, path = _split(server)
     return ResourceMetadata(f"{origin}{path}", (origin,))

@@ -312,7 +312,7 @@ class OAuthCredentials:
         await self._store.save(self._key, self._login)
 
     async def _remove_token(self, refused: Login) -> None:
-        """Remove the refresh token of a login from the store, unless it has a newer one.
+        """Remove the refresh token of a login from the store, unless a newer token is stored.
 
         The access token is also removed if it has expired.
         """

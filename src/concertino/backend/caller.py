@@ -138,7 +138,7 @@ class CallerSession(Protocol):
         ...
 
     def report_update(self, uri: str) -> None:
-        """Notify only this client that a resource has changed, if it has subscribed to it."""
+        """Notify only this client of a change of a resource to which the client has subscribed."""
         ...
 
 

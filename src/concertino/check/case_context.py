@@ -189,7 +189,7 @@ class CaseContext:
         """Return an initialize request.
 
         version: the revision to offer.
-        more: further fields of the params, or other values for the usual fields.
+        more: fields to add to the usual params, or to replace usual fields.
         """
         client = {"name": "concertino-check", "version": "1"}
         params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client, **more}

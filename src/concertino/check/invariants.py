@@ -98,7 +98,7 @@ def check_output(context: CaseContext) -> None:
 
 
 def check_shutdown(context: CaseContext) -> None:
-    """Close the server's stdin, as a client does, and report findings if it does not end well."""
+    """Close the server's stdin, as a client does. Report it if the server does not end well."""
     process = context.process
     if context.ended or process.exit_code is not None:
         return

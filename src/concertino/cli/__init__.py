@@ -168,7 +168,7 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
         # Add only this command, so that no other module is imported.
         subparser, module = parsers.add_command(commands, name)
         args = parsers.parse(subparser, name, words)
-        # It is None if descriptor 1 is closed.
+        # sys.stdout is None if descriptor 1 is closed.
         is_closed = sys.stdout is None  # pyright: ignore[reportUnnecessaryComparison]
         if is_closed and name not in SERVING_COMMANDS:
             raise CommandFailure("stdout is closed, so there is nowhere to show anything")

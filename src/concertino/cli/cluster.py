@@ -154,7 +154,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
 
 
 def _read_plugin_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the ids of plugins, and those of them that a hub offers to the rest of the cluster.
+    """Return the ids of all plugins, and the ids of the plugins that a hub offers to other hubs.
 
     words: ids, and paths of plugins files, which end in .yaml or .yml. Such a file says which of
         its plugins are offered.

@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the configuration for each client, or for the one of --client. Returns 0.
+    """Print the configuration for each client, or only for the client in --client. Returns 0.
 
     args: the parsed arguments of the command.
     server: the words after `--`, which start the server; empty if `args.target` names it.

@@ -142,7 +142,7 @@ def _reserve_standard_descriptors() -> None:
     Otherwise the socket would get the number of one of them. Raises CommandFailure if stdout is
     closed.
     """
-    # It is None if descriptor 1 is closed.
+    # sys.stdout is None if descriptor 1 is closed.
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise CommandFailure("stdout is closed, so there is nobody to connect to the server")
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:

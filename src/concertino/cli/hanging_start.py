@@ -1,4 +1,4 @@
-"""Finds out which line a server executes while it does not answer, if it is written in Python.
+"""Finds out which line a server that is written in Python executes while it does not answer.
 
 Python's faulthandler writes the stack of each thread to stderr when the process gets SIGABRT, and
 the process ends then. So SIGABRT is only sent to a process that is about to be ended anyway: the
@@ -96,7 +96,7 @@ def _request_stack(client: Client) -> None:
                 _forbid_core_file(member)
                 os.kill(member, signal.SIGABRT)
         except OSError:
-            # It has ended meanwhile, or belongs to another user.
+            # The process has ended meanwhile, or belongs to another user.
             continue
 
 

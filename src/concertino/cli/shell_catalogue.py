@@ -163,7 +163,7 @@ class Catalogue:
 
 
 def _select_matching(suggestions: Iterable[Suggestion], word: str) -> list[Suggestion]:
-    """Return the suggestions that begin with a word; if none do, the ones that contain it."""
+    """Return the suggestions that begin with a word, or else the suggestions that contain it."""
     folded = word.casefold()
     everything = list(suggestions)
     begin = [item for item in everything if item.text.strip("'").casefold().startswith(folded)]

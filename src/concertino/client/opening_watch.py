@@ -50,7 +50,7 @@ class PendingRequests(Protocol):
 
 
 class OpeningWatch:
-    """Watches the output of one program until its first response, and fails if it is no MCP server.
+    """Watches one program's output until its first response; fails if the program is no MCP server.
 
     opened: the connection to the program, and its process.
     name: the name of the server. Errors use it if the target is no command.

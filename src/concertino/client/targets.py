@@ -1,4 +1,4 @@
-"""Parses the target of a Client, which says where its server is, and opens the connection to it.
+"""Parses targets, which say where the server of a Client is, and opens connections to the servers.
 
 parse_target() returns a TargetLocation. Its open() starts the server or connects to it, and returns
 an OpenTarget: the Connection, and the process if one was started. A target is one of these:
@@ -494,7 +494,7 @@ class _HasName(Protocol):
 
 
 class _OpenInMemory(OpenTarget):
-    """The connection to a Backend in this process, and the Host, which passes it the requests."""
+    """The connection to a Backend in this process, and the Host that passes requests to it."""
 
     def __init__(self, connection: Connection, host: Host) -> None:
         super().__init__(connection)

@@ -2,7 +2,7 @@
 
 Each call, which is a client's request, goes to the part that has the tool, prompt or resource, with
 the part's own name for it. Lists are concatenated in the order of the parts. This class adds and
-removes parts, and passes notifications on. For the rest it uses objects of other modules:
+removes parts, and passes notifications on. Objects of other modules do the rest of its work:
 
 - part_starts.py starts the parts, and call_router.py sends calls to them.
 - part_names.py names tools and prompts, and resource_owners.py knows which part lists a URI.

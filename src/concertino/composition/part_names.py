@@ -46,7 +46,7 @@ class PartNames(Protocol):
         ...
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the part that has a tool or prompt, and the part's own name of it.
+        """Return the part that has a tool or prompt, and the part's own name of this item.
 
         The part need not have such a tool or prompt: only the prefix of the name is examined.
         Returns None if the name begins with the prefix of no part.

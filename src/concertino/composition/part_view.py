@@ -220,9 +220,9 @@ class _PartCaller:
         self._inner.hold_open()
 
     def pass_mapped(self, result: Struct | Raw, mapped: Struct | Raw) -> None:
-        """Call pass_result() with a translated result, if the part has called it with its own.
+        """Call pass_result() with a translated result, if the part has called it with `result`.
 
-        result: the result of the part.
+        result: the part's own result.
         mapped: the result with the URIs and task ids that clients see.
         """
         if result is self._passed and isinstance(mapped, Raw):

@@ -357,7 +357,7 @@ class Guard(BackendWrapper):
         return visible
 
     def _filter(self, method: ListMethod, page: Struct | Raw) -> Struct | Raw:
-        """Return a page of a list without hidden items; the same object if no item is hidden.
+        """Return a page of a list without hidden items; `page` itself if no item is hidden.
 
         Fields that this package does not know stay in the visible items, because servers behind a
         proxy may have such fields.

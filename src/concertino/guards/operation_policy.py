@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
-# A permit lets one call run; a Permits object has as many permits as calls may run at the same
-# time. This number is larger than that of any Permits object: when LateWork takes so many permits,
-# none is free.
+# A permit lets one call run. A Permits object has as many permits as calls may run at the same
+# time. No Permits object has as many permits as this. So when LateWork takes ALL_PERMITS from a
+# Permits object, no permit is free.
 ALL_PERMITS = 2**29
 # At most this many calls may continue after their time limit. If there are more, calls are refused,
 # because each one uses memory and perhaps a thread.
@@ -75,7 +75,7 @@ class LateWork:
 
     Attributes:
     tasks: the tasks in which the work continues. The Guard cancels them when it is closed.
-    is_full: whether there are so many tasks that no more calls with a time limit may begin.
+    is_full: whether `tasks` has reached its limit, so that no call with a time limit may begin.
     """
 
     __slots__ = ("_permits", "is_full", "tasks")
@@ -337,8 +337,8 @@ class OperationPolicy:
     def _uncount(self, began: float) -> None:
         """Do not count the call that was counted at the time `began` any more."""
         for window in self.windows:
-            # It may be missing, because a window with `calls` entries drops the oldest one when a
-            # call is added.
+            # The entry may be missing, because a window with `calls` entries drops the oldest entry
+            # when a call is added.
             if began in window.times:
                 window.times.remove(began)
 

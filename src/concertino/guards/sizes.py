@@ -191,8 +191,8 @@ def _truncate(text: str, most: int) -> str:
 def _to_contents(result: CallToolResult) -> list[ResourceContents]:
     """Return a whole result as contents of a resource.
 
-    Only embedded resources have a URI of their own. The URI of the others is "", until _with_uri()
-    replaces it.
+    Only embedded resources have a URI of their own. The URI of all other contents is "", until
+    _with_uri() replaces it.
     """
     if result.structured_content is not UNSET:
         # Leave out the text, which repeats the structured content.

@@ -85,8 +85,8 @@ class Admission:
             from concertino.http.forwarded import TrustedProxies
 
             self._proxies = TrustedProxies(options.trusted_proxies)
-        # When a refused token was last logged, by the clock of the event loop. At first so long ago
-        # that the next refusal is logged.
+        # When a refused token was last logged, by the clock of the event loop. The initial value is
+        # early enough that the first refusal is logged.
         self._logged_at = -LOG_S
         self.challenges: Challenges | None = None
         self.principal_use: PrincipalUse | None = None

@@ -191,7 +191,7 @@ class _Service:
 
     @property
     def may_retry(self) -> bool:
-        """Whether the start has failed, and so long ago that a new service may be started."""
+        """Whether the start failed at least RETRY_S ago, so that a new service may be started."""
         return self._failed_at is not None and self.loop.time() - self._failed_at >= RETRY_S
 
     async def _run(self, host: Host, options: HttpOptions | None) -> None:

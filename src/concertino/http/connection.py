@@ -165,7 +165,7 @@ class HttpConnection(asyncio.Protocol):
     # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Those of uvloop are no subclasses of asyncio.Transport, so no assert can check the type.
+        # No assert checks the type: uvloop's transports are no subclasses of asyncio.Transport.
         self._transport = transport = cast("asyncio.Transport", transport)
         # The transport calls pause_writing() as soon as any output waits in it, and
         # resume_writing() when all of it is sent.

@@ -101,7 +101,7 @@ class Relay(asyncio.Protocol):
     # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Those of uvloop are no subclasses of asyncio.Transport, so no assert can check the type.
+        # No assert checks the type: uvloop's transports are no subclasses of asyncio.Transport.
         self._transport = transport = cast("asyncio.Transport", transport)
         if self._exchange.is_done:
             transport.abort()

@@ -58,8 +58,8 @@ class SessionOutput:
     def watch(self, connection: RequestConnection | None) -> int:
         """Note that output was queued on a connection, and return how many bytes are unread in all.
 
-        Only this connection is counted now; the numbers of the others may be outdated. With 64
-        connections, counting all of them for each response would take more time than everything
+        Only this connection is counted now; the numbers of other connections may be outdated. With
+        64 connections, counting all of them for each response would take more time than everything
         else. While anything is unread, a timer counts all of them.
 
         connection: the connection on which output was queued; None if none was.

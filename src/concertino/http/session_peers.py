@@ -65,7 +65,7 @@ class SessionPeers(Protocol):
         make: called once, with a function. That function checks a process which has connected: it
             returns facts about it, or raises OSError to refuse it. make returns the protocol
             factory for the connections of these processes.
-        Raises OSError if this process cannot listen for the others.
+        Raises OSError if this process cannot listen for the other processes.
         """
         ...
 

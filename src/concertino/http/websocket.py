@@ -132,9 +132,9 @@ class WebSocketConnection:
     exchange: the request with the handshake; it lasts as long as the WebSocket.
     caller: the user who has sent the handshake.
     messages: converts between bytes and messages; its handshake is done.
-    message_wait_s: called for each message, because a user may send only so many messages in a
-        time. Returns 0.0 if the message may be handled now, otherwise how many seconds it has to
-        wait. None if there is no such limit.
+    message_wait_s: called for each message, to limit how many messages a user may send in a period.
+        Returns 0.0 if the message may be handled now, otherwise how many seconds it has to wait.
+        None if there is no such limit.
     """
 
     def __init__(

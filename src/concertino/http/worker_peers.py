@@ -2,7 +2,7 @@
 
 All workers of `concertino serve --workers` accept clients at the same socket, so a request can
 reach any of them. The number of the worker that has a session is computed from its id. Each
-worker listens at a private Unix socket for the requests that the others pass on.
+worker listens at a private Unix socket for the requests that the other workers pass on.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class StreamableHttpConnection:
         ):
             return
         if message.method == "initialize":
-            # It opens a new session, so its headers must not name an earlier one.
+            # `initialize` opens a new session, so its headers must not name an earlier session.
             self._heads.session = self._heads.version = ""
         self._send_message(
             PostedMessage(

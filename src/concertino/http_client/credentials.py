@@ -48,7 +48,7 @@ class Credentials(Protocol):
         ...
 
     async def on_refusal(self, refusal: Refusal, /) -> str | None:
-        """Obtain another token after a refusal, and return the value of the header with it.
+        """Obtain another token after a refusal, and return the header's value with this token.
 
         The caller then sends the request again. Returns None if no other token would help.
         Raises AuthorizationError if a user would have to log in, and OSError if the authorization

@@ -222,7 +222,7 @@ class WebSocketClientConnection(asyncio.Protocol):
     # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Those of uvloop are no subclasses of asyncio.Transport, so no assert can check the type.
+        # No assert checks the type: uvloop's transports are no subclasses of asyncio.Transport.
         self._transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=HIGH_BYTES)
         request = self._protocol.connect()

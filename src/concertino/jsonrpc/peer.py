@@ -452,7 +452,7 @@ class Peer(Generic[R]):
             self._answer(incoming, frame)
 
     def drop_waiting_responses(self) -> None:
-        """Send the waiting responses that fit into the limits by now, and errors for the others.
+        """Send each waiting response that fits into the limits by now, or an error in its place.
 
         Called when the other side has read nothing for some time, and when the calls of a
         connection are cut off at its end.

@@ -301,7 +301,7 @@ class UnreadResults:
         return is_alone and self.held < self._nearly_read_bytes and is_within
 
     def may_overtake(self, incoming: IncomingRequest) -> bool:
-        """Return whether a call may start before the queued ones.
+        """Return whether a call may start before the queued calls.
 
         It may if the first queued call waits because its result would probably not fit, and this
         call is of another kind.
@@ -448,7 +448,7 @@ class UnreadResults:
         return self._has_space(size, self.held, self.budget.held)
 
     def _has_space(self, size: int, held: int, held_of_all: int, excess: int = 0) -> bool:
-        """Return whether the limits allow a response beside those that are held.
+        """Return whether the limits allow a response in addition to the responses that are held.
 
         held: how many bytes this connection holds.
         held_of_all: the same for all connections.

@@ -36,8 +36,8 @@ MAX_TERM = 64
 # pieces is probably a path or a function call.
 MAX_COMPOUND = 2
 
-# A run is a sequence of characters between two spaces. The terms of so many different runs are
-# remembered, which takes about 30 MB.
+# A run is a sequence of characters between two spaces. The terms of at most this many different
+# runs are remembered, which takes about 30 MB.
 MAX_REMEMBERED = 200_000
 # The longest run whose terms are remembered, in characters. Longer runs are hardly ever repeated.
 MAX_RUN = 200

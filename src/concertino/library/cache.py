@@ -47,7 +47,8 @@ SCHEMA_VERSION = 1
 # The line at the beginning of a cache file that identifies the format.
 MAGIC = b"concertino library cache\n"
 
-# A cache file with a larger document number is invalid. No library ever has so many updates.
+# A cache file with a larger document number is invalid. No library ever reaches this number by
+# updates.
 MAX_NUMBER = 2**62
 
 # Limits for all cache files of a user together.

@@ -11,7 +11,7 @@ text shows:
 
 If no document fits as a whole in mode `full`, the best one with a short enough beginning is cut
 before a heading, or else between two paragraphs. No document is cut inside a code block. A closing
-line has the number of fragments, and the URIs of documents that were left out, as many as fit.
+line has the number of fragments, and as many URIs of documents that were left out as fit.
 
 Before a piece of text is added, the tokens of the whole text with this piece are counted, because
 two joined texts may have more tokens than the sum of both.
@@ -49,7 +49,7 @@ SLACK = 16
 # If no document fits as a whole, this many documents are tried in part.
 MAX_TRIED = 5
 
-# An entry of a catalog shows at most this many capabilities, and as many purposes.
+# An entry of a catalog shows at most this many capabilities and at most this many purposes.
 MAX_LISTED = 3
 
 # Matches an empty line, if the match begins at the start of a line.
@@ -240,7 +240,7 @@ def _add_left_out(
     total: int,
     length: Length,
 ) -> None:
-    """Add the closing line, and as many lines about left-out documents as fit.
+    """Add the closing line, and lines about left-out documents while they fit.
 
     added: the number of documents in the text.
     total: the number of hits.

@@ -60,8 +60,8 @@ def map_back(levels: Sequence[Level], place: int) -> int:
     """Return the position in the original text for a position in the unescaped text.
 
     A text may have been escaped several times, such as JSON in a string of JSON. Each unescape()
-    undoes one level: the first gets the original text, and each further one the result of the one
-    before it. The start of an unescaped character maps to the start of its escape, and the end of
+    undoes one level: the first call gets the original text, and each later call the result of the
+    call before. The start of an unescaped character maps to the start of its escape, and the end of
     the character to the end of its escape.
 
     levels: the Level that each unescape() has returned, in the order of the calls.

@@ -111,7 +111,7 @@ class Redactor:
         return cls(values + [value.replace("\\n", "\n") for value in values])
 
     def including(self, secrets: Iterable[str]) -> Redactor:
-        """Return a Redactor for the secrets of this one and for these secrets."""
+        """Return a Redactor for the secrets of this Redactor, and for more secrets."""
         return Redactor((*self._secrets, *secrets))
 
     def __repr__(self) -> str:
@@ -144,8 +144,8 @@ class Redactor:
                 text, self._may_contain_known(text), True, tokens
             )
         # The following lines do the same as `return self.text(text)`, without the function call.
-        # They do not search for fields without quotes, such as `password=x`, because only log lines
-        # and exceptions have these.
+        # Neither searches for fields without quotes, such as `password=x`, because only log lines
+        # and exceptions have such fields.
         fields = may_have_quoted_fields(text)
         if not (fields or tokens or self._may_contain_known(text)):
             return text

@@ -54,7 +54,7 @@ MAX_PAYLOAD_BYTES = 64 * 2**20
 
 
 class NatsMessage(Struct, gc=False):
-    """A message that the server delivers because this client has subscribed to its subject.
+    """A message that the server delivers because this client has subscribed to the subject.
 
     subject: the subject to which the message was published.
     sid: the number of the subscription.

@@ -81,10 +81,11 @@ def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dic
     ConcertinoError if the key is not valid.
     """
     # These members change what the server sends:
-    # verbose=False: it sends no +OK after each command.
-    # protocol=1: it sends INFO also after changes of the cluster.
-    # echo=True: it sends a client its own messages too, if the client has subscribed to them.
-    # no_responders=True: it answers a request for which there is no subscriber with status 503.
+    # verbose=False: the server sends no +OK after each command.
+    # protocol=1: the server sends INFO also after changes of the cluster.
+    # echo=True: the server sends a client its own messages too, if the client has subscribed to
+    #   their subjects.
+    # no_responders=True: the server answers a request without a subscriber with status 503.
     members: dict[str, Any] = {
         "verbose": False,
         "pedantic": False,

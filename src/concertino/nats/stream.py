@@ -44,9 +44,9 @@ log = logging.getLogger("concertino.nats")
 # resources.
 NO_CLUSTER = 10074
 FEW_SERVERS = (10005, 10023)
-# On how many servers messages are stored, if the cluster has so many. A cluster may be starting, so
-# a new stream waits for its servers for PATIENCE_S seconds. If there are fewer then, messages are
-# stored on one server, and replicas are tried again with each new consumer.
+# Messages are stored on REPLICAS servers, if the cluster has that many servers. A cluster may be
+# starting, so a new stream waits for its servers for PATIENCE_S seconds. If there are fewer servers
+# then, messages are stored on one server, and replicas are tried again with each new consumer.
 REPLICAS = 3
 PATIENCE_S = 3.0
 # The time limits, in seconds, of each exchange with the servers, of open(), and of publish() with
@@ -71,7 +71,7 @@ def with_random_token(subject: str) -> str:
 
 
 def has_random_token(subject: str, beginning: str) -> bool:
-    """Return whether a subject is one that with_random_token(beginning) returns."""
+    """Return whether a subject has the form of those that with_random_token(beginning) returns."""
     return subject.startswith(f"{beginning}.")
 
 
@@ -457,7 +457,7 @@ class Stream:
         return answer
 
     async def _add_replicas(self, config: Mapping[str, Any]) -> None:
-        """Store the messages on REPLICAS servers, if there are so many by now."""
+        """Store the messages on REPLICAS servers, if the cluster has that many servers by now."""
         body = encode({**config, "num_replicas": REPLICAS})
         try:
             answer = await self._requests.send(f"$JS.API.STREAM.UPDATE.{self._name}", body)

@@ -130,7 +130,8 @@ class _Model:
         Raises ToolError with the reason if there is no answer.
         """
         # is_refused says that no tokens were used, so that count_tokens() does not estimate them.
-        # It is not set after a time-out, because the provider may have worked on the request.
+        # is_refused is not set after a time-out, because the provider may have worked on the
+        # request.
         if self._client is None:
             chat.is_refused = True
             raise ToolError("NOT_READY", "the provider was not started by a hub")

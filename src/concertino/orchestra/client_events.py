@@ -111,7 +111,7 @@ class ClientEvents:
         self._outlet = outlet
 
     def watch(self, uris: frozenset[str]) -> None:
-        """Report the changes of these resources from now on, in place of those of the last call.
+        """Report the changes of these resources from now on, and of no other resources.
 
         uris: all URIs to which clients have subscribed.
         """

@@ -5,7 +5,7 @@ forwards requests to plugins that other hubs or users have started. A worker is 
 answers the calls of such a plugin (nats_listener.py). Workers announce themselves with the manifest
 of their plugin, a PluginManifest, which says what the plugin provides and needs. They do so when
 they connect, when they leave, and when a hub asks. A hub asks every DISCOVER_S seconds, and forgets
-workers that do not answer. To the hub, a plugin exists as long as it has workers.
+workers that do not answer. For the hub, a plugin exists while the plugin has workers.
 """
 
 from __future__ import annotations

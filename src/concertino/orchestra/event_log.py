@@ -181,7 +181,7 @@ class EventLog:
             self.first += 1
 
     def _note_topic(self, topic: str) -> None:
-        """Remember a topic as the one that was used last."""
+        """Remember that this topic was used last."""
         self.topics.pop(topic, None)
         self.topics[topic] = None
         if len(self.topics) > MAX_TOPICS:
@@ -360,8 +360,8 @@ class EventReader:
     def _skip_dropped(self) -> None:
         """Move the position behind the next events that were dropped, and count them as missed.
 
-        This method passes all dropped events before the oldest event of the log. Of the others, it
-        passes SCAN_EVENTS at most, so that other tasks have a turn.
+        This method passes all dropped events before the oldest event of the log. Of the later
+        dropped events, it passes SCAN_EVENTS at most, so that other tasks have a turn.
         """
         before = self._position
         self._position = max(self._position, self._log.first - 1)

@@ -18,7 +18,7 @@ __all__ = ["FirstStart"]
 # Plugins over QUIC start one after the other. When a plugin has used this much processor time and
 # is not ready, the next one starts anyway. This is long enough for Go programs, which may depend on
 # the order of starts: they are ready after 0.03 s. It is shorter than the 0.2 s that programs of
-# this package need over QUIC, so that they do not wait for each other for so long.
+# this package need over QUIC, so that such programs need not wait until the previous one is ready.
 NEXT_S = 0.1
 # When a plugin has used this much processor time and is not ready, calls that another plugin can
 # answer no longer wait for it.

@@ -425,7 +425,7 @@ class Hub:
                 yield response
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> HubPlugin | None:
-        """Return the plugin that has a tool, after waiting for its start; None if none has it.
+        """Return the plugin that has a tool, after waiting for its start; None if no plugin has it.
 
         name: the name of the tool.
         ai: the AI provider that the call names; empty for none.

@@ -197,7 +197,8 @@ class HubBackend:
         """Do the same as handle(), but raise ArgumentsRefused if a tool refuses its arguments.
 
         The exception contains the error result that handle() returns in this case. With this
-        method, a guard can tell such calls from others, and leave them out of a rate limit.
+        method, a guard recognizes calls with refused arguments, and does not count them against a
+        rate limit.
         """
         if call.method == "tools/call":
             return await self._call_tool(call, context)
@@ -216,7 +217,7 @@ class HubBackend:
         await self._events.close()
 
     async def refresh(self) -> None:
-        """Fetch the lists of tools and prompts again, and notify clients of changed ones.
+        """Fetch the lists of tools and prompts again, and notify clients of changed lists.
 
         Does nothing for a list that no client has requested yet. Raises RpcError if the hub does
         not answer.
@@ -365,7 +366,7 @@ _LIST_REQUESTS: dict[str, Callable[[], Any]] = {
 
 
 class _CachedList:
-    """The list of tools or of prompts that was fetched last, and the one that clients know.
+    """The list of tools or of prompts: as it was fetched last, and as clients know it.
 
     kind: the field of PluginRequest that requests the list, "list_tools" or "list_prompts".
     convert: returns the MCP result for the hub's response.

@@ -128,11 +128,12 @@ class ToolFinder(Protocol):
     """Finds the plugin for a call of a tool. The Hub implements it."""
 
     def find_tool(self, name: str, ai: str, peer: RemotePeer) -> Awaitable[HubPlugin | None]:
-        """Return the plugin that has the tool, after waiting for its start; None if none has it.
+        """Return the plugin that has a tool, after waiting for its start; None if no plugin has it.
 
         name: the name of the tool.
         ai: the AI provider that the call names; empty for none.
-        peer: the sender of the call. The call of a plugin that is itself starting does not wait.
+        peer: the sender of the call. If the sender is a plugin that is itself starting, its call
+            does not wait, because two plugins could wait for each other.
         """
         ...
 
@@ -494,7 +495,7 @@ def _check_kind(
     response: PluginResponse,
     kind: str,
 ) -> PluginResponse:
-    """Return the response, or an error response if it does not answer this kind of request.
+    """Return the response, or an error response if the plugin has answered with another kind.
 
     id: the request id of the error response.
     kind: the field that the response must set.

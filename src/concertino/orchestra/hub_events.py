@@ -148,7 +148,7 @@ class HubEvents:
             self._start(plugin, subscribe)
         except InvalidEvent as exc:
             return error_response("", INVALID, str(exc))
-        # The same response as in the Go implementation.
+        # The Go implementation sends the same response.
         acknowledgement = EventDelivery(
             subscription_id=subscribe.subscription_id, topic=subscribe.topic
         )

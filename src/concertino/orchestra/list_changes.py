@@ -20,7 +20,7 @@ CHANGE_S = 0.05
 
 
 class ListChanges:
-    """Compares the lists of a hub with the same lists at the last comparison.
+    """Compares a hub's lists of tools and prompts with the lists at the last comparison.
 
     serialize: returns the current list of tools and the current list of prompts, as bytes.
     report: called with "tools" or "prompts" when this list has changed.

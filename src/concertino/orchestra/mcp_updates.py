@@ -33,7 +33,7 @@ from concertino.schema.uri_template import UriTemplate
 
 __all__ = ["McpUpdates"]
 
-# The largest number of HubBackends whose URIs are stored. The URIs of further ones are ignored.
+# The URIs of at most this many HubBackends are stored. The URIs of further HubBackends are ignored.
 MAX_WATCHERS = 1024
 
 
@@ -97,7 +97,7 @@ class McpUpdates:
         self._start(self._subscribe())
 
     async def _subscribe(self) -> None:
-        """Subscribe to exactly those of the stored URIs that the server offers."""
+        """Subscribe to exactly the stored URIs that the server offers."""
         async with self._lock:
             wanted = frozenset[str]().union(*(uris for uris, _ in self._wanted.values()))
             try:

@@ -7,9 +7,9 @@ Hubs use a NatsLink to call plugins, and plugins use one to call the hub.
 
 A worker is one process of the plugin that is called. The worker that gets a request sends an ack at
 once, unless the response itself is ready at once, and sends heartbeats while calls are in progress.
-So the caller notices within about a second that a worker is lost. If a worker refuses a request, it
-has certainly not run it, and the request is sent to another worker. After any other failure, the
-request is not sent again, and the error says that it may have been executed.
+So the caller notices within about a second that a worker is lost. If a worker refuses a request,
+the worker has certainly not run the request, so the request is sent to another worker. After any
+other failure, the request is not sent again, and the error says that it may have been executed.
 
 NATS can lose messages between two servers while caller and worker stay connected. Two things make
 the caller notice this: every ASK_S seconds it asks whether the worker still has the request, and it

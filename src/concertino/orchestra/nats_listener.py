@@ -2,9 +2,10 @@
 
     listener = NatsListener(cluster, "tools.notes", answer)
 
-Plugins use a NatsListener to answer hubs. Hubs use one to answer plugins, and others to answer the
-calls of other hubs to their plugins (cluster_offers.py). The process becomes a worker of a plugin:
-NATS delivers each request to one of the plugin's workers (nats_messages.py).
+A plugin uses a NatsListener to answer hubs. A hub uses one NatsListener to answer plugins, and one
+for each of its plugins to answer the calls of other hubs to this plugin (cluster_offers.py). The
+process becomes a worker of a plugin: NATS delivers each request to one of the plugin's workers
+(nats_messages.py).
 
 While the connection to the cluster is lost, the process gets no requests, and drops its responses:
 the callers have already got an error, and must not get a second response.
@@ -132,7 +133,7 @@ class NatsListener:
             self._workers.pop(connection).end()
 
     def _retire(self, connection: NatsConnection) -> None:
-        """Accept no more requests on a connection that another one has replaced."""
+        """Accept no more requests on a connection, because another connection has replaced it."""
         # There is no worker if this listener was created after the connection was replaced.
         worker = self._workers.get(connection)
         if worker is not None:

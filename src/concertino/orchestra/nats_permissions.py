@@ -133,8 +133,8 @@ def authorization(
 
     names: the ids of the plugins; `front-end` for the HTTP front ends that share sessions. A hub is
         always added.
-    keys: name -> public key (nkey), for users that authenticate with a key. The others authenticate
-        with a certificate of Orchestra's authority.
+    keys: name -> public key (nkey), for users that authenticate with a key. All other users
+        authenticate with a certificate of Orchestra's authority.
     offered: the ids of the plugins that hubs offer to other hubs.
     Raises ValueError if a plugin has the id `concertino`. HTTP front ends use this name, so the
     plugin could read what is sent to them.

@@ -212,7 +212,7 @@ def _read_server(id: str, members: YamlMembers, command: Sequence[str] = ()) -> 
         "concertino",
         args=(*MCP_ARGS, f"--id={id}"),
         # `concertino plugin mcp` needs all of the hub's variables, for references such as ${HOME}.
-        # It passes only a few of them on to the MCP server.
+        # The plugin passes only a few of these variables on to the MCP server.
         env=dict.fromkeys(os.environ),
         config={FILE: str(members.owner.file.absolute()), SERVER: server},
         provides_storage=(RESOURCES,),

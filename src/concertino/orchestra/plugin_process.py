@@ -346,7 +346,7 @@ class PluginProcess:
         return Disconnected(f"{reason}; this call got no response")
 
     def _begin_call(self) -> None:
-        """Count a call, in the record and as one that is in progress."""
+        """Count a call in the record, and count it as in progress."""
         self._in_flight += 1
         self.record.calls += 1
 
@@ -564,8 +564,8 @@ class PluginProcess:
 
     def _set_state(self, state: State, reason: str) -> None:
         """Change the state, and report it. reason: why the plugin is not running, or empty."""
-        # In these two states, a start that _start_again() waits for is not over. In all others, it
-        # has succeeded or failed.
+        # In these two states, a start that _start_again() waits for is not over. In all other
+        # states, the start has succeeded or failed.
         if state not in ("waiting", "starting"):
             self._replacement.has_started.set()
         if state == "backing-off":

@@ -360,7 +360,7 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 
 
 def _is_same_json(text: str, json: bytes) -> bool:
-    """Return whether a text is JSON with the same value as `json`, so that it need not be sent.
+    """Return whether a text is JSON with the same value as `json`. Then the text need not be sent.
 
     Returns True for an empty text, too: the receiver then uses the JSON as the text.
     """

@@ -219,7 +219,7 @@ class PluginRun:
         """
         time = asyncio.get_running_loop().time
         # Only some plugins may start at the same time. A plugin that sleeps leaves this block and
-        # no longer counts, because it does not slow the others down.
+        # no longer counts, because it does not slow down the other starts.
         async with environment.starts:
             until = time() + READY_S
             address, output = self._spawn(environment)
@@ -479,7 +479,7 @@ class PluginRun:
 
 
 def _program(binary: str) -> tuple[list[str], Sequence[str]]:
-    """Return a plugin's command, and the names of the environment variables that it inherits.
+    """Return the command of a plugin, and the names of the variables that its process inherits.
 
     A Python file, and the command `concertino`, run with the hub's own interpreter: they need
     neither PATH nor an executable bit, and can import concertino.

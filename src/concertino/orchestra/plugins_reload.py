@@ -170,7 +170,7 @@ class PluginsReload:
         chosen |= {id: running[id] for id in unapproved if id in running}
         # A plugin cannot run without its dependencies. So it keeps its old entry, or is removed,
         # if its new entry names a plugin that may not run. Each round may remove plugins on which
-        # others depend, so repeat until no dependency is missing.
+        # other plugins depend, so repeat until no dependency is missing.
         while missing := {
             entry.id: id for entry in chosen.values() for id in entry.depends_on if id not in chosen
         }:

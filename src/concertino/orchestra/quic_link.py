@@ -247,7 +247,7 @@ class _QuicClientConnection(QuicRpcConnection):
         await self.ready
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
-        """Handle the datagrams that have arrived, and then send those that result.
+        """Handle the datagrams that have arrived, and then send the datagrams in response to them.
 
         The UdpSocket calls this method.
         """

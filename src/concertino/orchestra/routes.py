@@ -157,7 +157,7 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
 
 
 def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
-    """Return whether, of two plugins that offer the same name, the later one provides it.
+    """Return which of two plugins provides a name that both offer: True for the later plugin.
 
     later, earlier: the plugins, in the order of the plugins file.
     """
@@ -171,7 +171,7 @@ def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
 
 
 def _precedence(plugin: PluginProvider) -> int:
-    """Return 2 for the AI bridge to claude, 1 for a plugin that is no AI bridge, 0 for the others.
+    """Return 2 for the AI bridge to claude, 1 for a plugin that is no AI bridge, else 0.
 
     Of two plugins that offer the same name, the one with the higher number provides it.
     """

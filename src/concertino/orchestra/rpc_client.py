@@ -352,7 +352,7 @@ class RpcClient:
             while not is_last:
                 response, size = await received.take()
                 taken += size
-                # Send a credit, which allows the peer to send as many bytes more.
+                # Send a credit, which allows the peer to send `taken` more bytes.
                 if taken >= CREDIT_BYTES and pending.outcome is None:
                     pending.grant(taken)
                     taken = 0

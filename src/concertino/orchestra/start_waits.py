@@ -56,7 +56,7 @@ class StartWaits:
     async def find_provider(
         self, find: Callable[[], HubPlugin | None], peer: RemotePeer
     ) -> HubPlugin | None:
-        """Wait for the plugin that provides a feature, and return it; None if there is none.
+        """Wait for the plugin that provides a feature, and return the plugin; None if none does.
 
         While plugins start for the first time or are replaced, another plugin may become the
         provider. So this method waits, at most START_S, until both are true: the provider is

@@ -455,7 +455,7 @@ def _sort_by_name(
     content: Callable[[T], bytes],
     warn: Warn,
 ) -> list[T]:
-    """Return definitions sorted by name, without nameless ones and without duplicates.
+    """Return definitions sorted by name, except definitions without a name and duplicates.
 
     kind: "tool" or "prompt", for messages.
     content: returns the content of a definition as bytes. Of several definitions with one name, the

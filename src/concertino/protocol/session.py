@@ -5,8 +5,8 @@
     session.respond(request, result) # calls send(frame, id)
 
 The session determines the revision of MCP by which each request is served. It answers some
-requests itself, such as `initialize` and `ping` (protocol/session_methods.py). It passes all others
-to `start`, each with a Call in the form of revision 2026-07-28, also for clients of older
+requests itself, such as `initialize` and `ping` (protocol/session_methods.py). It passes all other
+requests to `start`, each with a Call in the form of revision 2026-07-28, also for clients of older
 revisions.
 The backend returns results in that form, too; respond() encodes them for the client's revision.
 
@@ -170,7 +170,7 @@ class Session:
         """Process one frame from the client. Raises nothing, whatever the frame contains.
 
         Requests for the backend are passed to `start`, or queued if the limits do not allow that
-        now. The session answers all others itself.
+        now. The session answers all other requests itself.
         frame: the JSON text of one message or batch, without the newline.
         """
         try:

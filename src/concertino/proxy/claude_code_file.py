@@ -234,7 +234,7 @@ def _disable(server: FileMember) -> FileMember:
 
 
 def _find_nearest_project(projects: Mapping[str, ServerList], current: Path) -> str:
-    """Return the project of a directory, or of the nearest one above it; "" if there is none."""
+    """Return the project of a directory, or else of the nearest directory above; "" for none."""
     # Of two projects with the same directory, the first one is used, as in _find_project().
     by_path = {os.path.realpath(folder): folder for folder in reversed(list(projects))}
     place = Path(os.path.realpath(current))

@@ -198,7 +198,7 @@ class FileParts:
         expander: Expander,
         approved: ApprovedFile,
     ) -> FileServer | WithheldServer:
-        """Return the backend for one server: the present, a new, or one that refuses calls."""
+        """Return the backend for one server: the present or a new backend, or a WithheldServer."""
         entry = server.entry
         current = self._parts.get(entry.name)
         if server.problem:

@@ -16,7 +16,7 @@ from concertino.proxy.forwarded_call import SuspendableCall
 
 __all__ = ["ParkedCalls"]
 
-# The random bytes of a handle: so many that nobody can guess it.
+# The number of random bytes in a handle. With this number, nobody can guess a handle.
 HANDLE_BYTES = 16
 # The default of `most`.
 MAX_PARKED = 256

@@ -104,7 +104,7 @@ class PinnedTools(BackendWrapper):
         return await self.inner.handle(call, context)
 
     def forget(self) -> None:
-        """Make the next call compare the tools with the approved ones again.
+        """Make the next call compare the tools with the approved tools again.
 
         May be called from any thread.
         """
@@ -127,7 +127,7 @@ class PinnedTools(BackendWrapper):
         return self._approved is not None and self._approved.get(tool.name) == _to_json(tool)
 
     async def _check(self) -> None:
-        """Compare the server's tools with the approved ones, if either may have changed."""
+        """Compare the server's tools with the approved tools, if either list may have changed."""
         async with self._checking:
             if self._is_current:
                 return
@@ -180,7 +180,7 @@ def _to_json(tool: Any) -> str:
 def compare_tools(
     approved: Mapping[str, str], seen: Mapping[str, str], label_before: str = "approved"
 ) -> list[str]:
-    """Return the tools that are new or differ from the approved ones, as lines of a unified diff.
+    """Return a unified diff, as lines, of the tools that are new or differ from the approved tools.
 
     Returns [] if there are none. A tool that is missing in `seen` is not reported: nobody can call
     it, so nobody need approve it.

@@ -246,10 +246,10 @@ class Proxy:
         self._idle_timer.start()
 
     async def renew(self) -> None:
-        """Start a new process of the server for each running one, and use it for all new calls.
+        """Replace each running process of the server by a new process, which gets all new calls.
 
         Returns when the new processes serve. Running calls finish in the old processes, which are
-        then ended. If no process runs, because start() has failed, one is started.
+        then ended. If no process runs, because start() has failed, a process is started.
         Raises ConcertinoError if a new process does not start; then the old ones continue to serve.
         """
         had_none = not self._pool.list_open()

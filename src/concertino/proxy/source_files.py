@@ -19,9 +19,9 @@ from concertino.runtime.threads import Threads
 
 __all__ = ["SourceFiles", "forget_bytecode"]
 
-# How many files are checked at most; to check so many takes about 10 ms.
+# How many files are checked at most. Checking this number of files takes about 10 ms.
 MAX_FILES = 5000
-# How many files and directories are examined at most to find the files; to examine so many takes
+# How many files and directories are examined at most to find the files. Examining this number takes
 # about 20 ms.
 MAX_ENTRIES = 20_000
 # If the last check has taken longer than this, in seconds, the next one runs in a thread, so that
@@ -104,11 +104,11 @@ class SourceFiles:
             return await self._threads.run(self.have_changed)
 
     async def settle(self) -> list[str]:
-        """Wait until the files have not changed for SETTLE_S, and return those that have changed.
+        """Wait until no file has changed for SETTLE_S, and return the files that have changed.
 
-        Their present state is then accepted, as by accept(). It waits longer if a changed file is
-        now empty or missing, because an editor may still be saving it; but at most MAX_SETTLE_STEPS
-        times SETTLE_S.
+        The present state of the files is then accepted, as by accept(). If a changed file is now
+        empty or missing, this method waits longer, because an editor may still be saving the file.
+        It waits at most MAX_SETTLE_STEPS times SETTLE_S.
         """
         changed: set[str] = set()
         without_content: set[str] = set()
@@ -184,7 +184,7 @@ def forget_bytecode(paths: Iterable[str]) -> None:
 
 
 def _walk(folder: Path) -> Iterator[str | None]:
-    """Yield the files in a directory and in those below it, the nearest ones first.
+    """Yield the files in a directory and in the directories below it, the nearest files first.
 
     Yields None for each directory, so that the caller can count directories without files, too.
     """

@@ -311,7 +311,7 @@ class UpstreamPool:
         closing.add_done_callback(self._closings.discard)
 
     def stop_opening(self) -> None:
-        """Cancel the tasks of all begin() and renew() that still run, and refuse new ones."""
+        """Cancel the tasks of all begin() and renew() that still run, and refuse new calls."""
         self._is_closed = True
         openings = [opening.task for opening in self.openings.values()]
         for task in (*openings, *self._renewals):

@@ -60,7 +60,7 @@ class UpstreamSessions(set[CallerSession]):
         return frozenset[str]().union(*(session.subscribed_uris for session in self))
 
     def take_over(self, before: UpstreamSessions) -> None:
-        """Move the sessions of another upstream to this one, with its `is_private` and `host`."""
+        """Move the sessions of another upstream to this object, also `is_private` and `host`."""
         self.update(before)
         before.clear()
         self.is_private, self.host = before.is_private, before.host

@@ -247,7 +247,7 @@ class Acceptor:
         while places.silent_strangers:
             descriptor = next(iter(places.silent_strangers))
             client = self._silent[descriptor]
-            # It is no longer silent if its first bytes have arrived but were not read yet.
+            # The client is no longer silent if its first bytes have arrived but were not read yet.
             if _has_input(client.sock):
                 self._attach(client)
                 continue
@@ -273,7 +273,7 @@ class Acceptor:
         client.sock.close()
 
     def _end_silence(self, client: _SilentClient) -> None:
-        """Remove a client from the silent ones, and stop waiting for its first bytes."""
+        """Remove a client from the silent clients, and stop waiting for its first bytes."""
         descriptor = client.sock.fileno()
         self._loop.remove_reader(descriptor)
         del self._silent[descriptor]

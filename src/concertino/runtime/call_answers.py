@@ -109,7 +109,7 @@ def answer_call(
     result: Struct | Raw,
     error: BaseException | None,
 ) -> None:
-    """Answer a call with `result`, or with `error` if it is not None, without calling its hooks."""
+    """Answer a call with `error`, or with `result` if `error` is None. Does not call hooks."""
     if error is not None:
         return _answer_error(connection, request, error)
     try:

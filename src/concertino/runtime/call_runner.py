@@ -239,7 +239,7 @@ class CallRunner:
     ) -> None:
         """Answer a call whose handler has returned `result` or raised `error`."""
         if request.on_cancel is not None:
-            # The call was suspended, so many others may end in this loop iteration as well. Large
+            # The call was suspended, so many other calls may end in this loop iteration, too. Large
             # results are then sent in turns, because together they would block the loop. To save
             # time, the size of the result is checked only in three cases: a large result was
             # expected; much output is unread; or large results wait already (busy_loops).
@@ -282,7 +282,7 @@ class CallRunner:
         return call_answers.finish_call(self._connection, request, result)
 
     def _postpones_or_drops(self, request: SessionRequest, result: Struct | Raw) -> bool:
-        """Send a large result in a later loop iteration, if this one has already sent much.
+        """Send a large result in a later loop iteration, if much was sent in this iteration.
 
         A result for which there is no memory is dropped before it is encoded, and the call fails.
         Returns False if the caller must send the result now.

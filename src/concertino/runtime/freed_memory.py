@@ -26,9 +26,9 @@ TRIM_BYTES = 4 * 2**20
 # Blocks of this size are returned as soon as they are freed. Messages of 1 MB are below it, because
 # to get their memory from the system again takes longer than to write them.
 MMAP_BYTES = 5 * 2**18
-# The same size while clients leave many results unread (ProcessBudget.has_pressure). Otherwise the
-# holes between unread results would take as much memory as a fifth of them: 345 MiB instead of 290
-# with results of 1 MB.
+# This size is used in place of MMAP_BYTES while clients leave many results unread
+# (ProcessBudget.has_pressure). Otherwise the holes between unread results would take a fifth of the
+# memory of these results in addition: 345 MiB instead of 290 with results of 1 MB.
 PRESSURE_MMAP_BYTES = 256 * 1024
 
 

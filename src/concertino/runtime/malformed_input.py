@@ -39,7 +39,7 @@ class MalformedInputLog:
         self._is_typed = is_typed
         # The number of malformed messages that was logged last; 0 before the first log message.
         self._logged_count = 0
-        # The same for oversize messages.
+        # The number of oversize messages that was logged last.
         self._logged_oversize = 0
 
     def report(self) -> None:

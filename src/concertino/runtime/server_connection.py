@@ -266,7 +266,7 @@ class ServerConnection:
         self.session.receive(frame)
 
     def open_early(self) -> None:
-        """Process the frames (messages) that are held back, and all later ones at once.
+        """Process the frames (messages) that are held back, and from now on each frame at once.
 
         Called while the backend has not started.
         """

@@ -174,7 +174,7 @@ class ReadBatch:
             self.single_id = 0
 
     def defer(self, callback: Callable[[], object]) -> None:
-        """Call `callback` at the end of the current read. Allowed only while one is in progress."""
+        """Call `callback` at the end of the current read. Allowed only during a read."""
         self._callbacks.append(callback)
 
     def flush_once(self) -> None:

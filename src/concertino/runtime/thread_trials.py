@@ -26,8 +26,8 @@ __all__ = ["FIRST_CALLS", "ThreadTrials"]
 FIRST_CALLS = 8
 # The number of calls doubles at most once in this time, in seconds, while calls wait.
 WAIT_S = 0.25
-# The same time if the calls are not seen to wait for another thread. They may wait in a way that
-# cannot be seen, such as for a lock file.
+# This time is used in place of WAIT_S if the calls are not seen to wait for another thread. They
+# may wait in a way that cannot be seen, such as for a lock file.
 SLOW_S = 30.0
 # At most this many kinds of calls are remembered.
 MAX_KINDS = 4096
@@ -77,7 +77,7 @@ class ThreadTrials:
         return kind in self._trials
 
     def begin(self, kind: Kind, running: int) -> None:
-        """Put a kind of call on trial, if it is not yet, and count calls of it that run already.
+        """Put a kind of call on trial, unless it is already, and count its running calls.
 
         During the trial only few calls of the kind run at once, because the size of their results
         is unknown.

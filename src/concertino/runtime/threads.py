@@ -167,7 +167,7 @@ class Threads:
             del error, job
 
     def _queue(self, job: ThreadJob) -> None:
-        """Pass a job to a thread, or let it wait for one. The caller holds the lock."""
+        """Pass a job to an idle thread, or queue the job. The caller holds the lock."""
         self._jobs.append(job)
         if self._idle:
             # Decrease the number here and not in the thread that wakes up, so that another job does
@@ -203,7 +203,7 @@ class Threads:
     # Tools whose results are not known. These methods run on the event loop.
 
     def _may_start(self, job: ThreadJob) -> bool:
-        """Return whether a call may start although others run. The caller holds the lock.
+        """Return whether a call may start while other calls run. The caller holds the lock.
 
         Returns False for a call that must wait, because its tool is on trial (ThreadTrials).
         """

@@ -25,7 +25,7 @@ WORKER = "CONCERTINO_WORKER"
 
 
 class WorkerPlace(Struct, frozen=True):
-    """Says which of several worker processes a process is, and how it reaches the others.
+    """The number of a worker process, and how the process reaches its parent and the other workers.
 
     descriptor: the file descriptor of the connection to the parent.
     number: the number of this worker, from 1 on.

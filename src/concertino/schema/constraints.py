@@ -3,7 +3,8 @@
     Annotated[int, Meta(ge=0), "years"]  ->  {"type": "integer", "minimum": 0, "description": ...}
 
 Supported are msgspec.Meta, pydantic.Field, annotated_types, typing_extensions.Doc and plain
-strings. Only msgspec is imported; the others are recognized by their module or attributes.
+strings. Of these packages only msgspec is imported. Objects of the other packages are recognized by
+their module or attributes.
 type_schema.py applies the constraints while it walks over an annotation.
 
 Spec: JSON Schema 2020-12 Validation, section 6.

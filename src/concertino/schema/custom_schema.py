@@ -187,7 +187,7 @@ _REFERENCES = ("$ref", "$dynamicRef")
 
 
 class _SubschemaGraph:
-    """The subschemas of a schema, with edges to those that they contain or refer to."""
+    """The subschemas of a schema. Edges lead to the subschemas that each contains or refers to."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.nodes: list[_Subschema] = []

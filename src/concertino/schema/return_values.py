@@ -589,7 +589,7 @@ _SURROGATE = (
 
 
 def _encode_hook(value: Any) -> Any:
-    """Convert a value that msgspec cannot encode to one that it can. An enc_hook of msgspec."""
+    """Convert a value that msgspec cannot encode to a value that it can encode (an enc_hook)."""
     # msgspec encodes these types itself, except as keys of an object.
     if type(value) in (tuple, frozenset, bool, type(None)):
         raise TypeError(f"{_kind(value)} cannot be a key of a JSON object; make it a str")

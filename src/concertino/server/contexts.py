@@ -364,7 +364,7 @@ class Contexts:
         return context
 
     def _drop_oldest(self, context: str) -> None:
-        """Delete the least recently used contexts until the others are within the limits.
+        """Delete the least recently used contexts until the remaining ones are within the limits.
 
         context: the handle of the context that was just changed; it is not deleted.
         """

@@ -366,7 +366,7 @@ class _ThreadCall:
 def iterate_in_thread(
     order: Sequence[Provider], context: Context, call: Callable[[Values], Any]
 ) -> Iterator[Any]:
-    """Yield the chunks of a generator handler, if it and all of its providers are `def`.
+    """Yield the chunks of a generator handler. The handler and all its providers must be `def`.
 
     Opens the providers before the first chunk, and closes them at the end. The returned iterator
     must be used in one thread only.
@@ -388,7 +388,7 @@ def iterate_in_thread(
 
 
 class _SyncScope:
-    """Opens and closes the providers of one call, all in one thread. Otherwise the same as Scope.
+    """Does the same as Scope, but opens and closes all providers of a call in one thread.
 
     order: the providers, in the order in which to open them.
     context: the context of the call.

@@ -229,7 +229,7 @@ class Lifespans:
             self._report(failures, opened)
 
     def _report(self, failures: list[BaseException], opened: asyncio.Future[None]) -> None:
-        """Raise the exception that has ended the functions, and log the others.
+        """Raise the exception that has ended the functions, and log their other exceptions.
 
         If open() still waits, open() raises the exception instead.
         failures: the exceptions of the functions, in order.

@@ -341,7 +341,7 @@ class Operations:
             operation.listeners = ()
             # The context refers to the request that has started the operation. Free that memory.
             del operation.context
-            # It was neither cancelled nor timed out.
+            # An operation that was cancelled or timed out has ended already.
             if not operation.has_ended:
                 outcome = operation.outcome
                 has_failed = outcome is None or outcome.result.is_error
@@ -354,7 +354,7 @@ class Operations:
         task.add_done_callback(on_done)
 
     def _drop_results(self) -> None:
-        """Drop results that have expired, and the oldest ones while a limit is exceeded."""
+        """Drop results that have expired, and the oldest results while a limit is exceeded."""
         ended = [item for item in self._operations.values() if item.ended_at is not None]
         count, size, now = len(ended), sum(item.size for item in ended), self._clock()
         for operation in ended:

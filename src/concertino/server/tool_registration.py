@@ -117,7 +117,7 @@ def make_tool(
         run = collect_chunks(handler, None if inline else in_thread)
         return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper.shape)
     if isinstance(handler, FinishingHandler):
-        # It converts its return value itself, before it closes its dependencies.
+        # Such a handler converts its return value itself, before it closes its dependencies.
         finishing = handler.finishing(shaper.shape)
         return RegisteredTool(tool, finishing, True, False, bind, _return_unchanged)
     return RegisteredTool(

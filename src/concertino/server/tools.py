@@ -344,7 +344,7 @@ class Tools(Registry[RegisteredTool]):
         details = [describe_violation(violation) for violation in violations]
 
         # If the arguments are not an object but null, for example, the request itself is malformed.
-        # It gets a JSON-RPC error with either value of argument_errors.
+        # The response is then a JSON-RPC error, whatever argument_errors is.
         if not arguments.startswith(b"{"):
             raise invalid_params(f"arguments: {'; '.join(details)}")
         if self._argument_errors == "protocol":

@@ -85,7 +85,7 @@ class ToolFamilies:
         )
 
     def _weigh(self, posting: Mapping[int, float], families: int) -> Mapping[str, float]:
-        """Return family -> the weight of a term, which is higher the fewer families have it.
+        """Return family -> the weight of a term, which is higher the fewer families have the term.
 
         posting: number of a tool -> how many times the term occurs in it.
         families: the number of all families.

@@ -84,13 +84,13 @@ class PipeConnection:
 
     Connection (transports/connection.py) describes the methods without a docstring. A derived class
     whose frames are not lines overrides on_chunk() and sets `terminator`, the bytes that are
-    written after each frame. It may also set `reads`, a range with as many items as reads are made
-    in a row, at most, before the event loop runs other callbacks.
+    written after each frame. It may also set `reads`, a range whose length limits how many reads
+    are made in a row before the event loop runs other callbacks.
 
     The output is in an OutputBuffer. Its attribute `held` is the number of buffered bytes. When
-    these have reached the high-water mark, the receiver stops writing until on_drain() is called;
-    as long as that is so, `reported` is the value of `held` that the receiver was told last.
-    Otherwise `reported` is 0.
+    these have reached the high-water mark, the receiver stops writing until on_drain() is called.
+    While the receiver does not write, `reported` is the value of `held` that the receiver was told
+    last. Otherwise `reported` is 0.
 
     reading, writing: the descriptors.
     facts: what is known of the peer, by name, such as `pid`, `uid` and `address`.
@@ -193,9 +193,9 @@ class PipeConnection:
                 size = self._choose_read_size()
 
     def _choose_read_size(self) -> int:
-        """Return the size of the next read, after one of READ_BYTES.
+        """Return the size of the next read, in bytes, after a read that returned READ_BYTES.
 
-        In the middle of a long line, it is LONG_READ_BYTES, and the pipe is enlarged.
+        In the middle of a long line, the size is LONG_READ_BYTES, and the pipe is enlarged.
         """
         if self._input.framer.pending_bytes < READ_BYTES:
             return READ_BYTES

@@ -111,10 +111,10 @@ class PollingConnection(PipeConnection):
     # Reading
 
     def _on_readable(self) -> None:
-        """Read chunks as long as each read returns exactly READ_BYTES. The loop calls this.
+        """Read chunks until a read returns more or fewer than READ_BYTES. The loop calls this.
 
         PipeConnection reads until there is nothing left. But a client usually waits for only one
-        response, so a further read after a short one would cost more than it gains. After a longer
+        response, so another read after a short read would cost more than it gains. After a longer
         read, which is made in the middle of a long line, the loop runs other callbacks first.
         """
         state = self._input

@@ -71,7 +71,7 @@ def _read_stat(pid: int, count: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat from the third one, the state.
 
     The manual page proc(5) counts fields from 1, so its field N is the item N - 3.
-    count: how many fields the caller needs; the others are one last item.
+    count: how many fields the caller needs. All fields after these are one last item.
     """
     # Split after the last parenthesis: the second field, the name of the program in parentheses,
     # may itself contain spaces and parentheses.
@@ -92,7 +92,7 @@ def live_processes() -> Iterator[tuple[int, ProcessState]]:
 
 
 def is_process(pid: int) -> bool:
-    """Return whether a process has this id, even one that /proc does not show."""
+    """Return whether a process has this id, even if /proc does not show the process."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -162,7 +162,7 @@ def read_written_pipes(pid: int) -> set[int]:
 
 
 def read_arguments(pid: int) -> list[str]:
-    """Return the command line of a process, which it can change; [] if it has ended."""
+    """Return the command line of a process, which the process can change; [] if it has ended."""
     try:
         text = _read(f"{pid}/cmdline")
     except OSError:
@@ -205,7 +205,7 @@ def send_signal(pid: int, started_at: int, number: signal.Signals) -> bool:
     try:
         descriptor = os.pidfd_open(pid)
     except PermissionError:
-        # It is an OSError too, but does not mean that the process has ended.
+        # A PermissionError is an OSError, too, but does not mean that the process has ended.
         raise
     except OSError:
         return False

@@ -54,9 +54,10 @@ CONNECT_RETRY_S = 0.01
 
 
 class SocketConnection(PipeConnection):
-    """A Connection over one stream socket, which it closes at its end.
+    """A Connection over one stream socket.
 
-    sock: a connected socket. The Connection takes over its descriptor; do not use it afterwards.
+    sock: a connected socket. The Connection takes over its descriptor, and closes the descriptor at
+        the end. Do not use the socket afterwards.
     facts: transport and address; for a Unix socket also pid and uid of the peer.
     """
 
@@ -245,7 +246,7 @@ def format_address(address: Any) -> str:
 async def connect_unix(
     path: str | os.PathLike[str], limits: Limits | None = None
 ) -> SocketConnection:
-    """Connect to a server that listens at a path, and return the Connection to it.
+    """Connect to a server that listens at a path, and return the Connection to this server.
 
         client = connect(await connect_unix("/run/my.sock"))      # or Client(...)
 
@@ -286,7 +287,7 @@ async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
 
 
 async def connect_tcp(host: str, port: int, limits: Limits | None = None) -> SocketConnection:
-    """Connect to a server that listens at a port, and return the Connection to it.
+    """Connect to a server that listens at a port, and return the Connection to this server.
 
         client = connect(await connect_tcp("127.0.0.1", 8000))    # or Client(...)
 

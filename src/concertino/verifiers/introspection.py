@@ -69,7 +69,7 @@ class Introspection:
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """Return the issuers whose tokens are accepted: the one that this object was made with."""
+        """Return the issuers whose tokens are accepted: only the one passed to the constructor."""
         return (self._issuer,)
 
     async def verify(self, token: str) -> Principal:

@@ -126,7 +126,7 @@ class JwtVerifier:
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """Return the issuers whose tokens are accepted: the one that this object was made with."""
+        """Return the issuers whose tokens are accepted: only the one passed to the constructor."""
         return (self._issuer,)
 
     def verify(self, token: str) -> Principal | Awaitable[Principal]:
