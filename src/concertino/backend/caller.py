@@ -138,7 +138,10 @@ class CallerSession(Protocol):
         ...
 
     def report_update(self, uri: str) -> None:
-        """Notify only this client of a change of a resource to which the client has subscribed."""
+        """Notify this client that a resource has changed, if the client has subscribed to it.
+
+        No other client is notified.
+        """
         ...
 
 

@@ -225,7 +225,7 @@ class PartStarts:
         """
         try:
             await part.start(notifier)
-        # BaseException includes SystemExit: no part may end the process in which the others run.
+        # BaseException includes SystemExit: no part may end the process in which other parts run.
         except BaseException as exc:
             task = asyncio.current_task()
             if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -284,7 +284,7 @@ async def start_strictly(
             if start.done() and (error := _exception_of(start)) is not None
         }
     finally:
-        # If one part has failed, stop waiting for the others.
+        # If one part has failed, stop waiting for the other parts.
         for start in starting:
             start.cancel()
         await asyncio.wait(starting)

@@ -179,7 +179,8 @@ class HttpServer:
             await self._open_servers()
         except BaseException:
             self.stop()
-            # stop() closes the servers that were opened. Also close the listeners of the others.
+            # stop() closes the servers that were opened. Also close the listeners for which no
+            # server was opened.
             for listener in self._listeners:
                 listener.close()
             raise
@@ -215,7 +216,7 @@ class HttpServer:
         source: where the clients connect.
         writes_at_once: whether each output is written at once. Otherwise, if there are several
             connections, only the first output of an iteration of the event loop is written at once.
-            The others are written together in the next iteration.
+            All later outputs of this iteration are written together in the next one.
         """
         options = self.options
         access = self.admission.access_rules(

@@ -79,8 +79,8 @@ def create_session_id(peers: SessionPeers | None) -> str:
 def pass_on(peers: SessionPeers | None, exchange: Exchange, id: str) -> bool:
     """Pass a request whose session is not in this process on to the process that has it.
 
-    A request that was passed on to this process is not passed on again. It could be passed on
-    without end, for example if this process has the address of one that was killed.
+    A request that was passed on to this process is not passed on again. Otherwise it could be
+    passed on without end, for example if this process has the address of a process that was killed.
 
     peers: None if this process shares its sessions with no other.
     id: the id of the session.

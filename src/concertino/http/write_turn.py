@@ -3,9 +3,10 @@
 A client process on the same machine sleeps until a response arrives, and waking it is the most
 expensive part of sending a small response. A client process with many connections, such as a
 reverse proxy, falls asleep again between two responses of one loop iteration, and each response
-wakes it again. So the first response of an iteration is written at once, and the others are written
-together in the next iteration. With 64 connections of one program, a call takes about a tenth less
-CPU time (docs/decisions/0082-responses-of-one-iteration-leave-together.md).
+wakes it again. So the first response of an iteration is written at once, and all other responses of
+this iteration are written together in the next one. With 64 connections of one program, a call
+takes about a tenth less CPU time
+(docs/decisions/0082-responses-of-one-iteration-leave-together.md).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class WriteTurn:
     """Writes the small outputs of several connections together, to wake their client only once.
 
     All connections of a server share one object. The first output of a loop iteration is written at
-    once, and the others in the next iteration. The output of each connection stays in order.
+    once, and all later outputs of this iteration in the next one. The output of each connection
+    stays in order.
 
     connections: the open connections of the server. If there is only one, no output is held back.
     """
@@ -59,7 +61,8 @@ class WriteTurn:
         for transport, data in held:
             try:
                 transport.write(data)
-            # An error of one transport must not keep the others from being written.
+            # An error of one transport must not keep the output of other transports from being
+            # written.
             except Exception as exc:
                 self._loop.call_exception_handler(
                     {"message": "a response was not written", "exception": exc}

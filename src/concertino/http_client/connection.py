@@ -397,7 +397,7 @@ class StreamableHttpConnection:
         if exchange.is_over:
             return
         if failure.may_resend:
-            # The server has closed an idle connection, so it has probably closed the others, too.
+            # The server has closed an idle connection, so probably also all other idle connections.
             self._sender.send_again(exchange, fresh=True)
             return
         self._exchanges.discard(exchange)

@@ -23,8 +23,8 @@ HELD_BYTES = 64 * 1024
 class MessageDelivery:
     """Passes the messages of a server to a Receiver, in the order of their arrival.
 
-    The first message of a loop iteration is passed at once, and the others together in the next
-    iteration. Messages that arrive before open() are dropped.
+    The first message of a loop iteration is passed at once, and all later messages of the iteration
+    together in the next one. Messages that arrive before open() are dropped.
     """
 
     def __init__(self) -> None:

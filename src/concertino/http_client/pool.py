@@ -57,7 +57,7 @@ class ConnectionPool:
             if connection.is_closed:
                 continue
             if sure and asyncio.get_running_loop().time() - connection.idle_since > SURE_S:
-                # This connection was used last, so all others have been idle for longer.
+                # This connection was used last, so all other idle connections are idle for longer.
                 self._idle.append(connection)
                 return None
             return connection

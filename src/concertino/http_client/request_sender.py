@@ -79,7 +79,7 @@ class RequestSender:
         """Send the request of an exchange in a task, which waits for a token and a connection.
 
         fresh: whether to open a new connection instead of using an idle one. If the server has
-            closed one idle connection, it has probably closed the others, too.
+            closed one idle connection, it has probably closed the other idle connections, too.
         """
         self._run(self.connect_and_send(exchange, fresh=fresh))
 

@@ -71,7 +71,7 @@ def read_outer_members(frame: bytes) -> OuterMembers:
 
     An id that is neither a string nor an integer is ignored. If there are several ids, the last one
     is returned. Only the first MAX_TOKENS strings and brackets of the frame are examined. If these
-    contain no id, the last TAIL_BYTES of the frame are searched for one.
+    contain no id, the last TAIL_BYTES of the frame are searched for an id.
     """
     if not frame.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return OuterMembers()

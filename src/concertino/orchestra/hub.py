@@ -201,7 +201,7 @@ class Hub:
         the processes that still run.
         """
         # First, other hubs of the cluster send no more calls. The connections are closed last,
-        # because a plugin may still call others while it ends.
+        # because a plugin may still call other plugins while it ends.
         if self._cluster is not None:
             self._cluster.withdraw()
         await self._plugins.stop()

@@ -63,7 +63,8 @@ ACKNOWLEDGE_S = 30.0
 RETRY_S = 1.0
 # How often a position is sent while there are no events, in seconds.
 POSITION_S = 15.0
-# The error codes of a subscription that is not valid, and of one to a topic that does not exist.
+# The error codes of a subscription that is not valid, and of a subscription to a topic that does
+# not exist.
 INVALID = "validation_error"
 UNKNOWN_TOPIC = "unknown_topic"
 # The error code of an event that the cluster has not acknowledged.

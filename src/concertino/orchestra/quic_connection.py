@@ -82,7 +82,7 @@ class _Sending(threading.local):
         for connection in connections or ():
             try:
                 connection.finish_read()
-            # An error of one connection must not affect the others.
+            # An error of one connection must not affect other connections.
             except Exception:
                 log.exception("sending over QUIC failed")
 

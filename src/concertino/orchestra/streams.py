@@ -147,7 +147,7 @@ class ChunkSender:
         if not self._queue:
             return DONE
         self._drained = self._drained or self._loop.create_future()
-        # Several tasks may wait, and the cancellation of one must not reach the others.
+        # Several tasks may wait, and the cancellation of one must not reach the other tasks.
         return asyncio.shield(self._drained)
 
     def grant(self, size: int) -> None:

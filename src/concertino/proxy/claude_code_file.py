@@ -171,7 +171,7 @@ def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
             disabled = frozenset(_decode_names(members.get("disabledMcpServers", b"[]")))
         except DecodeError:
             # Claude Code may change the format of its file. A project that cannot be read is
-            # skipped, so that the others can still be used.
+            # skipped, so that all other projects can still be used.
             at += len(bytes(project))
             continue
         servers = members.get("mcpServers", Raw(b"{}"))

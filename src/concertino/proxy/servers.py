@@ -46,8 +46,9 @@ START_S = 3.0
 # than START_S, so that the Host does not answer the first request before the composition has
 # started.
 OPENING_S = START_S + 0.5
-# How the servers are composed to one Backend. Servers may be missing, and slow ones do not delay
-# the others; one that has not started is started again after each of the pauses in retries_s.
+# How the servers are composed to one Backend. Servers may be missing, and a slow server does not
+# delay other servers. A server that has not started is started again after each of the pauses in
+# retries_s.
 RULES = CompositionRules(
     start_s=START_S,
     lists_s=START_S,

@@ -75,7 +75,7 @@ class ServerSharing:
         if self._isolation == "auto":
             self._isolation = "principal"
             # Before 2026-07-28 the log level holds for the whole connection, so one client would
-            # change the level of the others.
+            # change the level of all other clients.
             if not is_modern and has_log_levels:
                 self._isolate("it has log levels")
 

@@ -263,7 +263,7 @@ class UpstreamPool:
         try:
             await asyncio.gather(*opened)
         except BaseException:
-            # If one opening fails, gather() does not cancel the others, so cancel them here.
+            # If one opening fails, gather() does not cancel the other openings. So cancel all here.
             for opening in opened:
                 opening.cancel()
             try:

@@ -194,7 +194,7 @@ class OutputFlow:
 
         if self._drained is None:
             self._drained = self._loop.create_future()
-        # Several handlers may wait for this future. Cancelling one must not wake the others.
+        # Several handlers may wait for this future. Cancelling one must not wake other handlers.
         return asyncio.shield(self._drained)
 
     def _on_loop_iteration(self) -> None:

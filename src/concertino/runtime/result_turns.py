@@ -2,7 +2,7 @@
 
 Encoding and writing 1 MB takes 0.2 to 0.7 ms. If many calls with large results end at once, the
 requests of all other clients wait meanwhile. So only some large results are sent in each iteration,
-and the others wait. For most of them, UnreadResults (jsonrpc/unread_results.py) has reserved memory
+and the others wait. For most results, UnreadResults (jsonrpc/unread_results.py) reserved the memory
 when their calls started. It reserves none for calls of tools that are known for small results; if
 such a call returns a large result, UnreadResults.may_postpone() says whether the result may wait.
 
@@ -65,8 +65,9 @@ SAMPLE_DEPTH = 4
 class ResultTurns:
     """Decides which large results are sent in the current iteration of an event loop.
 
-    There is one for each loop: result_turns_of(loop). In one iteration, it lets results of about
-    TURN_BYTES be sent, or one value be converted to JSON; the others wait in order.
+    Each loop has one such object: result_turns_of(loop). In one iteration, it lets results of about
+    TURN_BYTES be sent, or one value be converted to JSON. All other results and values wait in
+    order.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

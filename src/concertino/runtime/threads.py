@@ -87,7 +87,7 @@ class Threads:
         self._results: dict[asyncio.AbstractEventLoop, JobResults] = {}
         # The lock for the queue and the two counters. Idle threads wait until it is notified.
         self._changed = threading.Condition()
-        # The number of threads that wait for a job and were not notified of one yet.
+        # The number of threads that wait for a job and were not notified of a job yet.
         self._idle = 0
         # The number of threads that are alive.
         self._started = 0

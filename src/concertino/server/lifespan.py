@@ -217,8 +217,8 @@ class Lifespans:
         except BaseException as exc:
             failures.append(exc)
 
-        # Exit all, even if one fails. Unlike in nested `async with` blocks, the exception of one
-        # function is not thrown into the others.
+        # Exit all functions, even if one fails. Unlike in nested `async with` blocks, the exception
+        # of one function is not thrown into the other functions.
         for manager in reversed(entered):
             try:
                 await manager.__aexit__(None, None, None)

@@ -347,7 +347,7 @@ class Resources:
                 if resources[index].size is None:
                     resources[index] = replace(resources[index], size=size)
 
-        # Return the same object as long as the list is unchanged: ResultEncoder caches its JSON.
+        # Return the same object while the list is unchanged: ResultEncoder caches its JSON.
         if page.result is None or page.result.resources != resources:
             hints = self._hints
             page.result = ListResourcesResult(

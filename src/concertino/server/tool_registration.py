@@ -250,7 +250,7 @@ def _make_result_shaper(
 def _check_schema_sizes(options: ToolSettings, name: str) -> None:
     """Raise RegistrationError for hand-written schemas that are too large.
 
-    This must be the first check, because the others walk through the whole schemas.
+    This must be the first check, because the other checks walk through the whole schemas.
     name: the name of the tool.
     """
     schemas = {

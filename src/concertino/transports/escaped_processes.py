@@ -111,7 +111,7 @@ class EscapedProcesses:
             found = self._signal(found, child, number)
             if not found and (is_complete or time.monotonic() >= settled_at):
                 return True
-            # When they have ended, search again, because they may have started others meanwhile.
+            # When these processes have ended, search again, because they may have started others.
             await asyncio.sleep(CHECK_S)
             while found := [
                 pid for pid in found if (state := read_process_state(pid)) and state.is_live

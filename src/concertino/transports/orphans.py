@@ -18,7 +18,7 @@ __all__ = ["END_STEPS", "ProcessKey", "end_orphans", "end_processes"]
 END_STEPS = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 1.0))
 # The first step for orphans only waits, because they may end by themselves at the end of input.
 ORPHAN_STEPS = ((None, 0.5), *END_STEPS)
-# How often, in seconds, to search again, because processes may start others meanwhile.
+# The pause between two searches, in seconds. Processes may start other processes meanwhile.
 CHECK_S = 0.02
 # Processes that are just being started have no marks yet. They have them after this many seconds.
 SETTLE_S = 0.1
