@@ -102,7 +102,7 @@ async def open_conversation(
         `server/discover`.
     era: "modern" for a server of revision 2026-07-28, "legacy" for a server of an earlier revision,
         or "auto" to find out the revision: send `server/discover`, and then `initialize` to a
-        server that does not know it. Or an async function, which is called after the start. If
+        server that does not know this request. Or an async function, called after the start. If
         the function returns True, `initialize` is sent first, and `server/discover` only if the
         server refuses `initialize`. False means the same as "auto".
     within_s: the time limit for everything, in seconds.

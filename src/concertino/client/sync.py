@@ -149,7 +149,7 @@ class SyncClient(ConnectionFacts):
     set_log_level = _blocking(Client.set_log_level)
 
     def set_roots(self, roots: Roots) -> None:
-        """Replace the roots. A server before 2026-07-28 is notified of the change.
+        """Replace the roots. A server of a revision before 2026-07-28 is notified of the change.
 
         roots: file:// URIs or Roots, or a function without arguments that returns them.
         Raises RuntimeError if this client was created without `roots` or is not open, and

@@ -226,10 +226,11 @@ def _pass_list(
     pages: Sequence[PartPage],
     context: Context,
 ) -> None:
-    """Allow the session to send a list unchanged if all of it comes from servers before 2026-07-28.
+    """Allow the session to send a list unchanged, if no page comes from a server of 2026-07-28.
 
-    Then clients before 2026-07-28 also get the fields that this package does not know, which the
-    session would leave out when it translates the list. Clients of 2026-07-28 get them in any case.
+    Then clients of older revisions also get the fields that this package does not know, which the
+    session would leave out when it translates the list. Clients of 2026-07-28 get these fields in
+    any case.
     whole: the joined list.
     pages: the pages of the parts from which it was built.
     """
@@ -238,7 +239,7 @@ def _pass_list(
 
 
 def _are_legacy(pages: Sequence[PartPage]) -> bool:
-    """Return whether all pages come, as JSON, from servers before 2026-07-28."""
+    """Return whether all pages come, as JSON, from servers of revisions before 2026-07-28."""
     return all(page.revision and not by_name[page.revision].modern for page in pages)
 
 

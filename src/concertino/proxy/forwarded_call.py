@@ -32,7 +32,7 @@ QUIET_S = 0.05
 
 
 class Question:
-    """A request of a server before 2026-07-28 to its client, such as `elicitation/create`.
+    """A request of a server to its client, such as `elicitation/create`, before 2026-07-28.
 
     method, params: the method and the undecoded params of the request.
 

@@ -39,9 +39,9 @@ class ServerQuestions:
 
     calls: the pending calls, the newest last. The Upstream that owns this dict adds and removes
         them.
-    suspend: replaces a CallbackCall, which no task awaits, by a SuspendableCall, which can wait for
-        its client's answer, and returns it. Called if the client is of revision 2026-07-28: it gets
-        the question in the response to its call, and the answer comes with its next request.
+    suspend: called for a client of revision 2026-07-28, which gets the question in the response to
+        its call, and sends the answer with its next request. Replaces a CallbackCall, which no task
+        awaits, by a SuspendableCall, which can wait for the answer. Returns the SuspendableCall.
 
     Attributes:
     orphaned: the questions that came when no client could be asked. They wait for the next call.

@@ -1,7 +1,7 @@
 """Upstream: one connection of a proxy to its server, and the calls that wait for a result there.
 
-A server before 2026-07-28 sends requests, log messages and other notifications to its client. Over
-stdio these do not say to which call they belong. So they are passed on in this way:
+A server of a revision before 2026-07-28 sends requests, log messages and other notifications to its
+client. Over stdio these do not say to which call they belong. So they are passed on in this way:
 
 - Requests of the server, called questions, go to the client of the newest pending call that can
   receive them (server_questions.py). So do log messages.
@@ -79,7 +79,7 @@ class UpstreamSettings(Struct, frozen=True):
     heartbeat_s: if the server sends nothing about a call for this time, in seconds, the proxy
         itself sends progress to the client. None for never.
     parked: the calls of the proxy that wait for answers of their clients.
-    on_question: called when a server before 2026-07-28 asks its client something.
+    on_question: called when a server of a revision before 2026-07-28 asks its client something.
     on_change: called with an upstream whose server reports that a list has changed.
     """
 
@@ -94,7 +94,7 @@ class UpstreamSettings(Struct, frozen=True):
 class OpeningOptions(Struct, frozen=True):
     """How an upstream opens its connection to the server.
 
-    capabilities: the client capabilities to declare to a server before 2026-07-28.
+    capabilities: the client capabilities to declare to a server of a revision before 2026-07-28.
     era: "legacy" to open it with `initialize` (revisions up to 2025-11-25); "modern" to speak
         2026-07-28; "auto" to find out what the server speaks. An async function is like "auto": it
         is called after the server was started, and returns whether to try `initialize` first.
@@ -471,7 +471,7 @@ class Upstream:
             log.debug("%s: %s was dropped: %s", self._settings.name, method, exc)
 
     async def _set_level(self, level: Level) -> None:
-        """Ask a server before 2026-07-28 for log messages of this level and above.
+        """Ask a server of a revision before 2026-07-28 for log messages of this level and above.
 
         Such a server has one level for the whole connection. If several sessions share it, the
         level is only lowered and never raised, so that each session gets the messages that it
