@@ -50,7 +50,7 @@ __all__ = [
     "resolve_plain",
 ]
 
-# Every integer up to this one is exact as a double.
+# Every integer up to this number is exact as a double.
 EXACT = 2**53
 _WORDS: Mapping[str, bool | float | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),

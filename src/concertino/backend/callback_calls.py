@@ -51,7 +51,7 @@ class EndsCalls(Protocol):
     """
 
     def end_call(self, slot: Any, result: Struct | Raw | None, error: Exception | None, /) -> None:
-        """End a call with its result, or with an exception; the other one is None.
+        """End a call with its result or with an exception. One of these two arguments is None.
 
         Raises nothing.
         """

@@ -184,7 +184,7 @@ class _Service:
         self._make_connection: Callable[[], HttpConnection]
         # Channels of finished requests, to be used again.
         self._idle: list[AsgiChannel] = []
-        # A handler that cancels all tasks must not cancel this one.
+        # A handler that cancels all tasks must not cancel this task.
         self._running = hide_from_all_tasks(
             self.loop.create_task(self._run(Host(backend, limits), options))
         )

@@ -87,7 +87,7 @@ class EventStore:
             budget.kept_bytes += size
 
     def after(self, stream: int, number: int) -> Iterator[_StoredEvent]:
-        """Return the kept events of a stream with numbers greater than this one."""
+        """Return the kept events of a stream with numbers greater than this number."""
         return (event for event in self._events if event.stream == stream and event.number > number)
 
     def clear(self) -> None:

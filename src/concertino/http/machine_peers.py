@@ -133,7 +133,7 @@ class MachinePeers:
         return True
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
-        """Let the processes on other machines pass requests on to this one. Call this once.
+        """Let processes on other machines pass requests on to this process. Call this once.
 
         It listens for them, and stores the address of this process in the NATS bucket.
 
@@ -262,7 +262,7 @@ class _FrontEndCertificate(TlsCertificate):
 
 
 class _Registration:
-    """Lets other front ends reach this one, until close(). It is the PeerServer of serve().
+    """Lets other front ends reach this front end, until close(). serve() returns this PeerServer.
 
     acceptor: accepts the connections of other front ends.
     renewing: the task that renews the entry of this front end in the bucket.
@@ -277,7 +277,7 @@ class _Registration:
         self._unregister = unregister
 
     def close(self) -> None:
-        """Stop accepting requests of other front ends, and remove the entry of this one."""
+        """Stop accepting requests of other front ends, and remove this front end's entry."""
         self._acceptor.close()
         self._renewing.cancel()
         self._unregister()

@@ -71,7 +71,7 @@ class _Use:
         self.window = window
 
     def is_idle(self, now: float) -> bool:
-        """Return whether the principal has neither running requests nor recent ones."""
+        """Return whether the principal has neither running requests nor recent requests."""
         return not self.requests and (self.window is None or self.window.is_idle(now))
 
 

@@ -84,7 +84,7 @@ class Relay(asyncio.Protocol):
         exchange.sends_comments = False
         exchange.on_disconnect = self._close
         task = asyncio.get_running_loop().create_task(self._connect(connect))
-        # A handler that cancels all tasks must not cancel this one.
+        # A handler that cancels all tasks must not cancel this task.
         self._connecting = hide_from_all_tasks(task)
 
     async def _connect(self, connect: Callable[[Relay], Awaitable[None]]) -> None:

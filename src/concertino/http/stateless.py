@@ -161,7 +161,7 @@ class StatelessConnection:
             self._exchange.is_subscription = True
 
     def pause(self, paused: bool) -> None:
-        """Do nothing. While a request is running, no other one is read anyway."""
+        """Do nothing. While a request is running, no other request is read anyway."""
 
     async def close(self, within_s: float) -> None:
         self._receiver = None

@@ -102,7 +102,7 @@ class StatelessPool:
             oldest.end()
 
     def _forget_waiting(self, connection: StatelessConnection) -> None:
-        """Remove a Connection from the table of kept ones."""
+        """Remove a Connection from the table of kept Connections."""
         identity = self._waiting.pop(connection)
         others = self._by_identity[identity]
         others.remove(connection)

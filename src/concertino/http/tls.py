@@ -190,7 +190,7 @@ class TlsAcceptor:
             self._loop.call_later(PAUSE_S, self._resume)
             return
         sock.setblocking(False)
-        # A handler that cancels all tasks must not cancel this one.
+        # A handler that cancels all tasks must not cancel this task.
         task = hide_from_all_tasks(self._loop.create_task(self._shake_hands(sock)))
         self._handshakes[task] = self._loop.time()
         task.add_done_callback(self._on_handshake_end)

@@ -326,7 +326,7 @@ class _PacedInput:
             self._deliver_ready()
 
     def _deliver_ready(self) -> None:
-        """Deliver the messages that may be delivered now, and set a timer for the others."""
+        """Deliver the messages that may be delivered now. Set a timer for all other messages."""
         assert self._wait_s is not None
         ready: list[bytes] = []
         wait_s = 0.0

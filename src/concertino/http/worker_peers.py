@@ -55,7 +55,7 @@ class WorkerPeers:
             return None
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
-        """Let the other workers pass requests on to this one, at its Unix socket.
+        """Let the other workers pass requests on to this worker, at its Unix socket.
 
         make: called once, with a function. That function checks a worker which has connected: it
             returns facts about it, or raises OSError to refuse it. make returns the protocol

@@ -219,7 +219,7 @@ class UnreadResults:
     def __init__(self, limits: Limits, budget: ProcessBudget | None) -> None:
         self.small_bytes = min(limits.max_message_bytes, LARGE_BYTES)
         self._limit = limits.max_unread_bytes
-        # A client with fewer unread bytes than this counts as one that has read everything, because
+        # If a client has fewer unread bytes than this, it counts as having read everything, because
         # the transport does not report how many are left below this mark.
         self._nearly_read_bytes = limits.low_water_bytes
         # How much of RESERVE_BYTES this connection may use. It is all of it from the time when the

@@ -231,7 +231,7 @@ class Cache:
         dead: int,
         index: IndexDirectory,
     ) -> None:
-        """Write the cache file, and remove old ones of other libraries if there are too many.
+        """Write the cache file, and remove old files of other libraries if there are too many.
 
         Raises nothing: a failure is logged.
         documents: number in the index -> document.

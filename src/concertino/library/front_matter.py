@@ -127,7 +127,7 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
 
 
 def _file_line(line: int | None) -> int:
-    """Convert a line number in the YAML text, from 1, to one in the file, where `---` is line 1.
+    """Convert a line number in the YAML text, from 1, to a number in the file (`---` is line 1).
 
     line: None if the line is not known; the result is then the first line of the YAML text.
     """

@@ -13,7 +13,7 @@ MAX_BYTES = 64 * 2**20
 
 
 class ReadCache:
-    """Keeps the contents of files in memory, by path. The least recently used ones are dropped.
+    """Keeps the contents of files in memory, by path. Least recently used contents are dropped.
 
     Any thread may use the cache.
     max_files: how many files are kept at most; 0 for none. Their total size is at most MAX_BYTES.

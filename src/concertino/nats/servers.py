@@ -134,7 +134,7 @@ def front_end_tls(folder: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_verify_locations(folder / "ca.crt")
-        # With a password, OpenSSL does not ask for one on the terminal.
+        # If a password is given, OpenSSL does not ask for a password on the terminal.
         context.load_cert_chain(folder / f"{FRONT_END}.crt", folder / f"{FRONT_END}.key", "")
     except OSError as exc:
         raise ValueError(

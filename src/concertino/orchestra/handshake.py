@@ -210,7 +210,7 @@ class _StrictContext(tls.Context):
         """Read the message with the client's certificates. Refuse one that contains none."""
         cast(Any, super())._server_handle_certificate(input_buf)
         # In TLS, a client may answer the request with an empty list of certificates. The server
-        # decides whether it accepts that; this one does not.
+        # decides whether it accepts an empty list; this server does not.
         if cast(Any, self)._peer_certificate is None:
             raise tls.AlertBadCertificate("a client certificate is required")
 

@@ -59,7 +59,7 @@ log = logging.getLogger("concertino.orchestra.structs")
 
 # Limit for nested objects and arrays. Other decoders accept 10,000 (Go) or at least 33 (C, Rust).
 MAX_DEPTH = 128
-# Every integer up to this one is exact as a double.
+# Every integer up to this number is exact as a double.
 EXACT = 2**53
 
 _DOUBLE = Layout("<d")

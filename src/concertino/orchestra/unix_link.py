@@ -169,7 +169,7 @@ class _FrameConnection(SocketConnection):
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
         if batch.in_progress:
-            # Frames that wait already will be flushed, and come before this one.
+            # Frames that wait already will be flushed, and come before this frame.
             if self._output.queue:
                 return self.write(frame, None)
             if (single_id := batch.single_id) and single_id != self._last_single_id:
@@ -264,7 +264,7 @@ class UnixLink(RpcClient):
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
         connection = self._connection
-        # If no other request is pending, this one is probably the only one of this loop iteration.
+        # If no other request is pending, this is probably the only request of this loop iteration.
         held = (
             connection.send_payload(payload)
             if self._pending

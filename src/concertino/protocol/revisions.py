@@ -169,7 +169,7 @@ def implementation(info: Implementation, revision: Revision) -> Implementation:
 
 
 def capabilities(declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
-    """Return a server's capabilities without those that the revision does not define.
+    """Return a server's capabilities, without capabilities that the revision does not define.
 
     declared: the capabilities by name, as in MCP 2025-11-25, and `extensions`.
     """

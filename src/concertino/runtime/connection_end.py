@@ -123,7 +123,7 @@ class ConnectionEnd:
         if self._closing is None:
             self._is_cancellation = is_cancellation
             self.is_draining = self.is_closing = True
-            # A handler that cancels all tasks must not cancel this one.
+            # A handler that cancels all tasks must not cancel this task.
             closing = self._closed.get_loop().create_task(self._close(within_s))
             self._closing = hide_from_all_tasks(closing)
 

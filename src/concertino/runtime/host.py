@@ -129,7 +129,7 @@ class Host:
         # is answered after opening_s, and calls wait.
         self._opening_until = self._loop.time() + self.limits.opening_s
         self._describe_start: Callable[[], str] | None = None
-        # A handler that cancels all tasks must not cancel this one.
+        # A handler that cancels all tasks must not cancel this task.
         self.started = hide_from_all_tasks(self._loop.create_task(self._start()))
         self.started.add_done_callback(self._on_started)
         loop_watch_of(self._loop).begin(self._has_calls)

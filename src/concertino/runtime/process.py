@@ -254,7 +254,7 @@ def _run_to_completion(
     If a handler stops the loop, or a task of the application raises SystemExit, the loop is started
     again.
     """
-    # A handler that cancels all tasks must not cancel this one.
+    # A handler that cancels all tasks must not cancel this task.
     task = hide_from_all_tasks(loop.create_task(work))
     while True:
         try:
