@@ -12,8 +12,9 @@ the second.
 A last row has our proxy in front of a server that needs 2 s to start, as npx and uvx need when they
 install one, and has run before: how soon it opens and lists from the cache. And ten servers of 50
 tools each behind `concertino serve mcp.json`: how long their list of 500 tools takes when it has
-been asked for before. And how much longer a result of 1 MB takes through the proxy, in calls that
-take turns; beside it, as its floor, the time in which msgspec decodes and encodes the same bytes.
+been asked for before. And how much longer a result of 1 MB, and one of 1,000 short texts, takes
+through the proxy, in calls that take turns; beside it, as its floor, the time in which msgspec
+decodes and encodes the same bytes.
 
 The server behind all of them is the echo server in C (bench/servers/echo_for_clients.c), which
 costs next to nothing. Rounds over all rows, so that a slow minute of the machine falls on all
@@ -84,16 +85,19 @@ for line in sys.stdin:
         result = {"initialize": offer, "tools/list": {"tools": tools}}.get(message["method"], {})
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 """
-# A server that answers each call with the same result of 1 MB.
+# A server with two tools: `large` returns a text of 1 MB, and `blocks` 1,000 short texts.
 LARGE = """
 import json, os, sys
 offer = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
          "serverInfo": {"name": "large", "version": "1"}}
-content = json.dumps({"content": [{"type": "text", "text": "x" * 1_000_000}]})
+texts = {"large": ["x" * 1_000_000], "blocks": [f"block {i}" for i in range(1_000)]}
+results = {name: json.dumps({"content": [{"type": "text", "text": item} for item in items]})
+           for name, items in texts.items()}
 for line in sys.stdin:
     message = json.loads(line)
     if "id" in message:
-        result = content if message["method"] == "tools/call" else json.dumps(offer)
+        is_call = message["method"] == "tools/call"
+        result = results[message["params"]["name"]] if is_call else json.dumps(offer)
         answer = f'{{"jsonrpc":"2.0","id":{message["id"]},"result":{result}}}\\n'.encode()
         while answer:
             answer = answer[os.write(1, answer):]
@@ -241,9 +245,10 @@ def measure_list(folder: Path, calls: int) -> float:
     return statistics.median(times)
 
 
-def measure_large_result(folder: Path, calls: int) -> tuple[float, float, float]:
-    """Return what a result of 1 MB costs, in ms of one call.
+def measure_large_result(folder: Path, calls: int, tool: str) -> tuple[float, float, float]:
+    """Return what a large result costs, in ms of one call.
 
+    tool: "large" for a text of 1 MB, "blocks" for 1,000 short texts.
     These are the time that the proxy adds, by the medians; the CPU time of the proxy; and the time
     of one decoding and encoding with msgspec. The three take turns every ten calls.
     """
@@ -263,11 +268,11 @@ def measure_large_result(folder: Path, calls: int) -> tuple[float, float, float]
                 times = {name: [] for name in times}
             for name, process in (("directly", directly), ("proxy", proxied)):
                 for _ in range(10):
-                    frame = process.frame("tools/call", {"name": "large", "arguments": {}})
+                    frame = process.frame("tools/call", {"name": tool, "arguments": {}})
                     began = time.perf_counter()
                     [line] = process.exchange(frame, 1)
                     times[name].append((time.perf_counter() - began) * 1e3)
-                    assert len(line) > MEGABYTE
+                    assert len(line) > (MEGABYTE if tool == "large" else 30_000)
             for _ in range(10):
                 began = time.perf_counter()
                 msgspec.json.encode(msgspec.json.decode(line))
@@ -389,7 +394,8 @@ def main() -> int:
                 taken.setdefault(name, []).append(measure(command, calls))
         opening_ms, opening_cpu_ms = measure_opening(Path(folder), options.rounds)
         list_ms = measure_list(Path(folder), options.calls // 10)
-        added_ms, large_cpu_ms, floor_ms = measure_large_result(Path(folder), options.calls // 8)
+        large = measure_large_result(Path(folder), options.calls // 8, "large")
+        blocks = measure_large_result(Path(folder), options.calls // 2, "blocks")
     results = {name: summary(rounds) for name, rounds in taken.items()}
 
     columns = list(next(iter(results.values())))
@@ -402,10 +408,11 @@ def main() -> int:
     print(f"CPU at 64, proxy / our echo server: {ours['cpu_us_64'] / echo['cpu_us_64']:.2f}")
     print(f"opening and list from the cache: {opening_ms:.0f} ms, CPU {opening_cpu_ms:.0f} ms")
     print(f"list of 500 tools of ten servers, asked for before: {list_ms:.2f} ms")
-    print(
-        f"result of 1 MB: +{added_ms:.2f} ms, CPU {large_cpu_ms:.2f} ms; msgspec's decoding and "
-        f"encoding: {floor_ms:.2f} ms"
-    )
+    for name, (added_ms, cpu_ms, floor_ms) in (("1 MB", large), ("1,000 blocks", blocks)):
+        print(
+            f"result of {name}: +{added_ms:.3f} ms, CPU {cpu_ms:.3f} ms; msgspec's decoding and "
+            f"encoding: {floor_ms:.3f} ms"
+        )
     if (fast := results.get("FastMCP create_proxy")) is not None:
         print(f"calls/s at 64, proxy / FastMCP: {ours['calls_s'] / fast['calls_s']:.0f}")
     if options.json:
