@@ -660,6 +660,29 @@ async def test_other_calls_of_a_lost_session_are_not_repeated() -> None:
 
 
 @on_a_loop
+async def test_a_call_whose_stream_is_lost_with_its_session_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server has accepted it before."""
+    monkeypatch.setattr(event_stream, "RETRY_S", 0.01)
+    calls = 0
+
+    async def script(request: Request) -> bytes:
+        nonlocal calls
+        if request.rpc == "tools/call":
+            calls += 1
+            return cut(b"id: e1\ndata:\n\n")
+        if "last-event-id" in request.headers:
+            return plain("404 Not Found")
+        return legacy(request) or plain("202 Accepted")
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        with pytest.raises(Disconnected, match="the server has ended the session"):
+            await client.call_tool("t")
+    assert calls == 1
+
+
+@on_a_loop
 async def test_a_server_that_goes_while_its_connection_is_idle_is_an_error() -> None:
     """The request is sent again, since the server may not have seen it, but only once."""
     server: asyncio.Server

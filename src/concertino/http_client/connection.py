@@ -82,11 +82,12 @@ class _Session:
     fallback: the state of the transport of 2024-11-05, if the server has no newer transport; else
         None.
     deletion: a future that is done when the server has answered DELETE.
-    refused: the ids of the requests to which the server has answered that the session has ended.
+    refused: the id of the request that the server has refused because the session has ended; empty
+        if it has refused none.
     """
 
     def __init__(self) -> None:
-        self.refused: set[Id] = set()
+        self.refused: frozenset[Id] = frozenset()
         self.is_opening = False
         self.listening_since: float | None = None
         self.fallback: SseFallback | None = None
@@ -137,7 +138,7 @@ class StreamableHttpConnection:
 
         Their session had ended. They may be sent again in another session.
         """
-        return frozenset(self._session.refused)
+        return self._session.refused
 
     # Connection
 
@@ -378,8 +379,9 @@ class StreamableHttpConnection:
         is_served = exchange.kind != "listen" or exchange.events is not None
         if head.status == 404 and self._heads.session and exchange.kind != "delete" and is_served:
             self._exchanges.discard(exchange)
-            if exchange.id is not None:
-                self._session.refused.add(exchange.id)
+            # When a stream is resumed, the server has accepted the request before.
+            if exchange.kind == "post" and exchange.id is not None:
+                self._session.refused = frozenset((exchange.id,))
             self._disconnect("the server has ended the session")
             return
         # A JSON-RPC error in the body says more than the status. But if the user has to log in, or
