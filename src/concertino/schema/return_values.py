@@ -54,6 +54,8 @@ from concertino.types.results import CallToolResult, ContentBlock, TextContent
 
 # The type of a function that converts a return value to a result.
 Shape = Callable[[Any], CallToolResult]
+# The type of a function that raises InvalidResult for JSON that does not conform to a type.
+Validate = Callable[[bytes | Raw], None]
 # The type of a function that converts some items of a list to JSON.
 EncodeItems = Callable[[list[Any]], bytes]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -204,8 +206,9 @@ def _make_structured_shaper(annotation: Any, name: str) -> ResultShaper:
     schema = _inline_root(type_schema.schema, builder.definitions)
     # The schema of a list has further keywords if it limits the length, for example.
     is_list = type_schema.schema.keys() == {"type", "items"}
-    encode_items = _make_items_encoder(type_schema) if is_list else None
-    return ResultShaper(schema, _make_structured_shape(type_schema), encode_items)
+    validate = _make_validator(type_schema)
+    encode_items = _make_items_encoder(type_schema, validate) if is_list else None
+    return ResultShaper(schema, _make_structured_shape(type_schema, validate), encode_items)
 
 
 def _make_open_shaper(shape_value: Shape) -> ResultShaper:
@@ -227,7 +230,7 @@ def _make_open_shaper(shape_value: Shape) -> ResultShaper:
 def custom_result_shaper(
     handler: Callable[..., object],
     schema: dict[str, Any],
-    validate: Callable[[Raw | bytes], None],
+    validate: Validate,
 ) -> ResultShaper:
     """Return the ResultShaper for a handler with a hand-written output schema.
 
@@ -454,15 +457,15 @@ _EXACT: dict[str, type] = {
 }
 
 
-def _make_structured_shape(type_schema: TypeSchema) -> Shape:
+def _make_structured_shape(type_schema: TypeSchema, validate: Validate) -> Shape:
     """Return the function for ResultShaper.shape of a handler with an output schema.
 
     The function checks that each result conforms to the annotation, and so to the schema.
+    validate: the function of _make_validator() for this type.
     """
     schema = type_schema.schema
     exact = _EXACT.get(schema["type"]) if schema.keys() == {"type"} else None
     adapter = type_schema.adapter
-    validate = _make_validator(type_schema)
 
     def shape_result(value: CallToolResult) -> CallToolResult:
         content = value.structured_content
@@ -495,13 +498,13 @@ def _make_structured_shape(type_schema: TypeSchema) -> Shape:
     return shape
 
 
-def _make_items_encoder(type_schema: TypeSchema) -> EncodeItems:
+def _make_items_encoder(type_schema: TypeSchema, validate: Validate) -> EncodeItems:
     """Return the function for ResultShaper.encode_items.
 
     type_schema: that of a list whose length is not limited.
+    validate: the function of _make_validator() for this type.
     """
     adapter = type_schema.adapter
-    validate = _make_validator(type_schema)
 
     def encode_items(items: list[Any]) -> bytes:
         if adapter is not None:
@@ -513,7 +516,7 @@ def _make_items_encoder(type_schema: TypeSchema) -> EncodeItems:
     return encode_items
 
 
-def _make_validator(type_schema: TypeSchema) -> Callable[[bytes | Raw], None]:
+def _make_validator(type_schema: TypeSchema) -> Validate:
     """Return a function that raises InvalidResult for JSON that does not conform to a type."""
     decode = json.Decoder(type_schema.type, dec_hook=decode_hook).decode
 
