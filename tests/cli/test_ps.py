@@ -223,7 +223,12 @@ def test_a_folder_that_others_can_enter_is_not_used(
         assert list(folder.iterdir()) == []
 
 
-def test_an_answer_that_is_none_is_shown_as_no_answer(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "answer", [b'{"pid": "x"}', b'{"pid": 1, "servers": [{"server": "\xff"}]}']
+)
+def test_an_answer_that_is_none_is_shown_as_no_answer(
+    environment: dict[str, str], answer: bytes
+) -> None:
     folder = Path(environment["XDG_RUNTIME_DIR"]) / "concertino" / "proxies"
     folder.mkdir(parents=True, mode=0o700)
     started_at = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
@@ -233,7 +238,7 @@ def test_an_answer_that_is_none_is_shown_as_no_answer(environment: dict[str, str
         words = [sys.executable, "-m", "concertino", "ps", "--json"]
         with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
             with listener.accept()[0] as connection:
-                connection.sendall(b'{"pid": "x"}')
+                connection.sendall(answer)
             output = process.communicate(timeout=60)[0]
     shown = json.loads(output)
     assert shown["state"] == "no answer"

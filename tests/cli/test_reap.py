@@ -238,6 +238,15 @@ def test_a_file_of_a_host_that_never_ends_is_skipped(
     assert (code in (0, 1), errors) == (True, "")
 
 
+def test_a_file_of_a_host_that_is_not_utf_8_is_skipped(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / ".claude.json").write_bytes(b'{"projects": {"/\xff": {"mcpServers": {}}}}')
+    (tmp_path / ".mcp.json").write_bytes(b'{"mcpServers": {"\xff": {"command": "x"}}}')
+    code, _, errors = reap(environment, tmp_path, "--show")
+    assert (code in (0, 1), errors) == (True, "")
+
+
 def test_a_file_of_a_host_that_others_can_write_names_no_program_to_end(
     tmp_path: Path, environment: dict[str, str], start: Start
 ) -> None:

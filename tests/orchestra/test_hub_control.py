@@ -227,6 +227,18 @@ async def test_what_is_no_request_is_not_answered(folder: Path) -> None:
         assert len(answer.plugins) == 2
 
 
+@on_a_loop
+async def test_an_answer_that_is_not_utf_8_is_none(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b'{"error": "\xff"}')
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, tmp_path / "hub"):
+        with pytest.raises(OSError, match="without an answer"):
+            await asyncio.to_thread(ask_hub, tmp_path / "hub", ControlRequest("ps"))
+
+
 BUSY = """
 def spin():
     while not os.path.exists(GO):

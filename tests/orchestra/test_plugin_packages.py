@@ -420,6 +420,24 @@ def test_a_manifest_that_says_what_cannot_be_is_refused(
     assert expected in str(raised.value)
 
 
+def test_a_manifest_that_is_not_utf_8_is_refused(tmp_path: Path, trap: Path) -> None:
+    folder = make_folder(tmp_path, trap)
+    manifest = json.dumps({**MANIFEST, "name": "NAME"}).encode()
+    (folder / "orchestra.json").write_bytes(manifest.replace(b"NAME", b"\xff"))
+    with pytest.raises(InvalidPackage, match=r"orchestra\.json: expected JSON: 'utf-8'"):
+        install(folder)
+
+
+def test_a_record_that_is_not_utf_8_hides_no_other_package(tmp_path: Path, trap: Path) -> None:
+    install(make_folder(tmp_path, trap))
+    packages = InstalledPackages()
+    [package] = packages.all()
+    copy = packages.folder / "copy"
+    copy.mkdir()
+    (copy / "package.json").write_bytes(b'{"digest": "\xff"}')
+    assert packages.all() == [package]
+
+
 def test_a_source_that_is_no_package_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

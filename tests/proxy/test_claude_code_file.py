@@ -147,6 +147,27 @@ def test_a_broken_file_is_an_error(folder: Path, text: str, problem: str) -> Non
         read(folder, "/a")
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{\n"projects": {"/a\xff": {}}}',
+        b'{"projects": {"/a": {\n"mcpServers": {"x": {"command": "\xff"}}}}}',
+        b'{"projects": {"/a": {}},\n"mcpServers": {"\xff": {"command": "x"}}}',
+    ],
+    ids=["project", "command", "server"],
+)
+def test_bytes_that_are_not_utf_8_are_named_with_their_line(folder: Path, data: bytes) -> None:
+    write(folder, "").write_bytes(data)
+    with pytest.raises(InvalidServerFile, match=r"\.claude\.json:2: expected UTF-8"):
+        read(folder, "/a")
+
+
+def test_another_project_that_is_not_utf_8_hides_none(folder: Path) -> None:
+    data = b'{"projects": {"/b": {"disabledMcpServers": ["\xff"]}, "/a": {"mcpServers": {}}}}'
+    write(folder, "").write_bytes(data)
+    assert commands(read(folder, "/a")) == {}
+
+
 def test_a_file_that_others_can_write_is_refused(folder: Path) -> None:
     (folder / ".claude.json").chmod(0o666)
     with pytest.raises(InvalidServerFile, match="others"):

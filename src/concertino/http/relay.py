@@ -253,5 +253,5 @@ def read_passed_on(exchange: Exchange) -> None:
     who, _, exchange.body = exchange.body.partition(b"\n")
     try:
         exchange.principal = _decode_principal(who)
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):
         raise HttpError(HTTPStatus.BAD_REQUEST, "expected a request of another worker") from None

@@ -310,5 +310,5 @@ def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:
             data += part
     try:
         return decode(data, type=ControlAnswer)
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):
         raise OSError("it has closed the connection without an answer") from None

@@ -179,7 +179,7 @@ class InstalledPackages:
         for record in self.folder.glob(f"*/{RECORD}"):
             try:
                 package = _decode(record.read_bytes())
-            except (OSError, DecodeError):
+            except (OSError, DecodeError, UnicodeDecodeError):
                 continue
             # A directory with another name, such as a copy, is not installed: the path of a program
             # must contain the digest of its package.

@@ -91,7 +91,7 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
         manifest = _decode(data)
     except ValidationError as exc:
         raise InvalidPackage(f"{MANIFEST}: {exc}") from None
-    except DecodeError as exc:
+    except (DecodeError, UnicodeDecodeError) as exc:
         raise InvalidPackage(f"{MANIFEST}: expected JSON: {exc}") from None
     try:
         check_name(manifest.id)

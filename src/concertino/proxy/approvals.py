@@ -95,7 +95,7 @@ class ApprovalStore:
             return ApprovedFile(str(path))
         try:
             approved = _decode(data)
-        except DecodeError as exc:
+        except (DecodeError, UnicodeDecodeError) as exc:
             raise UnusableState(f"{stored}: {exc}; remove it, and approve again") from None
         if approved.format != FORMAT or approved.path != str(path):
             raise UnusableState(

@@ -104,7 +104,7 @@ def read_project_servers(
     """
     try:
         lists = list(read_server_lists(data))
-    except (DecodeError, RecursionError) as exc:
+    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise _make_error(data, source, exc) from None
     projects = {item.folder: item for item in lists if item.folder}
     if wanted is None:
@@ -169,7 +169,7 @@ def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
         try:
             members = _decode_members(project)
             disabled = frozenset(_decode_names(members.get("disabledMcpServers", b"[]")))
-        except DecodeError:
+        except (DecodeError, UnicodeDecodeError):
             # Claude Code may change the format of its file. A project that cannot be read is
             # skipped, so that all other projects can still be used.
             at += len(bytes(project))
@@ -214,6 +214,8 @@ def _parse(item: ServerList, source: str) -> FileValue:
         return parse_json(before + item.text.decode())
     except InvalidText as exc:
         raise InvalidServerFile(f"{source}:{exc.line}:{exc.column}: expected JSON: {exc}") from None
+    except UnicodeDecodeError as exc:
+        raise _make_utf8_error(source, item.text, exc, item.line) from None
 
 
 def _wrap_list(servers: FileValue) -> FileValue:
@@ -277,6 +279,16 @@ def _make_error(data: bytes, source: str, problem: Exception) -> InvalidServerFi
         except InvalidText as exc:
             return InvalidServerFile(f"{source}:{exc.line}:{exc.column}: expected JSON: {exc}")
         except UnicodeDecodeError as exc:
-            line = data.count(b"\n", 0, exc.start) + 1
-            return InvalidServerFile(f"{source}:{line}: expected UTF-8")
+            return _make_utf8_error(source, data, exc)
     return InvalidServerFile(f"{source}: expected the file of Claude Code: {problem}")
+
+
+def _make_utf8_error(
+    source: str, text: bytes, exc: UnicodeDecodeError, first_line: int = 1
+) -> InvalidServerFile:
+    """Return the error for a text that is not UTF-8, with its line in the file.
+
+    first_line: the line of the file at which the text begins.
+    """
+    line = first_line + text.count(b"\n", 0, exc.start)
+    return InvalidServerFile(f"{source}:{line}: expected UTF-8")

@@ -145,7 +145,7 @@ def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
         if len(data) > MAX_CLAUDE_CODE_BYTES:
             return
         lists = list(read_server_lists(data))
-    except (OSError, InvalidServerFile, DecodeError, RecursionError):
+    except (OSError, InvalidServerFile, DecodeError, UnicodeDecodeError, RecursionError):
         return
     for item in lists:
         if item.folder:

@@ -134,7 +134,7 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
                 continue
             except OSError:
                 status = _no_answer(pid, f"the proxy does not answer within {ANSWER_S:g} s")
-            except DecodeError:
+            except (DecodeError, UnicodeDecodeError):
                 text = "the proxy's answer cannot be read: is it of another version?"
                 status = _no_answer(pid, text)
             if status is not None:
