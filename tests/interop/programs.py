@@ -27,7 +27,16 @@ from typing import NamedTuple
 import pytest
 from interop.tools import TOOLS, alone_in, go, not_available, system_program
 
-__all__ = ["CLIENT_REPORT", "go_server", "java_client", "java_server", "rust_client", "rust_server"]
+__all__ = [
+    "CLIENT_REPORT",
+    "go_client",
+    "go_server",
+    "java_client",
+    "java_server",
+    "rust_client",
+    "rust_server",
+    "rust_stdio_client",
+]
 
 SERVERS = Path(__file__).parent / "servers"
 BUILD_S = 900
@@ -66,7 +75,10 @@ class Source(NamedTuple):
 
 def _go_commands() -> Sequence[Sequence[str]]:
     flags = ["-mod=readonly", "-buildvcs=false"]
-    return [[go(), "build", *flags, "-o", "{folder}/server", "."]]
+    return [
+        [go(), "build", *flags, "-o", "{folder}/server", "."],
+        [go(), "build", *flags, "-o", "{folder}/client", "./client"],
+    ]
 
 
 def _rust_commands() -> Sequence[Sequence[str]]:
@@ -94,6 +106,11 @@ def go_server() -> Path:
     return _find(GO) / "server"
 
 
+def go_client() -> Path:
+    """Return the client of the Go SDK, which starts a server and lists its tools."""
+    return _find(GO) / "client"
+
+
 def rust_server() -> Path:
     """Return the echo server of rmcp, for stdio and HTTP."""
     return _find(RUST) / "debug" / "echo"
@@ -102,6 +119,11 @@ def rust_server() -> Path:
 def rust_client() -> Path:
     """Return the client of rmcp, which talks to tests/http/server_for_http.py."""
     return _find(RUST) / "debug" / "client"
+
+
+def rust_stdio_client() -> Path:
+    """Return the client of rmcp that starts a server and lists its tools."""
+    return _find(RUST) / "debug" / "stdio_client"
 
 
 def java_server() -> list[str | Path]:
