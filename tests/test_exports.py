@@ -163,7 +163,7 @@ BEFORE_THE_FIRST_RESPONSE = {
     "runtime": "connection_end entry host output_flow process server_connection shutdown "
     "spare_descriptor tasks",
     "schema": "arguments constraints docstrings json_values return_values signature type_schema "
-    "violations",
+    "value_results violations",
     "server": "functions lazy_features registry server server_backend settings tool_errors "
     "tool_registration tools",
     "transports": "output_buffer pipe pipe_capacity stdio",

@@ -25,8 +25,9 @@ from concertino.runtime.result_turns import (
     result_turns_of,
 )
 from concertino.runtime.tasks import busy_loops
-from concertino.schema import return_values
-from concertino.schema.return_values import InvalidResult, result_shaper
+from concertino.schema import value_results
+from concertino.schema.return_values import result_shaper
+from concertino.schema.value_results import InvalidResult
 from concertino.transports import connect, memory_pair
 from concertino.types.results import CallToolResult, TextContent
 
@@ -208,7 +209,7 @@ class Conversions:
             await self.may_end.wait()
             return [{"text": "x" * 988}] * (size // 1000)
 
-        encode = return_values._encode
+        encode = value_results._encode
 
         def count(value: Any) -> bytes:
             encoded = encode(value)
@@ -216,7 +217,7 @@ class Conversions:
                 self.iterations[-1].append(len(encoded))
             return encoded
 
-        monkeypatch.setattr(return_values, "_encode", count)
+        monkeypatch.setattr(value_results, "_encode", count)
         self.ours, theirs = memory_pair()
         serving = serve(server, theirs, limits=Limits(**limits))
         self._serving = asyncio.create_task(serving)

@@ -39,15 +39,13 @@ from msgspec import UNSET, Raw
 
 from concertino.errors import ConcertinoError, RegistrationError
 from concertino.schema.return_values import (
-    InvalidResult,
-    NotAwaited,
     ResultShaper,
     chunk_shaper,
     custom_result_shaper,
     is_generator,
     result_shaper,
-    text_of,
 )
+from concertino.schema.value_results import InvalidResult, NotAwaited, text_of
 from concertino.types.results import (
     AudioContent,
     CallToolResult,

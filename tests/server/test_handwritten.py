@@ -22,7 +22,7 @@ from concertino.backend import Host
 from concertino.client import RawClient
 from concertino.errors import RegistrationError
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult
+from concertino.schema.value_results import InvalidResult
 from concertino.server.custom_tools import custom_binder, result_validator
 from concertino.transports import connect, memory_pair
 from concertino.types import CallToolResult, TextContent

@@ -246,7 +246,7 @@ async def convert_in_turn(
         return shape(value)
 
     # Imported here, because proxies do not need it.
-    from concertino.schema.return_values import structured_result
+    from concertino.schema.value_results import structured_result
 
     # A list with an annotation is sent twice, as structured content and as text.
     copies = 2 if can_divide else 1

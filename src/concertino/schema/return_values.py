@@ -9,6 +9,8 @@
 - Any other value is encoded as JSON once; the JSON becomes the structured content and a text block.
 - A value that the annotation does not allow, or that JSON cannot express, raises InvalidResult.
 
+value_results.py converts values without an annotation, and encodes all values.
+
 Spec: 2026-07-28 server/tools "Tool Result", "Structured Content", "Output Schema".
 """
 
@@ -23,16 +25,13 @@ from collections.abc import (
     Callable,
     Generator,
     Iterator,
-    Mapping,
     Sequence,
-    Set,
 )
 from typing import (
     Annotated,
     Any,
     Never,
     NoReturn,
-    TypeVar,
     Union,
     cast,
     get_args,
@@ -43,12 +42,24 @@ import msgspec
 from msgspec import UNSET, Raw, json
 from msgspec.structs import replace
 
-from concertino.errors import ConcertinoError, RegistrationError
-from concertino.schema.json_values import find_nan
+from concertino.errors import RegistrationError
 from concertino.schema.signature import Signature, function_of, read_signature
 from concertino.schema.type_schema import SchemaBuilder, TypeSchema
+from concertino.schema.value_results import (
+    BYTES,
+    CONTENT,
+    InvalidResult,
+    check_result,
+    check_struct,
+    encode_json,
+    holds_content,
+    refuse_awaitable,
+    shape_any,
+    shape_text,
+    structured_result,
+)
 from concertino.schema.violations import decode_hook, violations_of
-from concertino.types.results import CallToolResult, ContentBlock, TextContent
+from concertino.types.results import CallToolResult
 
 # `Any` in this file: a handler may return anything, and annotations are arbitrary objects.
 
@@ -58,19 +69,6 @@ Shape = Callable[[Any], CallToolResult]
 Validate = Callable[[bytes | Raw], None]
 # The type of a function that converts some items of a list to JSON.
 EncodeItems = Callable[[list[Any]], bytes]
-S = TypeVar("S", bound=msgspec.Struct)
-
-
-class InvalidResult(ConcertinoError):
-    """A handler returned a value that cannot be sent. The text says what to return instead."""
-
-
-class NotAwaited(InvalidResult):
-    """A handler returned a coroutine that it should have awaited.
-
-    The text of this exception is `returned a coroutine that was not awaited: ...`. The caller puts
-    the handler's name before it.
-    """
 
 
 class ResultShaper:
@@ -123,7 +121,7 @@ def result_shaper(
     if is_generator(handler) or get_origin(annotation) in _GENERATORS:
         raise RegistrationError(f"{signature.name}(): {_NO_GENERATOR}")
     if annotation is str:
-        return ResultShaper(None, _shape_text)
+        return ResultShaper(None, shape_text)
     if _has_content(annotation):
         return ResultShaper(None, _shape_content)
     if _is_unstructured(annotation):
@@ -174,22 +172,9 @@ def chunk_shaper(
     return _make_structured_shaper(list[item], signature.name)
 
 
-def text_of(value: Any) -> str:
-    """Return a value that a generator has yielded as a string, for a progress notification.
-
-    A value that is neither a string nor a content block becomes JSON. Returns "" for a content
-    block that is not text. Raises InvalidResult for a value that cannot be sent.
-    """
-    if isinstance(value, str):
-        return _text_block(value).text
-    if isinstance(value, _CONTENT):
-        return value.text if isinstance(value, TextContent) else ""
-    return _encode_json(value)[1]
-
-
 def _shape_chunks(chunks: list[Any]) -> CallToolResult:
     if all(isinstance(chunk, str) for chunk in chunks):
-        return _shape_text("".join(chunks))
+        return shape_text("".join(chunks))
     return shape_any(chunks)
 
 
@@ -220,8 +205,8 @@ def _make_open_shaper(shape_value: Shape) -> ResultShaper:
 
     def shape(value: Any) -> CallToolResult:
         is_list = isinstance(value, (list, tuple))
-        is_content = is_list and _holds_content(cast("Sequence[Any]", value))
-        is_content = is_content or isinstance(value, (CallToolResult, *_CONTENT))
+        is_content = is_list and holds_content(cast("Sequence[Any]", value))
+        is_content = is_content or isinstance(value, (CallToolResult, *CONTENT))
         return shape_any(value) if is_content else shape_value(value)
 
     return ResultShaper(None, shape)
@@ -244,17 +229,17 @@ def custom_result_shaper(
 
     def shape(value: Any) -> CallToolResult:
         if not isinstance(value, CallToolResult):
-            raw, text = _encode_json(value)
+            raw, text = encode_json(value)
             validate(raw)
             return structured_result(raw, text)
         if check_struct(value).is_error:
-            return _check_result(value)
+            return check_result(value)
         if value.structured_content is UNSET:
             raise InvalidResult(
                 "the tool has an output_schema, so its result needs structured_content; "
                 "set it, or set is_error=True"
             )
-        value = replace(value, structured_content=Raw(_encode_json(value.structured_content)[0]))
+        value = replace(value, structured_content=Raw(encode_json(value.structured_content)[0]))
         validate(value.structured_content)
         return value
 
@@ -262,11 +247,9 @@ def custom_result_shaper(
 
 
 _NO_GENERATOR = "a generator cannot be a result; return a list"
-_CONTENT: tuple[type, ...] = get_args(ContentBlock)
 _GENERATORS = (Iterator, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
 _UNIONS = (Union, types.UnionType)
-_BYTES: tuple[Any, ...] = (bytes, bytearray, memoryview)
-_UNSTRUCTURED: tuple[Any, ...] = (str, *_BYTES, None, type(None), Any, object, Raw, Never, NoReturn)
+_UNSTRUCTURED: tuple[Any, ...] = (str, *BYTES, None, type(None), Any, object, Raw, Never, NoReturn)
 
 
 def _is_unstructured(annotation: Any) -> bool:
@@ -301,7 +284,7 @@ def _allows_anything(annotation: Any) -> bool:
 
 
 def _has_content(annotation: Any) -> bool:
-    return annotation in (*_CONTENT, CallToolResult) or any(
+    return annotation in (*CONTENT, CallToolResult) or any(
         _has_content(part) for part in get_args(annotation)
     )
 
@@ -325,33 +308,6 @@ def _inline_root(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[st
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def _shape_text(value: Any) -> CallToolResult:
-    """Return the result for the value of a handler with the annotation `-> str`."""
-    # Fast path for nearly every value: 0.2 us.
-    if type(value) is str and value.isascii():
-        return CallToolResult([TextContent(value)])
-    if isinstance(value, str):
-        return CallToolResult([_text_block(value)])
-    if isinstance(value, CallToolResult):
-        return _check_result(value)
-    refuse_awaitable(value)
-    raise InvalidResult(
-        f"expected str, got {_kind(value)}: return a str, or correct the return annotation"
-    )
-
-
-def _text_block(value: str) -> TextContent:
-    """Return a str as a text block. Raises InvalidResult for a lone surrogate."""
-    # msgspec does not encode subclasses of str, so convert them to str.
-    text = str.__str__(value)
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidResult(_SURROGATE) from None
-    return TextContent(text)
-
-
 def _shape_content(value: Any) -> CallToolResult:
     """Return the result for a value that is annotated as content.
 
@@ -360,90 +316,6 @@ def _shape_content(value: Any) -> CallToolResult:
     if isinstance(value, (list, tuple)) and not value:
         return CallToolResult([])
     return shape_any(cast("Any", value))
-
-
-def shape_any(value: Any) -> CallToolResult:
-    """Return the result for a value, by the type of the value and not by an annotation.
-
-    Used for handlers without an output schema. Raises InvalidResult for a value that cannot be
-    sent, such as bytes.
-    """
-    if isinstance(value, str):
-        return CallToolResult([_text_block(value)])
-    if value is None:
-        return CallToolResult([])
-    if isinstance(value, CallToolResult):
-        return _check_result(value)
-    if isinstance(value, _CONTENT):
-        return CallToolResult([_to_block(value)])
-    if isinstance(value, _BYTES):
-        raise InvalidResult(
-            f"the result is {_kind(value)}: return concertino.blob(...) or concertino.image(...) "
-            f"with it"
-        )
-    if isinstance(value, (list, tuple)) and _holds_content(cast("Sequence[Any]", value)):
-        return CallToolResult([_to_block(item) for item in cast("Sequence[Any]", value)])
-    return structured_result(*_encode_json(cast("Any", value)))
-
-
-def _holds_content(items: Sequence[Any]) -> bool:
-    return any(isinstance(item, _CONTENT) for item in items)
-
-
-def _to_block(item: Any) -> Any:
-    """Return an item of a list with content as a content block.
-
-    Raises InvalidResult if it is neither a content block nor a str.
-    """
-    if isinstance(item, str):
-        return _text_block(item)
-    if not isinstance(item, _CONTENT):
-        refuse_awaitable(item)
-        raise InvalidResult(
-            f"expected only content blocks and str in the list, got {_kind(item)} among them"
-        )
-    return check_struct(item)
-
-
-def _check_result(result: CallToolResult) -> CallToolResult:
-    """Check a CallToolResult that the handler has made, and encode its structured content.
-
-    Raises InvalidResult, also for structured content that JSON cannot express.
-    """
-    check_struct(result)
-    if result.structured_content is UNSET or type(result.structured_content) is Raw:
-        return result
-    return replace(result, structured_content=Raw(_encode_json(result.structured_content)[0]))
-
-
-def refuse_awaitable(value: Any) -> None:
-    """Raise NotAwaited if a value is a coroutine, a task or any other awaitable."""
-    if not inspect.isawaitable(value):
-        return
-    kind = _kind(value)
-    call = "..."
-    if inspect.iscoroutine(value):
-        call = f"{value.__name__}(...)"
-        # Without this, Python would warn later that the coroutine was never awaited, and name an
-        # unrelated line.
-        value.close()
-    raise NotAwaited(f"returned a {kind} that was not awaited: write `return await {call}`")
-
-
-def check_struct(value: S) -> S:
-    """Return a Struct of concertino.types unchanged if it conforms to the MCP schema.
-
-    Raises InvalidResult otherwise.
-    value: the Struct, which a handler has made.
-    """
-    # Imported here because few handlers make such Structs.
-    from concertino.types.result_checks import check
-
-    try:
-        check(value)
-    except TypeError as exc:
-        raise InvalidResult(f"{type(value).__name__}: {exc}") from None
-    return value
 
 
 # Type in a JSON Schema -> the Python type whose values always conform to it. Values of a subclass
@@ -470,7 +342,7 @@ def _make_structured_shape(type_schema: TypeSchema, validate: Validate) -> Shape
     def shape_result(value: CallToolResult) -> CallToolResult:
         content = value.structured_content
         if check_struct(value).is_error:
-            return _check_result(value)
+            return check_result(value)
         if content is UNSET:
             raise InvalidResult(
                 "the tool's return annotation gives it an output schema, so its result needs "
@@ -478,7 +350,7 @@ def _make_structured_shape(type_schema: TypeSchema, validate: Validate) -> Shape
             )
         # The author has passed JSON values. pydantic's adapter can encode only its own objects.
         if type(content) is Raw or (adapter is not None and isinstance(content, (dict, list))):
-            value = _check_result(value)
+            value = check_result(value)
             validate(cast("Raw", value.structured_content))
             return value
         return replace(value, structured_content=shape(content).structured_content)
@@ -488,9 +360,9 @@ def _make_structured_shape(type_schema: TypeSchema, validate: Validate) -> Shape
             return shape_result(value)
         # pydantic encodes None for any type without an error, so let validate() check it.
         if adapter is not None and value is not None:
-            return structured_result(*_encode_json(_dump_with_pydantic(adapter, value)))
+            return structured_result(*encode_json(_dump_with_pydantic(adapter, value)))
 
-        raw, text = _encode_json(value)
+        raw, text = encode_json(value)
         if type(value) is not exact:
             validate(raw)
         return structured_result(raw, text)
@@ -508,8 +380,8 @@ def _make_items_encoder(type_schema: TypeSchema, validate: Validate) -> EncodeIt
 
     def encode_items(items: list[Any]) -> bytes:
         if adapter is not None:
-            return _encode_json(_dump_with_pydantic(adapter, items))[0]
-        raw, _ = _encode_json(items)
+            return encode_json(_dump_with_pydantic(adapter, items))[0]
+        raw, _ = encode_json(items)
         validate(raw)
         return raw
 
@@ -543,88 +415,3 @@ def _dump_with_pydantic(adapter: Any, value: Any) -> Any:
         # PydanticSerializationError is a ValueError.
         refuse_awaitable(value)
         raise InvalidResult(f"the result does not conform to its annotation: {exc}") from None
-
-
-def structured_result(raw: bytes | bytearray, text: str) -> CallToolResult:
-    """Return the result whose structured content is a value as JSON, and whose text is this JSON.
-
-    raw, text: the JSON as bytes and as text.
-    """
-    return CallToolResult([TextContent(text)], Raw(raw))
-
-
-def _encode_json(value: Any) -> tuple[bytes, str]:
-    """Return a value as JSON without newlines, as bytes and as text. Raises InvalidResult."""
-    try:
-        raw = _encode(value)
-        text = raw.decode()
-
-        # A Raw from the author may be invalid JSON, or contain a newline, which would end the
-        # frame.
-        if "\n" in text or type(value) is Raw:
-            raw = json.encode(json.decode(raw))
-            text = raw.decode()
-
-        # msgspec writes NaN as null, so search for NaN only if the text contains null.
-        path = None
-        if "null" in text:
-            path = find_nan(value, enc_hook=_encode_hook)
-    except RecursionError:
-        raise InvalidResult("the result is nested too deeply, or contains itself") from None
-    except UnicodeEncodeError:
-        raise InvalidResult(_SURROGATE) from None
-    except (TypeError, ValueError, OverflowError) as exc:
-        raise InvalidResult(f"the result cannot be written as JSON: {exc}") from None
-
-    if path is not None:
-        where = f" at {path}" if path else ""
-        raise InvalidResult(
-            f"the result holds NaN or infinity{where}, which JSON cannot: return None or a str "
-            f"for it"
-        )
-    return raw, text
-
-
-_SURROGATE = (
-    "the result holds a lone surrogate, which JSON cannot: replace it, as in "
-    "s.encode(errors='replace').decode()"
-)
-
-
-def _encode_hook(value: Any) -> Any:
-    """Convert a value that msgspec cannot encode to a value that it can encode (an enc_hook)."""
-    # msgspec encodes these types itself, except as keys of an object.
-    if type(value) in (tuple, frozenset, bool, type(None)):
-        raise TypeError(f"{_kind(value)} cannot be a key of a JSON object; make it a str")
-
-    # Subclasses of str, int and float.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, (int, float)):
-        return int(value) if isinstance(value, int) else float(value)
-
-    # to_builtins(), which is called by find_nan(), passes a Raw to this hook.
-    if isinstance(value, Raw):
-        return json.decode(value)
-
-    # A pydantic model, recognized without importing pydantic.
-    if callable(dump := getattr(value, "model_dump", None)):
-        return dump(mode="json", by_alias=True)
-    if callable(path := getattr(value, "__fspath__", None)):
-        return path()
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[Any, Any]", value))
-    if isinstance(value, (Sequence, Set)):
-        return list(cast("Sequence[Any]", value))
-    refuse_awaitable(value)
-    raise TypeError(
-        f"{_kind(value)} has no JSON form; return a str, number, list, dict, dataclass or "
-        f"pydantic model"
-    )
-
-
-_encode = json.Encoder(enc_hook=_encode_hook).encode
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__

@@ -22,8 +22,8 @@ from concertino.errors import (
     invalid_params,
     unknown_name,
 )
-from concertino.schema.return_values import InvalidResult
 from concertino.schema.signature import read_signature
+from concertino.schema.value_results import InvalidResult
 from concertino.server.functions import (
     Bound,
     Handler,

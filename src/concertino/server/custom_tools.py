@@ -19,9 +19,9 @@ from concertino.backend.interface import Context
 from concertino.errors import RegistrationError
 from concertino.schema.argument_wording import word_as_arguments
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult
 from concertino.schema.signature import read_signature
 from concertino.schema.validation import violation_finder
+from concertino.schema.value_results import InvalidResult
 from concertino.schema.violations import SchemaViolation
 
 # JSON Schemas and JSON values are trees of any depth, so their types contain Any in this file.

@@ -24,7 +24,7 @@ from concertino.errors import (
     RpcError,
     ToolError,
 )
-from concertino.schema.return_values import InvalidResult
+from concertino.schema.value_results import InvalidResult
 from concertino.server.functions import Handler, InThread
 from concertino.server.registry import Registry
 from concertino.server.settings import CacheHints

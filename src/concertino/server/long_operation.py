@@ -20,7 +20,7 @@ from concertino.backend.interface import Context
 from concertino.backend.wrappers import ContextWrapper
 from concertino.errors import ToolError
 from concertino.runtime.thread_waits import wait_in_thread
-from concertino.schema.return_values import InvalidResult
+from concertino.schema.value_results import InvalidResult
 from concertino.server.tool_errors import describe_exception, tool_error_result
 from concertino.types.results import CallToolResult, error_result
 

@@ -31,13 +31,9 @@ from msgspec import Meta
 from concertino.backend.interface import Context
 from concertino.errors import RegistrationError, ToolError
 from concertino.runtime.threads import Threads
-from concertino.schema.return_values import (
-    chunk_shaper,
-    is_generator,
-    result_shaper,
-    shape_any,
-)
+from concertino.schema.return_values import chunk_shaper, is_generator, result_shaper
 from concertino.schema.signature import read_signature
+from concertino.schema.value_results import shape_any
 from concertino.server.functions import (
     CONTEXT_PARAMETER,
     Handler,

@@ -17,7 +17,7 @@ from msgspec.json import Decoder
 from concertino.backend.interface import Call, Context
 from concertino.errors import RegistrationError, invalid_params, unknown_name
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult, check_struct, refuse_awaitable
+from concertino.schema.value_results import InvalidResult, check_struct, refuse_awaitable
 from concertino.server.completion import Completer, type_completers
 from concertino.server.content import user
 from concertino.server.functions import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from concertino.errors import INVALID_PARAMS, RpcError
-from concertino.schema.return_values import InvalidResult, check_struct, shape_any
+from concertino.schema.value_results import InvalidResult, check_struct, shape_any
 from concertino.server.settings import CacheHints
 from concertino.types.results import ReadResourceResult, ResourceContents, TextContent
 

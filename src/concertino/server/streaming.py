@@ -20,7 +20,7 @@ from typing import Any, cast
 from msgspec import Raw
 
 from concertino.backend.interface import Context
-from concertino.schema.return_values import InvalidResult, text_of
+from concertino.schema.value_results import InvalidResult, text_of
 from concertino.server.functions import Bound, Handler, InThread, maybe_await
 
 # The largest number of chunks of one call.

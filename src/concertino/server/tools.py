@@ -24,7 +24,8 @@ from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import ToolError, invalid_params
 from concertino.runtime.tasks import busy_loops
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import EncodeItems, InvalidResult, NotAwaited, Shape
+from concertino.schema.return_values import EncodeItems, Shape
+from concertino.schema.value_results import InvalidResult, NotAwaited
 from concertino.schema.violations import SchemaViolation
 from concertino.server.functions import Bound, Handler, InThread, handler_location, maybe_await
 from concertino.server.registry import Registry, Switch, TagSwitches
