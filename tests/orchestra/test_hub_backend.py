@@ -43,6 +43,7 @@ from concertino.orchestra.translation import (
     call_request,
     call_result,
     caller_fields,
+    stream_request,
 )
 from concertino.types.results import CallToolResult, TextContent
 
@@ -275,6 +276,26 @@ JSON = some.recursive(
 
 def same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def test_a_call_and_a_stream_of_a_tool_say_the_same() -> None:
+    """Only a call has its own encoder."""
+    params = {"name": Raw(b'"t"'), "arguments": Raw(b'{"n":9007199254740993}')}
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    meta = {
+        "traceparent": Raw(b'"%s"' % trace.encode()),
+        "orchestra/provider": Raw(b'"openai"'),
+    }
+    call = PluginRequest.FromString(call_request(params, meta, caller_fields("session"))).tool_call
+    start = stream_request(params, meta, "session").stream_start
+    assert start.trace_parent == call.trace_parent == trace
+    assert start.arguments_json == call.arguments_json == b'{"n":9007199254740993}'
+    for name in ("tool_name", "arguments", "caller_plugin", "provider", "session_id"):
+        assert getattr(start, name) == getattr(call, name) != type(getattr(call, name))()
+
+    nothing = stream_request({"name": Raw(b'"t"')}, {}, "session").stream_start
+    assert not nothing.HasField("arguments")
+    assert not nothing.HasField("arguments_json")
 
 
 @unhurried

@@ -55,7 +55,7 @@ from concertino.orchestra.resource_translation import (
     server_templates_of,
 )
 from concertino.orchestra.rpc_interface import TIMEOUT_S
-from concertino.orchestra.streams import CollectedStream, ResponseStream, stream_of_call
+from concertino.orchestra.streams import CollectedStream, ResponseStream
 from concertino.orchestra.translation import (
     call_request,
     call_result,
@@ -66,6 +66,7 @@ from concertino.orchestra.translation import (
     prompts_of,
     read_call_response,
     read_response,
+    stream_request,
     tools_of,
 )
 from concertino.protocol.call import ServerFeatures
@@ -131,9 +132,10 @@ class HubBackend:
         self._stream = stream
         self._events = ClientEvents(ask, stream)
         self._mcp_events = McpEvents(self._ask, stream)
-        # The serialized fields that name this HubBackend as the caller of a tool. Plugins may keep
-        # state for each session id, so the id is unique.
-        self._caller = caller_fields(str(uuid.uuid4()))
+        # Plugins may keep state for each session id, so the id is unique.
+        self._session = str(uuid.uuid4())
+        # The serialized fields that name this HubBackend as the caller of a tool.
+        self._caller = caller_fields(self._session)
         self._outlet: Notifier | None = None
         # The warnings about lists that were already logged. Each one is logged once, although lists
         # are fetched again and again.
@@ -242,17 +244,19 @@ class HubBackend:
         Raises ArgumentsRefused if the plugin refuses the arguments as invalid, and RpcError if the
         hub does not answer.
         """
-        request = call_request(call.params, call.meta, self._caller)
-        if PATH in call.meta:
-            # The call has come from another hub. Its path prevents that hubs forward it in a cycle
-            # (request_path.py). In Protobuf, two serialized messages in a row are one message with
-            # the fields of both.
-            request += PluginRequest(path=read_path(call.meta)).SerializeToString()
+        # If the call has come from another hub, it has a path, which prevents that hubs forward it
+        # in a cycle (request_path.py).
+        path = read_path(call.meta) if PATH in call.meta else []
         try:
             if context.caller.wants_progress:
-                response = await self._call_as_stream(request, context)
+                response = await self._call_as_stream(call, path, context)
                 if response is not None:
                     return call_result(response)
+            request = call_request(call.params, call.meta, self._caller)
+            if path:
+                # In Protobuf, two serialized messages in a row are one message with the fields of
+                # both.
+                request += PluginRequest(path=path).SerializeToString()
             pending = self._forward(request, CALL_S)
             if pending is not None:
                 return read_call_response(await pending)
@@ -261,15 +265,18 @@ class HubBackend:
             raise _client_error(exc) from None
         return call_result(read_response(response, "tool_call"))
 
-    async def _call_as_stream(self, request: bytes, context: Context) -> ToolResponse | None:
+    async def _call_as_stream(
+        self, call: Call, path: list[str], context: Context
+    ) -> ToolResponse | None:
         """Call a tool as a stream, and report the chunks as progress.
 
-        request: the serialized tool call.
+        path: the bridges through which the call has come from other hubs.
         Returns the result. Returns None if the hub is down or has no streams, like a Go hub. The
         caller must then send the call as a tool_call request.
         """
-        whole = PluginRequest.FromString(request)
-        stream = self._stream(stream_of_call(whole.tool_call, whole.path), CALL_S)
+        request = stream_request(call.params, call.meta, self._session)
+        request.path.extend(path)
+        stream = self._stream(request, CALL_S)
         if stream is None:
             return None
         async with aclosing(stream) as responses:

@@ -20,7 +20,12 @@ from msgspec import Raw, convert
 from concertino.backend.caller import DetachedCaller
 from concertino.backend.interface import Backend, ClientFacts, Context
 from concertino.errors import MissingCapability
-from concertino.orchestra.plugin_messages import PluginRequest, StreamChunk
+from concertino.orchestra.plugin_messages import (
+    PluginRequest,
+    StreamChunk,
+    StreamStart,
+    ToolRequest,
+)
 from concertino.orchestra.plugin_sampling import sample_at_hub
 from concertino.orchestra.request_path import PATH
 from concertino.orchestra.rpc_interface import RpcConnection
@@ -92,6 +97,12 @@ class PluginContext:
         self._task = asyncio.current_task(loop)
 
     @property
+    def _call(self) -> ToolRequest | StreamStart:
+        """The call of the tool. Both kinds of calls have the fields that this class reads."""
+        request = self._request
+        return request.tool_call if self._chunks is None else request.stream_start
+
+    @property
     def caller(self) -> DetachedCaller:
         return _CALLER if self._chunks is None else _STREAM_CALLER
 
@@ -104,11 +115,11 @@ class PluginContext:
 
     @property
     def client(self) -> ClientFacts:
-        return ClientFacts(self._request.tool_call.caller_plugin, "", "", {})
+        return ClientFacts(self._call.caller_plugin, "", "", {})
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        call = self._request.tool_call
+        call = self._call
         values = {
             "traceparent": call.trace_parent,
             "orchestra/caller": call.caller_plugin,
@@ -147,7 +158,7 @@ class PluginContext:
         context: this context, or a wrapper around it. The result uses it for everything but calls
             of tools, such as logging.
         """
-        names_of_calls = (self._request.tool_call.tool_name,)
+        names_of_calls = (self._call.tool_name,)
         # {}: no `_meta` is passed on to the called tools. [0]: no tool has been called yet.
         return SubcallContext(context, self._backend, {}, names_of_calls, [0])
 
@@ -170,7 +181,7 @@ class PluginContext:
         if hub is None or not all(isinstance(item, Sampling) for item in questions.values()):
             # With a hub, a request that is not for sampling is the reason.
             self._refuse("elicitation" if hub is not None else "sampling")
-        call = self._request.tool_call
+        call = self._call
         answers = await asyncio.gather(
             *(sample_at_hub(hub, item, call, self._name) for item in questions.values())
         )

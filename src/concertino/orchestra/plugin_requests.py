@@ -41,7 +41,7 @@ from concertino.orchestra.plugin_messages import (
 from concertino.orchestra.rpc_interface import Responses, RpcConnection, error_response
 from concertino.orchestra.storage import Storage
 from concertino.orchestra.stores import InThread, answer_storage
-from concertino.orchestra.streams import ChunkSender, StreamRun, call_of_stream, end_response
+from concertino.orchestra.streams import ChunkSender, StreamRun, end_response
 from concertino.orchestra.structs import (
     InvalidStruct,
     NotAStruct,
@@ -182,9 +182,10 @@ class PluginRequests:
     ) -> PluginResponse | bytes:
         """Call a tool. Returns the response, or the response serialized without its id.
 
+        request: contains the tool_call, or the stream_start if the tool is called as a stream.
         chunks: sends the tool's progress; None if the tool is not called as a stream.
         """
-        call = request.tool_call
+        call = request.tool_call if chunks is None else request.stream_start
         name = call.tool_name
         context = PluginContext(self._backend, self._name, request, chunks, self._hub())
         if not self._has_tool(name, context):
@@ -217,7 +218,7 @@ class PluginRequests:
     async def _stream(self, request: PluginRequest, chunks: ChunkSender) -> PluginResponse:
         """Run a tool, send its progress as chunks, and return the last response. A StreamRun."""
         start = request.stream_start
-        response = await self._tool_call(call_of_stream(start, request.path), chunks)
+        response = await self._tool_call(request, chunks)
         if isinstance(response, bytes):
             response = PluginResponse.FromString(response)
         # Only callers that are made with this package send a window. Go programs cannot use a

@@ -15,7 +15,12 @@ from msgspec import Raw, to_builtins
 from msgspec.json import Decoder, encode
 
 from concertino.errors import INTERNAL_ERROR, MissingCapability, RpcError
-from concertino.orchestra.plugin_messages import PluginRequest, ToolRequest, ToolResponse
+from concertino.orchestra.plugin_messages import (
+    PluginRequest,
+    StreamStart,
+    ToolRequest,
+    ToolResponse,
+)
 from concertino.orchestra.rpc_interface import RpcConnection
 from concertino.orchestra.structs import NotAStruct, PackedTooLarge, pack, unpack
 from concertino.types.client_requests import CreateMessageResult, Sampling
@@ -34,7 +39,7 @@ SAMPLE_S = 600.0
 async def sample_at_hub(
     hub: RpcConnection,
     sampling: Sampling,
-    call: ToolRequest,
+    call: ToolRequest | StreamStart,
     plugin: str,
 ) -> Raw:
     """Send a sampling request to an AI provider, and return the JSON of its CreateMessageResult.

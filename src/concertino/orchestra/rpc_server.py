@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
 
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
@@ -291,12 +291,11 @@ class RpcServer:
         id = request.request_id
         try:
             response = await self._handler(request, self.peer)
-            id_bytes = id.encode()
-            if isinstance(response, AsyncGenerator):
-                response = partial(send_all, response)
-            if callable(response):
-                await self._send_stream(key, request, response)
+            if not isinstance(response, (bytes, PluginResponse)):
+                run = response if callable(response) else partial(send_all, response)
+                await self._send_stream(key, request, run)
                 return
+            id_bytes = id.encode()
             if isinstance(response, bytes):
                 # join_id() is only for ids whose length fits in one byte.
                 if len(id_bytes) < 0x80:

@@ -138,7 +138,13 @@ class ChunkSender:
         if len(payload) > MAX_FRAME_BYTES:
             raise FrameTooLarge(len(payload))
         self.count += 1
-        self._queue.append((payload, chunk_size(chunk)))
+        size = chunk_size(chunk)
+        # Fast path: the receiver has room for the chunk, and no earlier chunk waits.
+        if not self._queue and self._left > 0 and self._unread() <= MAX_UNREAD_BYTES:
+            self._left -= size
+            self._write(payload)
+            return DONE
+        self._queue.append((payload, size))
         self._flush()
         return self.drain()
 

@@ -43,9 +43,11 @@ from concertino.orchestra.plugin_messages import (
     ToolDefinition,
     ToolResponse,
 )
+from concertino.orchestra.streams import WINDOW_BYTES
 from concertino.orchestra.structs import (
     InvalidStruct,
     NotAStruct,
+    PackedObject,
     PackedTooLarge,
     pack_json,
     unpack,
@@ -76,6 +78,7 @@ __all__ = [
     "prompts_of",
     "read_call_response",
     "read_response",
+    "stream_request",
     "tools_of",
 ]
 
@@ -152,6 +155,44 @@ def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
     caller: the result of caller_fields().
     Raises RpcError if the params are invalid or too large.
     """
+    name, arguments, trace_parent, provider = _read_call(params, meta)
+    return encode_tool_call(name, arguments, caller, trace_parent, provider)
+
+
+def stream_request(params: Params, meta: Params, session: str) -> PluginRequest:
+    """Return the PluginRequest for a tools/call whose tool is called as a stream.
+
+    The connection sets the ids of the request and of the stream.
+    params, meta: the params of the MCP request, and the `_meta` in them.
+    session: an id for the session of the MCP client. Plugins see it.
+    Raises RpcError if the params are invalid or too large.
+    """
+    name, arguments, trace_parent, provider = _read_call(params, meta)
+    request = PluginRequest()
+    # Filling in the message inside the request takes half the time of copying one into it.
+    start = request.stream_start
+    start.tool_name = name
+    start.caller_plugin = CALLER
+    start.session_id = session
+    start.window = WINDOW_BYTES
+    if arguments is not None:
+        start.arguments, json = arguments
+        if json is not None:
+            start.arguments_json = json
+    if trace_parent:
+        start.trace_parent = trace_parent
+    if provider:
+        start.provider = provider
+    return request
+
+
+def _read_call(params: Params, meta: Params) -> tuple[str, PackedObject | None, str, str]:
+    """Return the tool, the arguments, the trace context and the AI provider of a tools/call.
+
+    params, meta: the params of the MCP request, and the `_meta` in them.
+    Each text is empty, and the arguments are None, if the call does not have them.
+    Raises RpcError if the params are invalid or too large.
+    """
     name = _read_name(params)
     arguments = None
     if "arguments" in params:
@@ -163,7 +204,7 @@ def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
             raise RpcError(INTERNAL_ERROR, f"tools/call params.arguments: {exc}") from None
     trace_parent = _read_optional_text(meta["traceparent"]) if "traceparent" in meta else ""
     provider = _read_provider(meta[PROVIDER]) if PROVIDER in meta else ""
-    return encode_tool_call(name, arguments, caller, trace_parent, provider)
+    return name, arguments, trace_parent, provider
 
 
 def _read_provider(value: Raw) -> str:
