@@ -51,7 +51,8 @@ def ran(words: list[str], asked: Asked, cwd: Path, **more: str) -> tuple[dict[in
     )
     messages = [json.loads(line) for line in done.stdout.splitlines()]
     return (
-        {item["id"]: item.get("result") or item["error"] for item in messages},
+        # The others are notifications, such as that a part has started late.
+        {item["id"]: item.get("result") or item["error"] for item in messages if "id" in item},
         done.stderr,
         done.returncode,
     )
