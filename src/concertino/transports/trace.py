@@ -35,16 +35,12 @@ def trace_connection(inner: Connection, show: Show) -> TracedConnection:
     show: called as show(direction, text). The direction is "->" for a sent frame and "<-" for a
         received one; the text is the frame without secrets.
 
-    The returned Connection supports SupportsDirectSend and SupportsPolling
-    (transports/connection.py) only if `inner` does, so that tracing does not change how a call is
-    sent. It always has the members of SupportsOversizeReports and SupportsSubscriptions. If `inner`
-    lacks them, these do nothing, or return False or b"".
+    The returned Connection implements those optional Protocols of transports/connection.py that
+    `inner` implements, so that tracing does not change how messages are sent and received.
     """
-    if isinstance(inner, SupportsPolling):
-        return _TracedPollingConnection(inner, show)
-    if isinstance(inner, SupportsDirectSend):
-        return _TracedDirectConnection(inner, show)
-    return TracedConnection(inner, show)
+    mixins = [mixin for protocol, mixin in _OPTIONAL_PARTS.items() if isinstance(inner, protocol)]
+    traced: type[TracedConnection] = type("TracedConnection", (*mixins, TracedConnection), {})
+    return traced(inner, show)
 
 
 class TracedConnection:
@@ -65,16 +61,6 @@ class TracedConnection:
     @property
     def facts(self) -> Mapping[str, object]:
         return self._inner.facts
-
-    @property
-    def is_discarding(self) -> bool:
-        inner = self._inner
-        return isinstance(inner, SupportsOversizeReports) and inner.is_discarding
-
-    @property
-    def oversize_head(self) -> bytes:
-        inner = self._inner
-        return inner.oversize_head if isinstance(inner, SupportsOversizeReports) else b""
 
     def _show_frame(self, direction: str, frame: bytes) -> None:
         self._show(direction, redactor().frame(frame).decode("utf-8", "backslashreplace"))
@@ -97,11 +83,6 @@ class TracedConnection:
 
     async def close(self, within_s: float) -> None:
         await self._inner.close(within_s)
-
-    def hold_open(self, request_id: Id) -> None:
-        inner = self._inner
-        if isinstance(inner, SupportsSubscriptions):
-            inner.hold_open(request_id)
 
     # Receiver
 
@@ -127,9 +108,7 @@ class TracedConnection:
         self._receiver.on_disconnect(exc)
 
 
-class _TracedDirectConnection(TracedConnection):
-    """A TracedConnection whose inner Connection can write and flush a frame in one step."""
-
+class _DirectSend(TracedConnection):
     _inner: SupportsDirectSend  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def send(self, frame: bytes, request_id: Id | None) -> int:
@@ -137,9 +116,7 @@ class _TracedDirectConnection(TracedConnection):
         return self._inner.send(frame, request_id)
 
 
-class _TracedPollingConnection(_TracedDirectConnection):
-    """A trace around a Connection that supports polling."""
-
+class _Polling(TracedConnection):
     _inner: SupportsPolling  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def send_and_poll(self, frame: bytes, request_id: Id | None) -> bytes | int:
@@ -152,3 +129,31 @@ class _TracedPollingConnection(_TracedDirectConnection):
     def defer_line(self, line: bytes) -> None:
         self._deferred_line = line
         self._inner.defer_line(line)
+
+
+class _OversizeReports(TracedConnection):
+    _inner: SupportsOversizeReports  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def is_discarding(self) -> bool:
+        return self._inner.is_discarding
+
+    @property
+    def oversize_head(self) -> bytes:
+        return self._inner.oversize_head
+
+
+class _Subscriptions(TracedConnection):
+    _inner: SupportsSubscriptions  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def hold_open(self, request_id: Id) -> None:
+        self._inner.hold_open(request_id)
+
+
+# optional Protocol -> the part of a TracedConnection that implements it.
+_OPTIONAL_PARTS: dict[type, type[TracedConnection]] = {
+    SupportsDirectSend: _DirectSend,
+    SupportsPolling: _Polling,
+    SupportsOversizeReports: _OversizeReports,
+    SupportsSubscriptions: _Subscriptions,
+}
