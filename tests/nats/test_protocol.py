@@ -90,6 +90,8 @@ def test_headers_are_read() -> None:
         b"MSG FOO 1 999999999999\r\n",
         b"HMSG FOO 1 9 3\r\nabc\r\n",
         b"INFO {\r\n",
+        b'INFO {"server_id":"\xff"}\r\n',
+        b'INFO {"x":' + b"[" * 2_000 + b"\r\n",
         b"x" * 70_000,
     ],
 )

@@ -285,6 +285,21 @@ def test_a_result_of_another_type_is_told_apart() -> None:
     assert "tools/call words: the result is no int" in result["content"][0]["text"]
 
 
+def test_a_text_that_is_nested_too_deeply_is_of_another_type() -> None:
+    server = Server("x")
+
+    @server.tool
+    async def words() -> str:
+        return "[" * 2_000
+
+    @server.tool
+    async def count(context: Context) -> int:
+        return len(await context.call_tool("words", into=list))
+
+    result, _ = run(server, ("count", {}))
+    assert "tools/call words: the result is no list" in result["content"][0]["text"]
+
+
 def test_a_generator_s_whole_is_what_its_caller_gets() -> None:
     server = Server("x")
 

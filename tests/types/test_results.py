@@ -235,6 +235,12 @@ def test_the_json_of_a_result_is_its_structured_content_or_else_its_text_decoded
     assert result.json() == value
 
 
+@pytest.mark.parametrize("text", ["[" * 2_000, '"\ud800"'])
+def test_a_text_that_cannot_be_decoded_is_not_json(text: str) -> None:
+    with pytest.raises(ValueError, match="its text is not JSON"):
+        CallToolResult([TextContent(text)]).json()
+
+
 def test_a_text_that_is_not_json_is_quoted() -> None:
     with pytest.raises(ValueError, match="its text is not JSON") as failure:
         CallToolResult([TextContent("three " * 100)]).json()

@@ -23,12 +23,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from concertino.authorization.keyrings import find_keyring, wait_for_keyring
 from concertino.authorization.settings import PERSON_GRANTS
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import AuthorizationError
 from concertino.logs.redact import learn_current_secrets
 from concertino.user_files import read_private_file, user_folder, write_private_file
@@ -244,7 +245,7 @@ class LoginStore:
         """Decode stored data. Raises AuthorizationError if it is malformed."""
         try:
             return decode(data, type=type)
-        except (DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             raise AuthorizationError(
                 f"{self._path(key)}: no login of this version; remove the file and log in again"
             ) from None

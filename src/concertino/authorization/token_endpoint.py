@@ -11,13 +11,14 @@ import time
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
 
 from concertino.authorization.fetcher import FetchedResponse, Fetcher
 from concertino.authorization.logins import ClientIdentity, Login
 from concertino.authorization.metadata import IssuerMetadata
 from concertino.authorization.settings import OAuth
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import AuthorizationError
 
 __all__ = [
@@ -211,7 +212,7 @@ def make_error(response: FetchedResponse) -> Exception:
     """
     try:
         body = _error_decoder.decode(response.body)
-    except (DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         body = _ErrorResponse()
     text = f"{response.url}: {body.error[:100] or f'HTTP {response.status}'}"
     if body.error_description:

@@ -16,10 +16,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
 from concertino.cli import UsageError
+from concertino.decode_errors import DECODE_ERRORS
 
 __all__ = [
     "GivenArguments",
@@ -140,7 +141,7 @@ def _read_object(word: str) -> dict[str, Any]:
         source, text = word[:100], word
     try:
         value = decode(text)
-    except (DecodeError, UnicodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         raise UsageError(f"{source}: expected a JSON object: {exc}") from None
     if not isinstance(value, dict):
         raise UsageError(f"{source}: expected a JSON object, got {_describe_type(value)}")
@@ -155,7 +156,7 @@ def _parse_value(word: str, text: str, *, from_file: bool) -> Any:
     """
     try:
         return decode(text)
-    except (DecodeError, UnicodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         as_text = word.replace(":=", "=", 1)[:100]
         if from_file:
             raise UsageError(f"{word}: not JSON: {exc}", f"for text write {as_text}") from None
@@ -411,7 +412,7 @@ def _read_json(text: str) -> Any:
         return text == "True"
     try:
         value = decode(text)
-    except (DecodeError, UnicodeError, RecursionError):
+    except DECODE_ERRORS:
         return text
     return Raw(text.encode()) if isinstance(value, float) and INTEGER.fullmatch(text) else value
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
-from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode, encode, format
 
 from concertino.cli.call_arguments import describe_schema
 from concertino.cli.terminal_text import escape_json, escape_lines
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.logs.formats import escape_controls
 from concertino.types.resources_and_prompts import (
     GetPromptResult,
@@ -80,7 +81,7 @@ def _error_message(block: ContentBlock) -> str:
         return ""
     try:
         return decode(block.text, type=_InvalidArguments).error
-    except (DecodeError, RecursionError, UnicodeError):
+    except DECODE_ERRORS:
         return ""
 
 

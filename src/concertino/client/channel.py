@@ -21,7 +21,7 @@ from random import SystemRandom
 from types import coroutine
 from typing import Any, Protocol, cast
 
-from msgspec import DecodeError, Raw
+from msgspec import Raw
 
 from concertino.client.channel_ending import ChannelEnding
 from concertino.client.connection_output import ConnectionOutput
@@ -41,6 +41,7 @@ from concertino.client.pending_request import (
 )
 from concertino.client.server_messages import MessageHandler, ServerMessages
 from concertino.client.skipped_lines import OversizeWatch, SkippedLines
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import JOINED_BYTES, NEWLINE, Id, one_line
@@ -366,7 +367,7 @@ class Channel:
                 str(line, "utf-8")
             if reply.id == id:
                 return reply
-        except (DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             pass
         self._output.defer_line(line)
         return None
@@ -471,7 +472,7 @@ class Channel:
                     if not frame.isascii():
                         str(frame, "utf-8")
                     pending = outgoing.pop(reply.id)
-                except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+                except (KeyError, *DECODE_ERRORS):
                     # This frame is no successful response. Handle it after the `except` block, and
                     # not inside: there, exceptions of a resumed caller would get this exception as
                     # their __context__.

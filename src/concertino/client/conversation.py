@@ -22,7 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.client.channel import Channel
@@ -42,6 +42,7 @@ from concertino.client.request_builder import RequestBuilder
 from concertino.client.request_handlers import RequestHandlers
 from concertino.client.subscriptions import ResourceSubscriptions
 from concertino.client.targets import OpenTarget
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     INTERNAL_ERROR,
     UNSUPPORTED_VERSION,
@@ -460,7 +461,7 @@ class Conversation:
         """Handle notifications/cancelled, for a subscription or for a request of the server."""
         try:
             cancelled = _decode_cancelled(encode(params))
-        except DecodeError:
+        except DECODE_ERRORS:
             return
         if self.subscriptions.on_cancelled(cancelled.request_id, cancelled.reason):
             return

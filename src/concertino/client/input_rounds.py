@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.client.channel_ending import UnreadRequest
 from concertino.client.pending_request import quote_frame, request_label
 from concertino.client.request_handlers import RequestHandlers
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import Disconnected, ProtocolError
 from concertino.logs.formats import escape_controls
 from concertino.types.client_requests import InputRequiredResult
@@ -128,7 +129,7 @@ def _input_required(raw: Raw, method: str, label: str) -> InputRequiredResult | 
             raise ProtocolError(
                 f"{label}: the server asked for input without a question: {quote_frame(raw)}"
             )
-    except (DecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         raise ProtocolError(f"{label}: expected a result, got {quote_frame(raw)}: {exc}") from None
     raise ProtocolError(
         f"{label}: a result of unknown type {escape_controls(kind[:100])!r}: {quote_frame(raw)}"

@@ -27,11 +27,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.client.conversation import Conversation, ServerDescription, lists_our_revision
 from concertino.client.pending_request import quote_frame
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     HTTP_FAILURE,
     INTERNAL_ERROR,
@@ -247,7 +248,7 @@ def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -
     """
     try:
         result = _decode_discover_result(raw)
-    except (DecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         if required:
             raise ProtocolError(
                 f"server/discover: expected supportedVersions, got {quote_frame(raw)}: {exc}"
@@ -263,7 +264,7 @@ def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -
     default = conversation.server.info
     try:
         info = _info_of_meta(raw, default)
-    except DecodeError:
+    except DECODE_ERRORS:
         info = default
     conversation.start_session(
         ServerDescription(info, MODERN, result.capabilities, result.instructions)
@@ -307,7 +308,7 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
     conversation.opening.stop()
     try:
         result = _decode_initialize_result(raw)
-    except (DecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         raise ProtocolError(
             f"initialize: expected protocolVersion, got {quote_frame(raw)}: {exc}"
         ) from None
@@ -344,7 +345,7 @@ def _decode_info(raw: Raw, default: Implementation) -> Implementation:
     """
     try:
         return Decoder(Implementation).decode(raw)
-    except DecodeError:
+    except DECODE_ERRORS:
         return default
 
 

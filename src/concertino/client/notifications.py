@@ -11,9 +11,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from inspect import isawaitable
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import redactor
 from concertino.types.results import Level
@@ -133,7 +134,7 @@ class NotificationDispatcher:
         """Pass a log message of the server to the user's function, or log it if there is none."""
         try:
             message = _decode_log_message(encode(params))
-        except DecodeError:
+        except DECODE_ERRORS:
             return
         if self._handlers.on_log is not None:
             self._handlers.on_log(message)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
-from msgspec import UNSET, DecodeError, Raw, ValidationError, convert
+from msgspec import UNSET, Raw, ValidationError, convert
 from msgspec.json import decode, encode
 
 from concertino.client.pending_request import quote_frame
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ProtocolError, RegistrationError, ToolError
 from concertino.types.results import CallToolResult, Tool
 
@@ -125,7 +126,7 @@ def decode_result(label: str, raw: Raw, into: type[T]) -> T:
     """
     try:
         return decode(raw, type=into)
-    except (DecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         raise ProtocolError(
             f"{label}: the answer does not follow the protocol: {exc}: {quote_frame(raw)}"
         ) from None
@@ -142,7 +143,7 @@ def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
     """
     try:
         return _decode_json(raw, into)
-    except (DecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         raise ProtocolError(
             f"{label}: the result is no {_type_name(into)}: {exc}: {quote_frame(raw)}"
         ) from None
@@ -175,7 +176,7 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
             if isinstance(output, dict) and list(cast("dict[str, Any]", output)) == ["result"]:
                 return _convert(output["result"], into)
             raise
-    except (DecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         quoted = quote_frame(text.encode() if output is UNSET else encode(output))
         raise ProtocolError(
             f"tools/call {name}: the result is no {_type_name(into)}: {exc}: {quoted}"

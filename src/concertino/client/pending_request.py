@@ -19,10 +19,11 @@ from functools import lru_cache
 from time import monotonic
 from typing import Any, Literal, Protocol
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.client.channel_ending import ChannelEnding
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import Disconnected, ProtocolError
 from concertino.jsonrpc.messages import Id, Message
 from concertino.jsonrpc.outgoing_requests import PendingTable
@@ -68,7 +69,7 @@ def request_ids(lines: Iterable[bytes]) -> frozenset[int]:
     for line in lines:
         try:
             ids.add(_decode_sent_request(line).id)
-        except (DecodeError, RecursionError):
+        except DECODE_ERRORS:
             pass
     return frozenset(ids)
 
@@ -339,7 +340,7 @@ class ProgressTrackers:
             return
         try:
             report = _decode_progress(encode(message.params))
-        except DecodeError:
+        except DECODE_ERRORS:
             return
         tracker = self.by_token.get(report.progress_token)
         if tracker is None:

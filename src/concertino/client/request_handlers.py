@@ -18,7 +18,13 @@ from msgspec import DecodeError, Raw
 from msgspec.json import Decoder, encode
 
 from concertino.client.elicitation_filler import fill_form
-from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from concertino.decode_errors import DECODE_ERRORS
+from concertino.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RpcError,
+)
 from concertino.types.client_requests import (
     CLIENT_REQUESTS,
     CreateMessageResult,
@@ -138,7 +144,7 @@ class RequestHandlers:
             if method == "sampling/createMessage":
                 return await self._answer_sampling(_decode_sampling(params), server)
             return encode(ListRootsResult(await self._list_roots()))
-        except (DecodeError, RecursionError) as exc:
+        except DECODE_ERRORS as exc:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {exc}") from None
 
     async def _answer_elicitation(self, request: Elicitation, server: Implementation) -> bytes:

@@ -19,11 +19,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.client.channel import Channel
 from concertino.client.pending_request import MAX_QUOTE
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.jsonrpc.messages import Id
 from concertino.logs.formats import escape_controls
@@ -157,7 +158,7 @@ class ResourceSubscriptions:
             return
         try:
             future.set_result(_decode_acknowledgement(encode(params)).notifications)
-        except (DecodeError, RecursionError) as exc:
+        except DECODE_ERRORS as exc:
             future.set_exception(
                 ProtocolError(f"the acknowledgement does not follow the protocol: {exc}")
             )
@@ -196,7 +197,7 @@ def _subscription_id(params: Mapping[str, Raw]) -> Id | None:
     """Return the id of the subscription that a notification belongs to; None if it has none."""
     try:
         return _decode_id(_decode_members(params["_meta"])[SUBSCRIPTION_ID])
-    except (DecodeError, KeyError):
+    except (KeyError, *DECODE_ERRORS):
         return None
 
 

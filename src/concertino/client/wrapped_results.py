@@ -19,11 +19,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, cast
 
-from msgspec import DecodeError
 from msgspec.json import decode
 from msgspec.structs import replace
 
 from concertino.client.conversation import Conversation
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ConcertinoError
 from concertino.protocol.object_schemas import WRAPS_RESULT
 from concertino.types.results import CallToolResult, Tool
@@ -117,7 +117,7 @@ def _is_wrapped(content: dict[str, Any], text: str, wrapping: _Wrapping) -> bool
     value = content["result"]
     try:
         text_value = decode(text)
-    except DecodeError:
+    except DECODE_ERRORS:
         return wrapping == "non_objects" and not isinstance(value, dict)
     if wrapping == "non_objects":
         return not isinstance(value, dict) and text_value != content

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
-from msgspec import DecodeError, Raw, Struct, ValidationError
+from msgspec import Raw, Struct, ValidationError
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
@@ -31,6 +31,7 @@ from concertino.composition.part_view import PartContext, PartView
 from concertino.composition.resource_directory import ResourceDirectory
 from concertino.composition.task_ids import TASK_METHODS
 from concertino.composition.task_lists import list_tasks, lists_tasks
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -310,7 +311,7 @@ class CallRouter:
         """Forward a request about a task to the part that runs the task."""
         try:
             shown = decode(call.params.get("taskId", Raw(b"null")), type=str)
-        except DecodeError:
+        except DECODE_ERRORS:
             raise invalid_params("taskId: expected the id of a task") from None
         for name in self._parts:
             if (own_id := self._view_of(name).find_task(shown)) is not None:

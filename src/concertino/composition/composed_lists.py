@@ -12,7 +12,7 @@ from contextlib import aclosing
 from operator import is_
 from typing import Any
 
-from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from concertino.backend.methods import ListMethod
 from concertino.composition.part_names import PartNames
 from concertino.composition.part_pages import PartPage, PartPages
 from concertino.composition.resource_owners import ResourceOwners
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import invalid_params
 from concertino.protocol.revisions import by_name
 
@@ -217,7 +218,7 @@ def parse_cursor(params: Mapping[str, Raw], names: Sequence[str]) -> tuple[int, 
             return 0, {key: value for key, value in params.items() if key != "cursor"}
         name, cursor = text.split(":", 1)
         return names.index(name), {**params, "cursor": Raw(encode(cursor))}
-    except (DecodeError, ValueError):
+    except (ValueError, *DECODE_ERRORS):
         raise invalid_params("cursor: not one of this server's") from None
 
 

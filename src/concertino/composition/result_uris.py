@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.protocol.call import InputRequired
 
 __all__ = ["map_result_uris"]
@@ -45,7 +46,7 @@ def map_result_uris(
         return result
     try:
         members = decode(result)
-    except (DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return result
     if not isinstance(members, dict):
         return result

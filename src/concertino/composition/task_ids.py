@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from msgspec import DecodeError, Raw
+from msgspec import Raw
 from msgspec.json import decode, encode
+
+from concertino.decode_errors import DECODE_ERRORS
 
 __all__ = ["RELATED_TASK", "TASKS", "TASK_METHODS", "map_task_ids"]
 
@@ -42,7 +44,7 @@ def map_task_ids(
         return result
     try:
         members = decode(result)
-    except (DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return result
     changed = False
     for holder in _holders(members):

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
 from concertino.backend.interface import Call
 from concertino.composition.composed_lists import parse_cursor
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import RpcError
 from concertino.protocol.call import ServerFeatures
 
@@ -55,7 +56,7 @@ async def list_tasks(
         try:
             result = await fetch(name, Call(call.method, params, call.meta))
             page = decode(result if isinstance(result, Raw) else encode(result), type=_TaskPage)
-        except (RpcError, DecodeError) as exc:
+        except (RpcError, *DECODE_ERRORS) as exc:
             report_failure(name, call.method, exc)
             continue
         tasks += page.tasks

@@ -10,11 +10,18 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.interface import Call
-from concertino.errors import BUSY, INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError
+from concertino.decode_errors import DECODE_ERRORS
+from concertino.errors import (
+    BUSY,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    RpcError,
+)
 from concertino.types.results import CallToolResult, TextContent
 
 __all__ = [
@@ -138,7 +145,7 @@ def failure_of_result(call: Call, result: Any) -> CallFailure | None:
     if isinstance(result, Raw):
         try:
             return CallFailure("tool_error") if _decode_result(result).is_error else None
-        except DecodeError:
+        except DECODE_ERRORS:
             return None
     if not isinstance(result, CallToolResult) or not result.is_error:
         return None
@@ -151,5 +158,5 @@ def _is_refusal(text: str) -> bool:
     """Return whether an error text is a guard's refusal."""
     try:
         return text.startswith("{") and _decode_refusal(text).code in REFUSAL_CODES
-    except (DecodeError, UnicodeError):
+    except DECODE_ERRORS:
         return False

@@ -26,7 +26,7 @@ from contextlib import suppress
 from itertools import compress
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
@@ -51,6 +51,7 @@ from concertino.backend.interface import (
 from concertino.backend.listing import decode_page
 from concertino.backend.methods import KINDS, LIST_METHODS, ListMethod
 from concertino.backend.wrappers import BackendWrapper
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ResourceNotFound, RpcError, unknown_name
 from concertino.guards.deadline import Deadline, DeadlineExceeded
 from concertino.guards.guard_context import GuardContext
@@ -380,7 +381,7 @@ class Guard(BackendWrapper):
         """Raise RpcError if a completion is for an operation that clients may not see."""
         try:
             ref = call.decode_params(CompleteParams).ref
-        except (DecodeError, UnicodeError):
+        except DECODE_ERRORS:
             # The params are invalid. The backend will report that.
             return
         if isinstance(ref, PromptReference):

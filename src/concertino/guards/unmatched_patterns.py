@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 
-from msgspec import DecodeError
-
 from concertino.backend.interface import Backend
 from concertino.backend.listing import list_names
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ConcertinoError
 from concertino.excerpts import shorten
 from concertino.guards.operation_names import Visibility
@@ -59,5 +58,5 @@ async def _list(method: str, backend: Backend) -> list[str]:
     try:
         # "allow" is the label in errors, which are ignored.
         return await list_names("allow", backend, method)
-    except (ConcertinoError, DecodeError):
+    except (ConcertinoError, *DECODE_ERRORS):
         return []

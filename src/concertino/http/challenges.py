@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from http import HTTPStatus
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import check_scopes
 from concertino.http.request_head import HttpError
 
@@ -85,7 +86,7 @@ class Challenges:
         """
         try:
             scopes = check_scopes(_decode_error(frame).error.data.scopes)
-        except (DecodeError, ValueError):
+        except (ValueError, *DECODE_ERRORS):
             scopes = frozenset[str]()
         return self.insufficient_scope(scopes | frozenset(self._scopes)).headers
 

@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INVALID_REQUEST, PARSE_ERROR
 from concertino.jsonrpc.messages import Id, InvalidMessage, decode, encode_id, is_response
 from concertino.protocol.request_profile import CAPABILITIES, VERSION
@@ -167,7 +168,7 @@ def decode_envelope(body: bytes) -> Envelope:
         envelope = _decode(body)
     except ValidationError:
         envelope = _read_loosely(body)
-    except (DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         raise _diagnose(body) from None
     # A null id is never valid outside of a batch. Responses are rare, so read them once more, as
     # strictly as the session will.
@@ -297,7 +298,7 @@ def read_revision(frame: bytes) -> str:
     """Return the revision in the response to `initialize`; "" if it names none."""
     try:
         version = _decode_initialize(frame).result.protocol_version
-    except (DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         # The client refuses such a response itself.
         return ""
     return version if version.isascii() and version.isprintable() else ""

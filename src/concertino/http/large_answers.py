@@ -13,9 +13,10 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INVALID_REQUEST
 from concertino.http.byte_pieces import add_piece
 from concertino.http.request_head import HttpError, RequestHead
@@ -137,7 +138,7 @@ class LargeAnswer:
             return
         try:
             batch = _decode_batch(body)
-        except (DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             return
         ids = [element.id for element in batch if element.method is None]
         errors = [self._make_error(encode_id(id)) for id in ids if type(id) in (int, str)]

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import cast
 
-from msgspec import DecodeError
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.http.chunked_body import ChunkedBody
 from concertino.http.exchange import Exchange
 from concertino.http.request_head import HttpError
@@ -253,5 +253,5 @@ def read_passed_on(exchange: Exchange) -> None:
     who, _, exchange.body = exchange.body.partition(b"\n")
     try:
         exchange.principal = _decode_principal(who)
-    except (DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         raise HttpError(HTTPStatus.BAD_REQUEST, "expected a request of another worker") from None

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INTERNAL_ERROR, INVALID_REQUEST, Disconnected
 from concertino.http.accepted import AcceptedForms
 from concertino.http.caller import HttpCaller
@@ -361,7 +362,7 @@ class SessionConnection:
         """
         try:
             ids = [item.id for item in _decode_batch(frame) if item.id is not None]
-        except DecodeError:
+        except DECODE_ERRORS:
             ids = []
         streams = filter(None, map(self._streams.find, ids))
         stream = next(streams, self._current)

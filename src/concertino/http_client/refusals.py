@@ -12,9 +12,10 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import HTTP_FAILURE, METHOD_NOT_FOUND
 from concertino.http_client.exchange import HttpFailure, describe_status
 from concertino.http_client.pooled_connection import ResponseHead
@@ -105,7 +106,7 @@ def error_of_body(id: Id, body: bytes) -> bytes | None:
         str(body, "utf-8")
         head = _decode_head(body)
         fields = Decoder(dict[str, Raw]).decode(body)
-    except (DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
     if not bytes(head.error) or head.id not in (None, id):
         return None
@@ -136,7 +137,7 @@ def read_error(body: bytes) -> ErrorInBody:
     """Return the JSON-RPC error in the body of a refusal; one with the code 0 if there is none."""
     try:
         return _decode_error(body).error
-    except (DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return ErrorInBody()
 
 

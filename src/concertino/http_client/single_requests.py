@@ -12,9 +12,10 @@ import os
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import DecodeError, Struct, ValidationError
+from msgspec import Struct, ValidationError
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import AuthorizationError
 from concertino.http_client.addresses import AddressPolicy
 from concertino.http_client.pool import make_tls_context
@@ -59,7 +60,7 @@ class FetchedResponse(Struct, frozen=True):
             return decoder.decode(self.body)
         except ValidationError as exc:
             raise AuthorizationError(f"{self.url}: {exc}") from None
-        except (DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             raise AuthorizationError(
                 f"{self.url}: expected JSON, got {self.headers.get('content-type', 'no type')!r}"
             ) from None

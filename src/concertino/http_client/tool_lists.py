@@ -10,10 +10,11 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.backend.call_hooks import ParamHeaders
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.http.param_headers import InvalidAnnotation, read_annotations
 
 __all__ = ["learn_tools"]
@@ -50,7 +51,7 @@ def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> byte
         fields = _decode_fields(frame)
         result = _decode_response(frame).result
         tools = _decode_tools(result["tools"])
-    except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+    except (KeyError, *DECODE_ERRORS):
         return frame
     usable: list[dict[str, Any]] = []
     for tool in tools:

@@ -22,6 +22,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
 __all__ = [
@@ -145,7 +146,7 @@ def decode(frame: bytes | Raw) -> Message | InvalidMessage:
         if type(frame) is bytes and not frame.isascii():
             str(frame, "utf-8")
         message = _decode_message(frame)
-    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         return _diagnose(bytes(frame), exc)
 
     if message.method is UNSET:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import decode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import Disconnected, ProtocolError, RpcError
 from concertino.jsonrpc.messages import ABSENT, MALFORMED, InvalidMessage, Message
 
@@ -182,7 +183,7 @@ def parse_error(error: Raw) -> RpcError | ProtocolError:
     """
     try:
         body = decode(error, type=_ErrorBody)
-    except (DecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         text = f"expected an error object with a code and a message: {exc}"
         return ProtocolError(text)
     return RpcError(body.code, body.message, body.data)

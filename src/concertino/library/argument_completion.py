@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import DecodeError
-
 from concertino.backend.interface import Call
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INVALID_PARAMS, RpcError, invalid_params, unknown_name
 from concertino.library.document_registry import DocumentRegistry
 from concertino.library.query_params import MODES
@@ -36,7 +35,7 @@ def complete_argument(
     """
     try:
         params = call.decode_params(CompleteParams)
-    except (DecodeError, UnicodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise invalid_params(str(exc).replace("`", "")) from None
 
     ref, argument = params.ref, params.argument

@@ -34,6 +34,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.library.analysis import ANALYSIS_VERSION, import_tantivy
 from concertino.library.document import Document
 from concertino.user_files import user_folder
@@ -291,7 +292,7 @@ class Cache:
         try:
             content = msgspec.msgpack.decode(payload, type=CacheFile)
         # msgspec raises the UnicodeDecodeError, a ValueError, for a text that is not UTF-8.
-        except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
+        except (ValueError, *DECODE_ERRORS) as exc:
             logger.warning("index cache %s: %s; made anew", self.path, exc)
             return None
         if not _is_consistent(content):
@@ -357,7 +358,7 @@ def _is_index_file(name: str, data: bytes) -> bool:
         return False
     try:
         footer = msgspec.json.decode(data[start:end], type=_Footer)
-    except (msgspec.MsgspecError, ValueError):
+    except (ValueError, *DECODE_ERRORS):
         return False
     return footer.crc == zlib.crc32(memoryview(data)[:start])
 

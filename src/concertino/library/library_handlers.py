@@ -13,11 +13,17 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.interface import Call
-from concertino.errors import METHOD_NOT_FOUND, RpcError, invalid_params, unknown_name
+from concertino.decode_errors import DECODE_ERRORS
+from concertino.errors import (
+    METHOD_NOT_FOUND,
+    RpcError,
+    invalid_params,
+    unknown_name,
+)
 from concertino.library.argument_completion import complete_argument
 from concertino.library.document import Document
 from concertino.library.document_registry import Change, DocumentRegistry, Item
@@ -211,7 +217,7 @@ class LibraryHandlers:
             raise unknown_name("prompt", name[:QUOTED_NAME])
         try:
             values = _decode_texts(call.params.get("arguments", NO_ARGUMENTS))
-        except (DecodeError, UnicodeError) as exc:
+        except DECODE_ERRORS as exc:
             reason = str(exc).replace("`", "").replace("Expected", "expected")
             raise invalid_params(f"arguments: {reason}") from None
         return fill_prompt(prompt, values)
@@ -267,7 +273,7 @@ def _string_param(call: Call, name: str) -> str:
         return _decode_text(call.params[name])
     except KeyError:
         raise invalid_params(f"Missing required field: {name}") from None
-    except (DecodeError, UnicodeError):
+    except DECODE_ERRORS:
         raise invalid_params(f"{name}: expected str") from None
 
 
@@ -283,7 +289,7 @@ def _read_cursor(call: Call, kind: str) -> str:
     try:
         text = _decode_text(call.params["cursor"])
         decoded = a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True).decode()
-    except (DecodeError, Error, UnicodeError):
+    except (Error, *DECODE_ERRORS):
         raise invalid_params("cursor: not one of this library's") from None
     own_kind, _, last = decoded.partition(" ")
     # An empty cursor asks for the first page.

@@ -32,10 +32,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import decode
 from msgspec.structs import force_setattr
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.logs.secret_checks import (
     LEAST_FIELD,
     REDACTED,
@@ -524,7 +525,7 @@ def _is_json(frame: bytes) -> bool:
         # Decoding to Raw checks the syntax without building objects.
         decode(frame, type=Raw)
         return True
-    except (DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return False
 
 

@@ -22,10 +22,10 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.json import encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import Disconnected
 from concertino.nats.blocking import BlockingNats, PermissionsViolation, Request
 from concertino.nats.jetstream import (
@@ -331,7 +331,7 @@ def _read_answer(stream: str, message: NatsMessage) -> Answer:
         raise BucketError(f"{stream}: JetStream is not available; is it enabled in the servers?")
     try:
         return decode_answer(message.payload)
-    except msgspec.MsgspecError as exc:
+    except DECODE_ERRORS as exc:
         raise BucketError(f"{stream}: a response cannot be read: {exc}") from None
 
 

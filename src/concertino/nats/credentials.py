@@ -14,14 +14,14 @@ import os
 import re
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as NotBase64
 from errno import ENOENT
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import decode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
 from concertino.user_files import read_private_file
@@ -134,7 +134,7 @@ def _find_problem(credentials: NatsCredentials) -> str:
         _, claims, _ = credentials.jwt.split(".")
         decoded: Any = decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
         user, expires = str(decoded["sub"]), float(decoded.get("exp") or 0)
-    except (ValueError, NotBase64, DecodeError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, *DECODE_ERRORS):
         return "its JWT is damaged: expected three parts with dots between, with a user in them"
     if not user.startswith("U"):
         return f"its JWT is not that of a user, U..., but of {user[:60]}"

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ProtocolError
 
 __all__ = [
@@ -194,7 +195,7 @@ def _read_line(line: bytes) -> NatsEvent | None:
         case b"INFO":
             try:
                 return _decode_info(rest)
-            except msgspec.MsgspecError as exc:
+            except DECODE_ERRORS as exc:
                 raise ProtocolError(f"the server's INFO is not valid: {exc}") from None
         case b"-ERR":
             return ServerError(rest.decode("utf-8", "replace").strip().strip("'"))

@@ -26,9 +26,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-import msgspec
 from msgspec.json import encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import Disconnected
 from concertino.nats.cluster import NatsCluster
 from concertino.nats.connection import NatsConnection
@@ -166,7 +166,7 @@ class _Requests:
             raise StreamUnavailable("JetStream is not enabled in the servers")
         try:
             return decode_answer(message.payload)
-        except msgspec.MsgspecError as exc:
+        except DECODE_ERRORS as exc:
             raise Disconnected(f"{self._name}: a response cannot be read: {exc}") from None
 
     def _on_response(self, message: NatsMessage) -> None:

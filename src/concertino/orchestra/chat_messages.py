@@ -11,9 +11,10 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import decode, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ToolError
 from concertino.token_estimate import estimate
 from concertino.types.client_requests import (
@@ -239,7 +240,7 @@ def sampling_result(answer: ChatAnswer) -> CreateMessageResult:
 def _parse_arguments(name: str, arguments: str) -> dict[str, Any]:
     try:
         parsed: object = decode(arguments or "{}")
-    except DecodeError:
+    except DECODE_ERRORS:
         parsed = None
     if not isinstance(parsed, Mapping):
         raise ToolError(

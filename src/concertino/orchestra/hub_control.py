@@ -19,9 +19,10 @@ from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Literal
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder, decode, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.excerpts import shorten
 from concertino.logs.redact import redactor
 from concertino.orchestra.hub import Hub
@@ -310,5 +311,5 @@ def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:
             data += part
     try:
         return decode(data, type=ControlAnswer)
-    except (DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         raise OSError("it has closed the connection without an answer") from None

@@ -21,9 +21,10 @@ from collections.abc import Callable, Mapping
 from hashlib import file_digest
 from pathlib import Path
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder, encode, format
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.orchestra.package_manifest import (
     MANIFEST,
     InvalidPackage,
@@ -179,7 +180,7 @@ class InstalledPackages:
         for record in self.folder.glob(f"*/{RECORD}"):
             try:
                 package = _decode(record.read_bytes())
-            except (OSError, DecodeError, UnicodeDecodeError):
+            except (OSError, *DECODE_ERRORS):
                 continue
             # A directory with another name, such as a copy, is not installed: the path of a program
             # must contain the digest of its package.

@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.nats.blocking import BlockingNats
 from concertino.nats.bucket import (
     MAX_VALUE_BYTES,
@@ -229,7 +230,7 @@ def _split(path: str, data: bytes) -> tuple[_Head, bytes]:
     head, _, content = data.partition(b"\n")
     try:
         return _decode_head(head), content
-    except msgspec.MsgspecError as exc:
+    except DECODE_ERRORS as exc:
         raise StorageError("storage_error", f"{path}: the value cannot be read: {exc}") from None
 
 

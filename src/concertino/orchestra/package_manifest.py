@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import DecodeError, Struct, ValidationError, field
+from msgspec import Struct, ValidationError, field
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ConcertinoError
 from concertino.orchestra.certificates import CertificateError, check_name
 
@@ -91,7 +92,7 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
         manifest = _decode(data)
     except ValidationError as exc:
         raise InvalidPackage(f"{MANIFEST}: {exc}") from None
-    except (DecodeError, UnicodeDecodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise InvalidPackage(f"{MANIFEST}: expected JSON: {exc}") from None
     try:
         check_name(manifest.id)

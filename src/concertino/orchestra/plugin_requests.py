@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, cast
 
-from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
+from msgspec import UNSET, Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
 from concertino.backend.interface import Backend, Call, Context
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INVALID_PARAMS, ConcertinoError, RpcError
 from concertino.orchestra.failures import prompt_failure
 from concertino.orchestra.plugin_context import PluginContext
@@ -369,7 +370,7 @@ def _is_same_json(text: str, json: bytes) -> bool:
         return True
     try:
         return decode(text) == decode(json)
-    except DecodeError:
+    except DECODE_ERRORS:
         return False
 
 
@@ -386,7 +387,7 @@ def _tool_failure(text: str) -> PluginResponse:
     failure = response.tool_call
     try:
         body = _parse_error_body(text) if text.startswith('{"error":') else None
-    except (ValidationError, DecodeError):
+    except DECODE_ERRORS:
         body = None
     # Without a code of its own, the error keeps `handler_error`, and its text is the message.
     if body is not None and body.code != _NO_CODE:

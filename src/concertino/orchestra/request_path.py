@@ -13,9 +13,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 
-from msgspec import DecodeError, Raw, ValidationError
+from msgspec import Raw
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 
 __all__ = ["PATH", "extend_path", "make_step", "read_path"]
@@ -49,7 +50,7 @@ def read_path(meta: Mapping[str, Raw]) -> list[str]:
         return []
     try:
         path = _parse_path(value)
-    except (ValidationError, DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         path = None
     if path is None or len(path) > MAX_STEPS or any(len(step) > MAX_STEP for step in path):
         raise RpcError(

@@ -20,10 +20,15 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from msgspec import DecodeError, ValidationError
 from msgspec.json import Decoder
 
-from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, ResourceNotFound, RpcError
+from concertino.decode_errors import DECODE_ERRORS
+from concertino.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    ResourceNotFound,
+    RpcError,
+)
 from concertino.orchestra.plugin_messages import (
     PluginRequest,
     PluginResponse,
@@ -138,7 +143,7 @@ def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
     for text in texts:
         try:
             decoded.append(parse(text))
-        except (ValidationError, DecodeError) as exc:
+        except DECODE_ERRORS as exc:
             log.warning("a resource of an MCP server is left out: %s", exc)
     return decoded
 
@@ -173,7 +178,7 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
         raise RpcError(INVALID_PARAMS, "resources/read params.uri: expected a URI, got none")
     try:
         uri = _parse_text(params["uri"])
-    except (ValidationError, DecodeError, UnicodeDecodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise RpcError(
             INVALID_PARAMS, f"resources/read params.uri: expected a text: {exc}"
         ) from None
@@ -218,7 +223,7 @@ def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
     if response.HasField("contents_json"):
         try:
             return ReadResourceResult(_parse_contents(response.contents_json))
-        except (ValidationError, DecodeError) as exc:
+        except DECODE_ERRORS as exc:
             raise RpcError(INTERNAL_ERROR, f"{uri}: its contents are invalid: {exc}") from None
     # Go programs answer like this if the document does not exist. A document has at least version
     # 1.

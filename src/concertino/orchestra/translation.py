@@ -21,10 +21,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
-from msgspec import UNSET, DecodeError, Raw, ValidationError
+from msgspec import UNSET, Raw
 from msgspec.json import Decoder, Encoder, encode
 
 from concertino.backend.call_hooks import ArgumentsRefused
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -214,7 +215,7 @@ def _read_provider(value: Raw) -> str:
     """
     try:
         return _parse_text(value)
-    except (ValidationError, DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         message = f"tools/call params._meta.{PROVIDER}: expected a string"
         raise RpcError(INVALID_PARAMS, message) from None
 
@@ -308,7 +309,7 @@ def _other_content(content: object) -> list[ContentBlock]:
         return []
     try:
         blocks = [_parse_content(encode(item)) for item in cast(list[object], content)]
-    except (ValidationError, DecodeError):
+    except DECODE_ERRORS:
         return []
     return [block for block in blocks if not isinstance(block, TextContent)]
 
@@ -361,7 +362,7 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
         return None
     try:
         schema = root = _parse_schema(definition.output_schema)
-    except (ValidationError, DecodeError):
+    except DECODE_ERRORS:
         warn(f"the output schema of the tool {definition.name!r} is left out: it is not JSON")
         return None
 
@@ -409,7 +410,7 @@ def prompt_request(params: Params) -> PluginRequest:
     name = _read_name(params, "prompts/get")
     try:
         arguments = _parse_texts(params.get("arguments", b"{}"))
-    except (ValidationError, DecodeError, UnicodeDecodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise RpcError(
             INVALID_PARAMS, f"prompts/get params.arguments: expected an object of texts: {exc}"
         ) from None
@@ -455,7 +456,7 @@ def _prompt_content(kind: str, text: str) -> ContentBlock:
     if kind not in ("", "text"):
         try:
             return _parse_content(text)
-        except (ValidationError, DecodeError):
+        except DECODE_ERRORS:
             pass
     return TextContent(text)
 
@@ -472,7 +473,7 @@ def _read_name(params: Params, method: str = "tools/call") -> str:
     if "name" in params:
         try:
             name = _parse_text(params["name"])
-        except (ValidationError, DecodeError, UnicodeDecodeError):
+        except DECODE_ERRORS:
             got = bytes(params["name"])[:100].decode("utf-8", "replace")
             raise RpcError(
                 INVALID_PARAMS, f"{method} params.name: expected a text, got {got}"
@@ -486,7 +487,7 @@ def _read_optional_text(raw: Raw) -> str:
     """Return a JSON string; empty for any other value."""
     try:
         return _parse_text(raw)
-    except (ValidationError, DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return ""
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.types.results import CacheScope, Implementation
 
 __all__ = ["Call", "ClientFacts", "InputRequired", "ServerFeatures"]
@@ -55,7 +56,7 @@ class Call(Struct, frozen=True, gc=False):
         member = "uri" if self.method == "resources/read" else "name"
         try:
             return _decode_text(self.params[member])
-        except (KeyError, DecodeError, UnicodeError):
+        except (KeyError, *DECODE_ERRORS):
             return None
 
     @property
@@ -68,7 +69,7 @@ class Call(Struct, frozen=True, gc=False):
         """
         try:
             return _decode_object(self.params["arguments"])
-        except (KeyError, DecodeError, UnicodeError, RecursionError):
+        except (KeyError, *DECODE_ERRORS):
             return {}
 
     def decode_params(self, shape: type[T]) -> T:

@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import DecodeError, Raw
+from msgspec import Raw
 from msgspec.json import Decoder, decode, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import MissingCapability
 from concertino.jsonrpc.messages import describe_decode_error
 from concertino.protocol.call import ClientFacts
@@ -62,7 +63,7 @@ def to_wire_request(request: ClientRequest) -> InputRequest:
     if request_type := _REQUEST_TYPES.get(request.method):
         try:
             to_wire_request(decode(request.params, type=request_type))
-        except DecodeError as exc:
+        except DECODE_ERRORS as exc:
             reason = describe_decode_error(exc, QUOTED_CHARS)
             raise ValueError(f"ask: {request.method}: {reason}") from None
     return request

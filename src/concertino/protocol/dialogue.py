@@ -24,9 +24,10 @@ from binascii import b2a_base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -250,7 +251,7 @@ class Dialogue:
         """
         try:
             sealed = _decode_sealed(content)
-        except DecodeError:
+        except DECODE_ERRORS:
             raise InvalidState(NOT_OURS) from None
         self.round = sealed.round
         self.saved = sealed.saved
@@ -331,7 +332,7 @@ def digest_call(
     """
     try:
         canonical = encode(decode(encode(params)), order="sorted")
-    except (DecodeError, RecursionError):
+    except DECODE_ERRORS:
         # Deep nesting is allowed, but the decoder has a limit. Use the bytes of the params; equal
         # JSON with other whitespace then has another digest.
         canonical = encode(params)
@@ -347,7 +348,7 @@ def check_response(key: str, method: str, answer: Raw) -> None:
     """
     try:
         _ANSWER_DECODERS.get(method, decode)(answer)
-    except (DecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         reason = describe_decode_error(exc, QUOTED_CHARS)
         raise InvalidClientResponse(
             f"{key[:QUOTED_CHARS]}: an answer to {method}: {reason}"

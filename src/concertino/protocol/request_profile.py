@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from msgspec import DecodeError, Raw, Struct, ValidationError
+from msgspec import Raw, Struct, ValidationError
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INVALID_PARAMS, UNSUPPORTED_VERSION, RpcError
 from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.messages import Id, describe_decode_error
@@ -320,13 +321,13 @@ def pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
         return None
     try:
         return _decoder_of(type).decode(raw)
-    except DecodeError as exc:
+    except DECODE_ERRORS as exc:
         raise RpcError(
             INVALID_PARAMS, f"Invalid params: {name}: {describe_with_path(exc)}"
         ) from None
 
 
-def describe_with_path(exc: DecodeError) -> str:
+def describe_with_path(exc: Exception) -> str:
     """Return the text of an exception of msgspec with the path to the wrong value in front.
 
     An example is `_meta.x: expected str, got int`.

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     BUSY,
     INTERNAL_ERROR,
@@ -178,7 +179,7 @@ class Session:
             if not frame.isascii():
                 str(frame, "utf-8")
             request = decode_request(frame)
-        except (DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             return self._receive_other(frame)
 
         id = request.id
@@ -297,7 +298,7 @@ class Session:
         if message.method == "notifications/cancelled":
             try:
                 params = Decoder(_CancelParams).decode(encode(message.params))
-            except DecodeError:
+            except DECODE_ERRORS:
                 return
             self.peer.cancel(params.request_id, params.reason)
         elif message.method == "notifications/initialized":

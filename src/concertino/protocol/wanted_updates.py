@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import BUSY, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
@@ -160,7 +161,7 @@ class WantedUpdates:
             )
         try:
             wanted = _decode_params(encode(incoming.params)).notifications
-        except DecodeError as exc:
+        except DECODE_ERRORS as exc:
             text = describe_decode_error(exc).replace(" - at $.", ": ")
             raise RpcError(INVALID_PARAMS, f"Invalid params: {text[:ERROR_CHARS]}") from None
         uris = frozenset(wanted.resource_subscriptions or ())

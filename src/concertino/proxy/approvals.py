@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder, encode, format
 from msgspec.structs import replace
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.proxy.definitions import Definition, is_same_definition
 from concertino.proxy.state_files import (
     UnusableState,
@@ -95,7 +96,7 @@ class ApprovalStore:
             return ApprovedFile(str(path))
         try:
             approved = _decode(data)
-        except (DecodeError, UnicodeDecodeError) as exc:
+        except DECODE_ERRORS as exc:
             raise UnusableState(f"{stored}: {exc}; remove it, and approve again") from None
         if approved.format != FORMAT or approved.path != str(path):
             raise UnusableState(

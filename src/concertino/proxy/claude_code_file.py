@@ -14,9 +14,10 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.proxy.file_values import FileMember, FileValue, InvalidText
 from concertino.proxy.json_comments import parse_json
 from concertino.proxy.value_reader import InvalidServerFile
@@ -104,7 +105,7 @@ def read_project_servers(
     """
     try:
         lists = list(read_server_lists(data))
-    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         raise _make_error(data, source, exc) from None
     projects = {item.folder: item for item in lists if item.folder}
     if wanted is None:
@@ -169,7 +170,7 @@ def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
         try:
             members = _decode_members(project)
             disabled = frozenset(_decode_names(members.get("disabledMcpServers", b"[]")))
-        except (DecodeError, UnicodeDecodeError):
+        except DECODE_ERRORS:
             # Claude Code may change the format of its file. A project that cannot be read is
             # skipped, so that all other projects can still be used.
             at += len(bytes(project))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import DecodeError, Raw
+from msgspec import Raw
 from msgspec.json import Decoder
 
 from concertino.client.conversation import LAST_SKIPPED, NO_STDERR, STDERR_END
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     INTERNAL_ERROR,
     ConcertinoError,
@@ -50,7 +51,7 @@ def failure_text(result: Raw) -> str | None:
     """Return the text of a tools/call result with `isError`; None for any other result."""
     try:
         decoded = _decode_tool_result(result)
-    except (DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
     return decoded.text if decoded.is_error else None
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.proxy.claude_code_file import (
     CLAUDE_CODE,
     MAX_CLAUDE_CODE_BYTES,
@@ -145,7 +146,7 @@ def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
         if len(data) > MAX_CLAUDE_CODE_BYTES:
             return
         lists = list(read_server_lists(data))
-    except (OSError, InvalidServerFile, DecodeError, UnicodeDecodeError, RecursionError):
+    except (OSError, InvalidServerFile, *DECODE_ERRORS):
         return
     for item in lists:
         if item.folder:

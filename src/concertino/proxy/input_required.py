@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INTERNAL_ERROR, RpcError, invalid_params
 from concertino.protocol.call import Call, InputRequired
 
@@ -83,7 +84,7 @@ def to_input_required(raw: Raw) -> InputRequired | None:
         return None
     try:
         result = _decode_result(raw)
-    except DecodeError as exc:
+    except DECODE_ERRORS as exc:
         raise RpcError(INTERNAL_ERROR, f"Internal error: the server's question: {exc}") from None
     if result.result_type != "input_required":
         return None
@@ -104,7 +105,7 @@ def read_state(state: bytes) -> ServerState | ParkedState:
     """Decode the state in a repeated call. Raises RpcError if it is not a proxy's state."""
     try:
         return _decode_state(state)
-    except DecodeError:
+    except DECODE_ERRORS:
         raise invalid_params("requestState: not one of this proxy's") from None
 
 

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
 from concertino.backend.methods import LIST_METHODS
 from concertino.client.server_parameters import ServerParameters
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.proxy.state_files import (
     UnusableState,
     read_private,
@@ -139,7 +140,7 @@ class ManifestFile:
             for method, result in stored.manifest.lists.items():
                 # Raises ValidationError if the list has another structure.
                 decode(result, type=LIST_METHODS[method].result_type)
-        except (UnusableState, DecodeError, ValueError, KeyError) as exc:
+        except (UnusableState, ValueError, KeyError, *DECODE_ERRORS) as exc:
             log.info("%s is not used: %s", self.path, exc)
             return None
         return stored.manifest

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import DecodeError, Raw
+from msgspec import Raw
 from msgspec.json import decode, encode
 
 from concertino.backend.interface import ChangeKind
@@ -23,6 +23,7 @@ from concertino.client.client import Client
 from concertino.client.negotiation import Era
 from concertino.client.server_parameters import ServerParameters
 from concertino.client.targets import Target
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import METHOD_NOT_FOUND, ConcertinoError, RpcError
 from concertino.protocol.pagination import MAX_PAGES
 from concertino.protocol.revisions import by_name
@@ -131,7 +132,7 @@ class Manifests:
         try:
             async with asyncio.timeout(LISTS_S):
                 manifest = await read_manifest(client)
-        except (ConcertinoError, DecodeError, TimeoutError) as exc:
+        except (ConcertinoError, TimeoutError, *DECODE_ERRORS) as exc:
             log.info("%s: its lists could not be read: %s", self._name, exc)
             return
         if known is not None and encode(known) == encode(manifest):

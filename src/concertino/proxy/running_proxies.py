@@ -12,9 +12,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import decode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.proxy.server_status import (
     ProxyStatus,
     ServerStatus,
@@ -134,7 +135,7 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
                 continue
             except OSError:
                 status = _no_answer(pid, f"the proxy does not answer within {ANSWER_S:g} s")
-            except (DecodeError, UnicodeDecodeError):
+            except DECODE_ERRORS:
                 text = "the proxy's answer cannot be read: is it of another version?"
                 status = _no_answer(pid, text)
             if status is not None:

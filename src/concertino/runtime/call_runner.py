@@ -19,7 +19,7 @@ from contextvars import Context as ContextVariables
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.call_hooks import CallStarter, Work, call_starter_of
@@ -29,6 +29,7 @@ from concertino.backend.callback_calls import (
     CancelCall,
     callback_beginner_of,
 )
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INTERNAL_ERROR, RpcError
 from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime import call_answers
@@ -137,7 +138,7 @@ class CallRunner:
             if call.method == "tools/call":
                 try:
                     begin = begin_tool[_decode_text(call.params["name"])]
-                except (KeyError, DecodeError, UnicodeError):
+                except (KeyError, *DECODE_ERRORS):
                     # The first call of this tool, or no valid name: begin_any() handles both.
                     pass
             try:

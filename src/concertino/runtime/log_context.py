@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from msgspec import DecodeError, Raw, Struct, field
+from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
 from concertino.backend.call_hooks import CheckArguments, argument_check_of
 from concertino.backend.interface import Call, Context
 from concertino.backend.wrappers import BackendWrapper
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.logs.formats import LogContext, current_context
 
 __all__ = ["LogContextBackend", "log_context_of"]
@@ -70,7 +71,7 @@ def log_context_of(message: str) -> LogContext:
     """
     try:
         decoded = _decode_message(message)
-    except (DecodeError, UnicodeError, RecursionError):
+    except DECODE_ERRORS:
         return LogContext()
     return LogContext(decoded.id, _trace_of(decoded.params.meta))
 
@@ -79,6 +80,6 @@ def _trace_of(meta: Mapping[str, Raw]) -> str:
     """Return the trace id in the `traceparent` of a request's `_meta`; "" if there is none."""
     try:
         match = _TRACEPARENT.fullmatch(_decode_text(meta["traceparent"]))
-    except (KeyError, DecodeError, UnicodeError):
+    except (KeyError, *DECODE_ERRORS):
         return ""
     return "" if match is None else match[1]

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
+
+from concertino.decode_errors import DECODE_ERRORS
 
 __all__ = ["EarlyInput", "FirstMessage", "is_handshake", "is_opening"]
 
@@ -48,7 +50,7 @@ def _method_of(frame: bytes) -> str:
     """Return the method of a frame, or "" for a malformed one."""
     try:
         return _decode(frame).method
-    except (DecodeError, UnicodeError):
+    except DECODE_ERRORS:
         return ""
 
 

@@ -16,13 +16,14 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError, convert
+from msgspec import UNSET, Raw, Struct, convert
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from concertino.backend.call_hooks import argument_verdict
 from concertino.backend.interface import Backend, Call, Context, InputRequired
 from concertino.backend.wrappers import ContextWrapper
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ProtocolError, ToolError
 from concertino.runtime.tasks import DONE
 from concertino.schema.json_values import encode_finite
@@ -185,7 +186,7 @@ def _check_result(name: str, result: Struct | Raw) -> CallToolResult:
             if isinstance(result.structured_content, Raw):
                 return replace(result, structured_content=decode(result.structured_content))
             return result
-    except DecodeError as exc:
+    except DECODE_ERRORS as exc:
         raise ProtocolError(f"tools/call {name}: expected the result of a tool: {exc}") from None
     raise ProtocolError(
         f"tools/call {name}: expected the result of a tool, got {type(result).__name__}"
@@ -211,6 +212,6 @@ def _convert_result(name: str, result: CallToolResult, into: Any) -> Any:
         if text.startswith(ENVELOPE_START):
             return decode(decode(text, type=dict[str, Raw])["data"], type=into)
         return text if into is str else decode(text, type=into)
-    except (DecodeError, ValidationError) as exc:
+    except DECODE_ERRORS as exc:
         kind = getattr(into, "__name__", into)
         raise ProtocolError(f"tools/call {name}: the result is no {kind}: {exc}") from None

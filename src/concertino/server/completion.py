@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any, Protocol, cast
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 
 from concertino.backend.interface import Call, Context
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     INVALID_PARAMS,
     RegistrationError,
@@ -128,7 +129,7 @@ async def complete(
     """
     try:
         params = call.decode_params(CompleteParams)
-    except (DecodeError, UnicodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise invalid_params(str(exc).replace("`", "")) from None
 
     ref, name = params.ref, params.argument.name

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import DecodeError, Raw
+from msgspec import Raw
 from msgspec.json import decode
 
 from concertino.backend.interface import Context
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import RegistrationError
 from concertino.schema.argument_wording import word_as_arguments
 from concertino.schema.arguments import InvalidArguments
@@ -83,6 +84,6 @@ def _parse_arguments(raw: Raw | bytes) -> dict[str, Any]:
     """Return the arguments of a call as a dict. Raises InvalidArguments for a non-object."""
     try:
         return decode(raw or b"{}", type=dict[str, Any])
-    except DecodeError as exc:
+    except DECODE_ERRORS as exc:
         message = str(exc).replace("`", "").replace("Expected", "expected")
         raise InvalidArguments([SchemaViolation("", message)]) from None

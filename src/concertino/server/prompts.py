@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.interface import Call, Context
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import RegistrationError, invalid_params, unknown_name
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.value_results import InvalidResult, check_struct, refuse_awaitable
@@ -173,7 +174,7 @@ class Prompts:
             raise invalid_params("Missing required field: name")
         try:
             name = _decode_text(params["name"])
-        except (DecodeError, UnicodeError):
+        except DECODE_ERRORS:
             raise invalid_params("name: expected str") from None
         entry = self.prompts.find(name, context)
         if entry is None:
@@ -181,7 +182,7 @@ class Prompts:
 
         try:
             values = _decode_texts(params.get("arguments", NO_ARGUMENTS))
-        except (DecodeError, UnicodeError) as exc:
+        except DECODE_ERRORS as exc:
             text = str(exc).replace("`", "").replace("Expected", "expected")
             raise invalid_params(f"arguments: {text}") from None
         try:

@@ -18,12 +18,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
 from concertino.backend.interface import Context
-from concertino.errors import InsufficientScope, NotRegistered, RegistrationError, invalid_params
+from concertino.decode_errors import DECODE_ERRORS
+from concertino.errors import (
+    InsufficientScope,
+    NotRegistered,
+    RegistrationError,
+    invalid_params,
+)
 from concertino.near_names import suggestion
 from concertino.types.results import CacheScope
 
@@ -358,7 +364,7 @@ class Registry(Generic[E]):
             if not text:
                 return None
             cursor = _decode_cursor(a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True))
-        except (DecodeError, Error, UnicodeError):
+        except (Error, *DECODE_ERRORS):
             raise invalid_params("cursor: not one of this server's") from None
         if cursor[0] != self._kind or not 0 < cursor[1] <= self._last_number:
             raise invalid_params(f"cursor: not one of this server's lists of {self._kind}s")

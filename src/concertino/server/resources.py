@@ -16,11 +16,12 @@ from functools import partial
 from os import PathLike, fsdecode
 from typing import Any
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from concertino.backend.interface import Call, Context
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import RegistrationError, ResourceNotFound, invalid_params
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.uri_template import UriTemplate
@@ -381,7 +382,7 @@ class Resources:
             uri = _decode_text(call.params["uri"])
         except KeyError:
             raise invalid_params("Missing required field: uri") from None
-        except (DecodeError, UnicodeError):
+        except DECODE_ERRORS:
             raise invalid_params("uri: expected str") from None
         try:
             entry = self.resources.find(uri, context)

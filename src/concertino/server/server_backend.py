@@ -13,11 +13,12 @@ from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.interface import Call, ChangeKind, Context, Notifier, ServerFeatures
 from concertino.backend.serving_hosts import ServingHosts
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.server.functions import HandlerThreads
 from concertino.server.lazy_features import FilledParameters, LazyFeatures
 from concertino.server.registry import TagSwitches
@@ -165,7 +166,7 @@ class ServerBackend:
         try:
             tools = self._registered_tools
             tool = tools.entries[_decode_name(call.params["name"])]
-        except (KeyError, DecodeError):
+        except (KeyError, *DECODE_ERRORS):
             raise unknown_tool(call.params) from None
         if tool.guard is not None:
             return tool.guard.handle(call, context)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import DecodeError, Raw
+from msgspec import Raw
 from msgspec.json import decode, encode
 
 from concertino.backend.interface import Context
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.schema.arguments import ArgumentDecoder, argument_decoder
 from concertino.server.functions import Bound, Handler, check_handler
 
@@ -143,6 +144,6 @@ def _parse_json(text: str) -> Any:
     """Return a text as Raw if it is JSON; otherwise as a str, for which the decoder will raise."""
     try:
         decode(text)
-    except (DecodeError, RecursionError, UnicodeError):
+    except DECODE_ERRORS:
         return text
     return Raw(text.encode())

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from msgspec import DecodeError, Raw
+from msgspec import Raw
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     InsufficientScope,
     InvalidClientResponse,
@@ -128,7 +129,7 @@ def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
         return invalid_params("Missing required field: name")
     try:
         name = _decode_name(params["name"])
-    except DecodeError:
+    except DECODE_ERRORS:
         return invalid_params("name: expected str")
     return unknown_name("tool", name)
 

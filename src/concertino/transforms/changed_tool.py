@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from msgspec import UNSET, DecodeError, Raw
+from msgspec import UNSET, Raw
 from msgspec.json import Decoder, decode, encode
 
 from concertino.backend.call_hooks import ParamHeaders
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import RpcError, invalid_params
 from concertino.transforms.tool_changes import ToolChange
 from concertino.transforms.tool_pages import RawTool
@@ -111,7 +112,7 @@ class ChangedTool:
             members = _decode_members(schema)
             properties = _decode_members(members.get("properties", b"{}"))
             required = decode(members.get("required", b"[]"), type=list[str])
-        except DecodeError:
+        except DECODE_ERRORS:
             return schema
         shown: dict[str, Raw] = {}
         for own, argument in properties.items():
@@ -168,7 +169,7 @@ class ChangedTool:
             return self._reword_raw(schema) if self._hidden else schema
         try:
             members = _decode_members(schema)
-        except DecodeError:
+        except DECODE_ERRORS:
             # The schema is true or false.
             members = {}
         if change.description is not None:
@@ -208,7 +209,7 @@ class ChangedTool:
         try:
             schema = _decode_members(tool["inputSchema"])
             known = _decode_members(schema["properties"])
-        except (KeyError, DecodeError):
+        except (KeyError, *DECODE_ERRORS):
             return []
         return [own for own in self._change.arguments if own not in known]
 
@@ -231,7 +232,7 @@ class ChangedTool:
         given = bytes(params.get("arguments", b"{}"))
         try:
             sent = {} if given == b"null" else _decode_members(given)
-        except (DecodeError, UnicodeError):
+        except DECODE_ERRORS:
             raise invalid_params("arguments: expected an object") from None
         arguments: dict[str, Raw] = {}
         for shown, value in sent.items():
@@ -316,6 +317,6 @@ class ChangedTool:
 def _meta_of(tool: RawTool) -> Mapping[str, Raw]:
     try:
         return _decode_members(tool.get("_meta", b"{}"))
-    except DecodeError:
+    except DECODE_ERRORS:
         # `_meta` is not an object, for example null. Treat it as empty.
         return {}

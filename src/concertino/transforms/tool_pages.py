@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ProtocolError
 from concertino.protocol.pagination import read_all_pages
 
@@ -52,7 +53,7 @@ def decode_tool_page(result: Struct | Raw) -> ToolPage:
     try:
         members = _decode_members(result if isinstance(result, Raw) else encode(result))
         tools = _decode_tools(members.pop("tools"))
-    except (DecodeError, KeyError, UnicodeError) as exc:
+    except (KeyError, *DECODE_ERRORS) as exc:
         raise ProtocolError(f"tools/list: not a list of tools: {exc}") from None
     return ToolPage(result, members, tools)
 
@@ -71,7 +72,7 @@ def name_of(tool: RawTool) -> str | None:
     """Return the name of a tool; None if it has none and so cannot be called."""
     try:
         return _decode_text(tool.get("name", b"null"))
-    except DecodeError:
+    except DECODE_ERRORS:
         return None
 
 

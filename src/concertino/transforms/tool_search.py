@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
 from concertino.backend.call_hooks import (
@@ -24,7 +24,13 @@ from concertino.backend.call_hooks import (
 )
 from concertino.backend.interface import Backend, Call, Context
 from concertino.backend.wrappers import BackendWrapper
-from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, invalid_params
+from concertino.decode_errors import DECODE_ERRORS
+from concertino.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RpcError,
+    invalid_params,
+)
 from concertino.near_names import hint_keywords, suggestion
 from concertino.token_estimate import estimate
 from concertino.transforms.found_tools import describe_found
@@ -326,6 +332,6 @@ def _read_target(call: Call) -> tuple[str | None, Raw | None]:
             text = decode(arguments, type=str)
             decode(text, type=dict[str, Raw])
             arguments = Raw(text.encode())
-    except (DecodeError, UnicodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise invalid_params(f"arguments: {exc}") from None
     return name, arguments

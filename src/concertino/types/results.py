@@ -14,8 +14,10 @@ Spec: 2026-07-28 schema; server/tools, server/resources, server/utilities.
 
 from typing import Any, Literal
 
-from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import decode
+
+from concertino.decode_errors import DECODE_ERRORS
 
 __all__ = [
     "LEVELS",
@@ -319,7 +321,7 @@ class CallToolResult(
             return decode(content) if isinstance(content, Raw) else content
         try:
             return decode(self.text)
-        except DecodeError as exc:
+        except DECODE_ERRORS as exc:
             from concertino.excerpts import shorten_repr
 
             raise ValueError(

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from binascii import Error, a2b_base64
+from binascii import a2b_base64
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from msgspec import DecodeError, Struct, ValidationError
+from msgspec import Struct, ValidationError
 from msgspec.json import Decoder
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.http.authorization import InvalidToken, VerifierUnavailable
 from concertino.installation import missing_extra
 from concertino.protocol.principal import Principal
@@ -179,7 +180,7 @@ class JwtVerifier:
         try:
             header = _decode_header(_decode_part(parts[0]))
             issuer = _decode_issuer(_decode_part(parts[1])).iss
-        except (DecodeError, ValidationError, Error, ValueError, RecursionError):
+        except (ValueError, *DECODE_ERRORS):
             raise InvalidToken("the token is malformed") from None
         if issuer != self._issuer:
             raise InvalidToken("the token is of another issuer")
@@ -203,7 +204,7 @@ class JwtVerifier:
                     warnings.simplefilter("ignore", SecurityWarning)
                     signed = jws.deserialize_compact(token, key, algorithms=[header.alg])
                 claims = _decode_claims(signed.payload)
-            except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            except DECODE_ERRORS as exc:
                 text = str(exc) if isinstance(exc, ValidationError) else "no JSON"
                 raise InvalidToken(f"the claims of the token are malformed: {text}") from None
             except (JoseError, ValueError, TypeError):

@@ -17,9 +17,10 @@ from collections.abc import Collection
 from hashlib import sha256
 from pathlib import Path
 
-from msgspec import DecodeError, Struct, ValidationError
+from msgspec import Struct
 from msgspec.json import Decoder, encode, format
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import check_scopes
 from concertino.http.authorization import InvalidToken
 from concertino.protocol.principal import Principal
@@ -89,7 +90,7 @@ class TokenFile:
             raise ValueError(f"{self.path}: a file of tokens has at most {MAX_FILE_BYTES} bytes")
         try:
             return _decode(data).tokens
-        except (ValidationError, DecodeError, UnicodeDecodeError) as exc:
+        except DECODE_ERRORS as exc:
             raise ValueError(f"{self.path}: {exc}") from None
 
     def write(self, tokens: Collection[StaticToken]) -> None:
