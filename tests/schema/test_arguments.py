@@ -14,6 +14,7 @@ import functools
 import json
 import math
 import pathlib
+import re
 import uuid
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
@@ -242,6 +243,33 @@ def test_none_as_a_default_allows_null() -> None:
     }
     nulls = json.dumps(dict.fromkeys("abcdef"))
     assert arguments.bind(nulls.encode(), None) == ((None,) * 6, {})
+
+
+def test_a_default_that_its_type_does_not_allow_is_refused() -> None:
+    def text(a: int = "5") -> None: ...  # pyright: ignore
+    def number(a: str = 5) -> None: ...  # pyright: ignore
+    def flag(a: list[int] = False) -> None: ...  # pyright: ignore
+    def low(a: Annotated[int, at.Ge(1)] = 0) -> None: ...
+    def other(a: Literal["x", "y"] = "z") -> None: ...  # pyright: ignore
+    def field(a: int = pydantic.Field(10, le=9)) -> None: ...
+
+    for handler, problem in [
+        (text, "'5' does not fit: expected int, got str"),
+        (number, "5 does not fit: expected str, got int"),
+        (flag, "False does not fit: expected array, got bool"),
+        (low, "0 does not fit: expected int >= 1"),
+        (other, """'z' does not fit: expected one of ["x","y"], got 'z'"""),
+        (field, "10 does not fit: expected int <= 9"),
+    ]:
+        where = f"{handler.__name__}(): parameter 'a': its default "
+        with pytest.raises(RegistrationError, match=re.escape(where + problem)):
+            argument_decoder(handler)
+
+
+def test_a_default_may_be_a_number_that_json_writes_in_another_way() -> None:
+    def handler(a: float = 1, b: int | str = "x", c: bool | None = True, d: Any = 5) -> None: ...
+
+    assert argument_decoder(handler).bind(b"", None) == ((1, "x", True, 5), {})
 
 
 def test_a_pydantic_field_as_a_default() -> None:

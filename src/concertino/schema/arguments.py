@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Raw, json
 from msgspec.structs import astuple
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ConcertinoError, RegistrationError
 from concertino.schema.json_values import json_value, nan_path
 from concertino.schema.signature import MISSING, Parameter, Signature, read_signature
@@ -179,10 +180,26 @@ def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str |
         except (TypeError, ValueError, RecursionError):
             # If JSON cannot express the default, the schema does not contain it.
             pass
+        else:
+            if is_plain and type(default) is not field_type:
+                _check_default(default, field_type, schema.get("enum"))
 
     if description:
         schema.setdefault("description", description)
     return _Field(field_type, schema, optional)
+
+
+def _check_default(default: object, field_type: Any, allowed: list[Any] | None) -> None:
+    """Raise RegistrationError for a default that would be refused as the argument of a call.
+
+    Clients see the default in the schema and may send it.
+    allowed: the values of an enum; otherwise None.
+    """
+    try:
+        decode_value(json.encode(default), field_type, strict=True)
+    except DECODE_ERRORS as exc:
+        problem = _violations(exc, "", allowed)[0].message
+        raise RegistrationError(f"its default {default!r} does not fit: {problem}") from None
 
 
 # The types of defaults that msgspec takes unchanged.
@@ -219,7 +236,7 @@ def _make_bind(
     def bind_values(raw: Raw | bytes, injected: object) -> Bound:
         try:
             return astuple(decode(raw or b"{}")), {}
-        except _DECODE_ERRORS:
+        except DECODE_ERRORS:
             return astuple(struct(**_decode_each(raw, fields, strict))), {}
 
     # The values of injected parameters, such as the Context, are inserted at these positions.
@@ -235,7 +252,7 @@ def _make_bind(
         def bind_with_one(raw: Raw | bytes, injected: object) -> Bound:
             try:
                 values = astuple(decode(raw or b"{}"))
-            except _DECODE_ERRORS:
+            except DECODE_ERRORS:
                 values = astuple(struct(**_decode_each(raw, fields, strict)))
             return (*values[:position], injected, *values[position:]), {}
 
@@ -282,11 +299,6 @@ def _refuse_nan(decode: Callable[[Raw | bytes], Any]) -> Callable[[Raw | bytes],
     return decode_finite
 
 
-# What decoding raises: DecodeError (and ValidationError, which derives from it), RecursionError for
-# more than about 1,000 levels, and UnicodeError for invalid UTF-8.
-_DECODE_ERRORS = (msgspec.DecodeError, RecursionError, UnicodeError)
-
-
 def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> dict[str, Any]:
     """Decode each argument on its own, and return the fields of the generated Struct by name.
 
@@ -296,7 +308,7 @@ def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> d
     """
     try:
         arguments = json.decode(raw or b"{}", type=dict[str, Raw])
-    except _DECODE_ERRORS as exc:
+    except DECODE_ERRORS as exc:
         raise InvalidArguments(_violations(exc, "")) from None
 
     violations: list[SchemaViolation] = []
@@ -308,7 +320,7 @@ def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> d
                 if not strict and (path := nan_path(value, name)) is not None:
                     message = "expected a finite number, got NaN or infinity"
                     violations.append(SchemaViolation(path, message))
-            except _DECODE_ERRORS as exc:
+            except DECODE_ERRORS as exc:
                 violations += _violations(exc, name, field.schema.get("enum"))
         elif not field.optional:
             violations.append(SchemaViolation(name, MISSING_ARGUMENT))
